@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -33,12 +35,10 @@ func TestLogsThatHaveNoRoomAreCountedByTheirPrefixAndThenInThisProcess(t *testin
 		t.Errorf("%+v: want the bytes of logs used, and no more", stats)
 	}
 	w.take(ofAddress(perMinute(t, 100), "192.0.29.1"))
-	if got := w.subjects()["192.0.29.1"]; got != 1 {
-		t.Errorf("a bucket without a log was taken from %d times, want once: logs do not take its room", got)
-	}
-	if status, _ := w.take(ofAddress(p, "192.0.0.1")); status[0].Used != 2 {
-		t.Errorf("%+v: want an address with a log to keep it", status[0])
-	}
+	got := w.subjects()["192.0.29.1"]
+	assert.True(t, got == 1, "a bucket without a log was taken from %d times, want once: logs do not take its room", got)
+	status, _ := w.take(ofAddress(p, "192.0.0.1"))
+	assert.True(t, status[0].Used == 2, "%+v: want an address with a log to keep it", status[0])
 }
 
 func TestBytesOfLogsThatHaveExpiredAreFree(t *testing.T) {
@@ -81,9 +81,8 @@ func TestEachLogOfAnAddressNeedsRoom(t *testing.T) {
 func TestALogIsReckonedByWhatItMayGrowTo(t *testing.T) {
 	for quantity, want := range map[int64]uint32{1: 2551, 600: 42_276, 10_000: 700_276} {
 		bound := ofAddress(logPerMinute(t, quantity), "192.0.2.1")
-		if got := logBytes(&bound); got != want {
-			t.Errorf("a log of %d is reckoned with %d bytes, want %d", quantity, got, want)
-		}
+		got := logBytes(&bound)
+		assert.True(t, got == want, "a log of %d is reckoned with %d bytes, want %d", quantity, got, want)
 	}
 	warns := policyOf(t, "log", limit.Spec{
 		Algorithm: limit.SlidingLog, Quantity: limit.MaxLogQuantity, Window: minute, SoftOnly: true, SoftPct: 1000,

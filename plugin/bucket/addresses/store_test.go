@@ -102,9 +102,8 @@ func TestAPeekShowsHowAnAddressWouldBeCountedAndKeepsNoAddress(t *testing.T) {
 	for i := range 3 * burst {
 		before := w.budget.Stats()
 		peeked := storetest.Peek(t, w.view, bounds(i))
-		if after := w.budget.Stats(); after != before {
-			t.Fatalf("a peek changed the budget from %+v to %+v", before, after)
-		}
+		after := w.budget.Stats()
+		require.True(t, after == before, "a peek changed the budget from %+v to %+v", before, after)
 		statuses, _ := w.take(bounds(i)...)
 		peeked.Check(t, statuses)
 	}

@@ -35,12 +35,10 @@ func TestAnAddressThatIsKnownKeepsItsBucketInAFlood(t *testing.T) {
 		w.take(ofAddress(p, fmt.Sprintf("192.0.2.%d", 2+i)))
 		w.take(ofAddress(p, "192.0.2.1"))
 	}
-	if got := w.takes[ofAddress(p, "192.0.2.1").Key]; got != 201 {
-		t.Errorf("the bucket of the address was taken from %d times, want 201", got)
-	}
-	if status, _ := w.take(ofAddress(p, "192.0.2.1")); status[0].Used != 202 {
-		t.Errorf("%d of its limit are used, want the 202 that it spent itself", status[0].Used)
-	}
+	got := w.takes[ofAddress(p, "192.0.2.1").Key]
+	assert.True(t, got == 201, "the bucket of the address was taken from %d times, want 201", got)
+	status, _ := w.take(ofAddress(p, "192.0.2.1"))
+	assert.True(t, status[0].Used == 202, "%d of its limit are used, want the 202 that it spent itself", status[0].Used)
 }
 
 func TestAboveTheBudgetOfPrefixesAnAddressIsCountedInThisProcess(t *testing.T) {
@@ -195,9 +193,8 @@ func TestAllLimitsOfAnAddressAreCountedInOneWay(t *testing.T) {
 	if got := w.subjects(); got["192.0.2.9"] != 2 || got["192.0.2.0/24"] != 2 || len(got) != burst+1 {
 		t.Errorf("taken from %v, want %d addresses and a prefix, each with two limits", got, burst)
 	}
-	if stats := w.budget.Stats(); stats.Apart != burst || stats.Prefix != 1 {
-		t.Errorf("%+v: want each address counted once", stats)
-	}
+	stats := w.budget.Stats()
+	assert.True(t, stats.Apart == burst && stats.Prefix == 1, "%+v: want each address counted once", stats)
 }
 
 func TestAKnownAddressCostsNoMemory(t *testing.T) {

@@ -43,9 +43,7 @@ func TestADenialIsRememberedUntilItEndsAndForASecondAtMost(t *testing.T) {
 		called := n.now()
 		wait := n.take(t, b)[0].Wait
 		n.bank.clock.Advance(called + min(wait, limit.Second) - 1 - n.now())
-		if calls := n.calls(func() { n.admits(t, b) }); calls != 0 {
-			t.Errorf("%s: just before its end, the store is called again", name)
-		}
+		assert.Zero(t, n.calls(func() { n.admits(t, b) }), "%s: just before its end, the store is called again", name)
 		n.bank.clock.Advance(1)
 		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
 			t.Errorf("%s: after its end, %d calls", name, calls)
@@ -116,9 +114,7 @@ func TestADenialIsForgottenWithItsLimitAndKeptByAnEqualOne(t *testing.T) {
 	n.admits(t, withCost(b, 10))
 	n.admits(t, b)
 	same := with(b, func(*policy.Policy) {})
-	if calls := n.calls(func() { n.admits(t, same) }); calls != 0 {
-		t.Error("another version of the same limit calls the store again")
-	}
+	assert.Zero(t, n.calls(func() { n.admits(t, same) }), "another version of the same limit calls the store again")
 	raised := b
 	raised.Policy = window(t, "window", 12).Policy
 	for range 2 { // the second finds what the first has left
@@ -156,9 +152,8 @@ func TestAFallbacksDenialIsNotRemembered(t *testing.T) {
 	status := decision.Status{Wait: limit.Second, Source: decision.Local, Failure: decision.Unavailable}
 	p := place{hash: 1, shard: &n.shards[0]}
 	n.recordAnswer(&p, &b, nil, &status, n.now(), true)
-	if stats := n.Stats(); stats.Entries != 0 || stats.FromStore != 0 {
-		t.Errorf("%+v, want nothing", stats)
-	}
+	stats := n.Stats()
+	assert.True(t, stats.Entries == 0 && stats.FromStore == 0, "%+v, want nothing", stats)
 }
 
 func TestADenialOfAHotBucketHoldsUntilWhatCameBackIsLeased(t *testing.T) {
@@ -343,9 +338,8 @@ func TestDenialsOfManyBucketsTakeBoundedMemory(t *testing.T) {
 		b.Key.Subject = string(rune('a'+i%26)) + string(rune(i))
 		n.admits(t, withCost(b, 2))
 	}
-	if entries := n.Stats().Entries; entries > 4*shardCount || entries < 2*shardCount {
-		t.Errorf("%d entries, want nearly %d", entries, 4*shardCount)
-	}
+	entries := n.Stats().Entries
+	assert.True(t, entries <= 4*shardCount && entries >= 2*shardCount, "%d entries, want nearly %d", entries, 4*shardCount)
 	n.bank.clock.Advance(2 * limit.Second)
 	if n.background(); n.Stats().Entries != 0 {
 		t.Errorf("%d entries are kept when all denials are over", n.Stats().Entries)

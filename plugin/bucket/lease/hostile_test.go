@@ -58,9 +58,8 @@ func TestWhatCostsMoreThanTheLeaseIsTakenFromTheStoreAndLeavesTheLease(t *testin
 	if calls := n.calls(func() { n.admits(t, withCost(b, out+1)) }); calls != 1 || n.Stats().Out != out {
 		t.Errorf("%d calls for one more than %d on lease, of which %d are left", calls, out, n.Stats().Out)
 	}
-	if now := n.bank.used(b); now != used+out+1 {
-		t.Errorf("the bank has been charged %d, want %d", now-used, out+1)
-	}
+	now := n.bank.used(b)
+	assert.True(t, now == used+out+1, "the bank has been charged %d, want %d", now-used, out+1)
 }
 
 func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
@@ -99,9 +98,8 @@ func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	assert.NoError(t, n.Run(ended))
-	if used := n.bank.used(b); used != 21 {
-		t.Errorf("used is %d after 21 requests", used)
-	}
+	used := n.bank.used(b)
+	assert.True(t, used == 21, "used is %d after 21 requests", used)
 }
 
 func TestALeaseFollowsTheNumberOfNodes(t *testing.T) {
@@ -202,9 +200,8 @@ func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
 	}
 	n.locate(bounds, places)
 	for i, k := range keys {
-		if same, found := hashes[places[i].hash]; found {
-			t.Errorf("%+v and %+v have one hash", k, same)
-		}
+		same, found := hashes[places[i].hash]
+		assert.True(t, !found, "%+v and %+v have one hash", k, same)
 		hashes[places[i].hash] = k
 		alone := make([]place, 1)
 		if n.locate(bounds[i:i+1], alone); alone[0].hash != places[i].hash {
@@ -227,15 +224,12 @@ func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	n.admits(t, withCost(b, 5), exact)
 	n.bank.set(up)
 	for range 100 {
-		if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
-			t.Fatalf("after the end, a request calls the store %d times", calls)
-		}
+		calls := n.calls(func() { n.admits(t, b) })
+		require.True(t, calls == 1, "after the end, a request calls the store %d times", calls)
 	}
 	stats := n.Stats()
-	if left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired; left != 0 ||
-		stats.Out != 0 || stats.Leases != 0 {
-		t.Errorf("%+v leave %d out", stats, left)
-	}
+	left := stats.Tokens.Granted - stats.Tokens.Spent - stats.Tokens.Returned - stats.Tokens.Expired
+	assert.True(t, left == 0 && stats.Out == 0 && stats.Leases == 0, "%+v leave %d out", stats, left)
 	if len(n.due)+len(n.returns) != 0 || stats.Tokens.Expired != 5 {
 		t.Errorf("%d renewals and %d refunds are pending; %d tokens are lost, want 5",
 			len(n.due), len(n.returns), stats.Tokens.Expired)
@@ -255,9 +249,8 @@ func TestAClockThatStandsLetsRunRest(t *testing.T) {
 		}
 		cancel()
 		assert.NoError(t, <-ended)
-		if used, calls := n.bank.used(b), n.bank.calls; used > 1000 || used < 980-1 || calls > 200 {
-			t.Errorf("%d of 1000 were spent with %d calls", used, calls)
-		}
+		used, calls := n.bank.used(b), n.bank.calls
+		assert.True(t, used <= 1000 && used >= 980-1 && calls <= 200, "%d of 1000 were spent with %d calls", used, calls)
 	})
 }
 
@@ -268,9 +261,8 @@ func TestALostNodesTokensComeBackWithTime(t *testing.T) {
 	n.warm(t, bucket) // and is killed with 19 out
 	lost := n.Stats().Out
 	b.clock.Advance(limit.Micros(lost+21) * 1000) // share × burst ÷ rate, and what was spent
-	if used := b.used(bucket); used != 0 || lost == 0 {
-		t.Errorf("%d of %d lost tokens are still missing", used, lost)
-	}
+	used := b.used(bucket)
+	assert.True(t, used == 0 && lost != 0, "%d of %d lost tokens are still missing", used, lost)
 	assert.True(t, other.admits(t, withCost(bucket, 980)), "another node cannot have all of the bucket but the share")
 }
 

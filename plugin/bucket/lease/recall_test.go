@@ -22,9 +22,8 @@ func bursts(t *testing.T, most int64) policy.Bound {
 func denies(t *testing.T, n *node, burst, day policy.Bound) {
 	t.Helper()
 	var statuses []decision.Status
-	if calls := n.calls(func() { statuses = n.take(t, burst, day) }); calls != 0 {
-		t.Fatalf("the shared store is called %d times, want the burst's denial to be remembered", calls)
-	}
+	calls := n.calls(func() { statuses = n.take(t, burst, day) })
+	require.True(t, calls == 0, "the shared store is called %d times, want the burst's denial to be remembered", calls)
 	if !decision.Denies(&burst, &statuses[0]) || !decision.Denies(&day, &statuses[1]) {
 		t.Fatalf("%+v: want both to deny", statuses)
 	}
@@ -96,9 +95,8 @@ func TestWhatWasDrawnComesBackWhenTheRestOfARequestPanics(t *testing.T) {
 		t.Errorf("%d out and %d spent, want %d and %d as before",
 			after.Out, after.Tokens.Spent, before.Out, before.Tokens.Spent)
 	}
-	if calls := n.calls(func() { n.admits(t, leased) }); calls != 0 {
-		t.Errorf("the next request calls the store %d times", calls)
-	}
+	calls := n.calls(func() { n.admits(t, leased) })
+	assert.True(t, calls == 0, "the next request calls the store %d times", calls)
 }
 
 // empty is a token bucket of 100 an hour that is not leased and has denied for the first time.
@@ -130,9 +128,8 @@ func TestADenialIsForgottenWhenTheBucketIsEmptied(t *testing.T) {
 	b := empty(t, n)
 	n.bank.states = map[policy.Key]limit.State{} // an operator's reset, or a Redis that lost its data
 	n.bank.clock.Advance(limit.Second)
-	if denied := pairs(t, n, b); denied > 0 {
-		t.Errorf("a second later, %d of 80 are denied by a bucket that holds 100", denied)
-	}
+	denied := pairs(t, n, b)
+	assert.True(t, denied == 0, "a second later, %d of 80 are denied by a bucket that holds 100", denied)
 }
 
 func TestADenialIsForgottenWhenTheStoreDoesNotAnswer(t *testing.T) {
@@ -140,9 +137,8 @@ func TestADenialIsForgottenWhenTheStoreDoesNotAnswer(t *testing.T) {
 	b := empty(t, n)
 	n.bank.set(unreachable)
 	n.bank.clock.Advance(limit.Second)
-	if denied := pairs(t, n, b); denied > 0 {
-		t.Errorf("a second later, %d of 80 are denied though fail modes let them pass", denied)
-	}
+	denied := pairs(t, n, b)
+	assert.True(t, denied == 0, "a second later, %d of 80 are denied though fail modes let them pass", denied)
 }
 
 func TestARequestThatCostsNothingMakesNoDenial(t *testing.T) {

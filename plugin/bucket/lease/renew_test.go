@@ -39,13 +39,11 @@ func TestALeaseIsANodesPartOfTheShareAtMost(t *testing.T) {
 		for range 200 {
 			n.admits(t, b)
 			n.background()
-			if out := n.Stats().Out; out > int64(100/live) {
-				t.Fatalf("one of %d has %d out, want at most %d", live, out, 100/live)
-			}
+			out := n.Stats().Out
+			require.True(t, out <= int64(100/live), "one of %d has %d out, want at most %d", live, out, 100/live)
 		}
-		if leased := n.Stats().Tokens.Granted > 0; leased != (live < 100) {
-			t.Errorf("one of %d has leased: %t; a lease of one token is none", live, leased)
-		}
+		leased := n.Stats().Tokens.Granted > 0
+		assert.True(t, leased == (live < 100), "one of %d has leased: %t; a lease of one token is none", live, leased)
 	}
 }
 
@@ -92,9 +90,7 @@ func TestALeaseEndsBeforeOthersCanThinkItsNodeDead(t *testing.T) {
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
 	n.bank.clock.Advance(grantLife + 1) // and no sweep
-	if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
-		t.Error("a lease was spent after its life")
-	}
+	assert.Equal(t, 1, n.calls(func() { n.admits(t, b) }), "a lease was spent after its life")
 }
 
 func TestALeaseOfAWindowEndsBeforeTheStoresWindow(t *testing.T) {
@@ -107,9 +103,7 @@ func TestALeaseOfAWindowEndsBeforeTheStoresWindow(t *testing.T) {
 	for end := n.bank.Now() + minute - n.bank.Now()%minute; n.bank.Now() < end; {
 		n.bank.clock.Advance(100)
 	}
-	if calls := n.calls(func() { n.admits(t, b) }); calls != 1 {
-		t.Error("a lease was spent in the next window")
-	}
+	assert.Equal(t, 1, n.calls(func() { n.admits(t, b) }), "a lease was spent in the next window")
 }
 
 func TestIdleLeasesGoBackToTheirBucketsInOneCall(t *testing.T) {
@@ -134,18 +128,13 @@ func TestAChangedLimitGivesTheLeaseBackAndAnEqualOneKeepsIt(t *testing.T) {
 	b := window(t, "window", 10_000)
 	n.warm(t, b)
 	same := with(b, func(*policy.Policy) {})
-	if calls := n.calls(func() { n.admits(t, same) }); calls != 0 {
-		t.Fatal("another version of the same limit does not use its lease")
-	}
+	require.Zero(t, n.calls(func() { n.admits(t, same) }), "another version of the same limit does not use its lease")
 	changed := b
 	changed.Policy = window(t, "window", 20_000).Policy
-	if calls := n.calls(func() { n.admits(t, changed) }); calls != 1 {
-		t.Error("a changed limit uses the lease of the old one")
-	}
+	assert.Equal(t, 1, n.calls(func() { n.admits(t, changed) }), "a changed limit uses the lease of the old one")
 	n.background()
-	if used := n.bank.used(b); used != 23 {
-		t.Errorf("used is %d after 23 requests", used)
-	}
+	used := n.bank.used(b)
+	assert.True(t, used == 23, "used is %d after 23 requests", used)
 }
 
 func TestAPolicyThatBecomesExactCallsTheStoreAndReturnsItsLease(t *testing.T) {
@@ -154,14 +143,12 @@ func TestAPolicyThatBecomesExactCallsTheStoreAndReturnsItsLease(t *testing.T) {
 	n.warm(t, b)
 	exact := with(b, func(p *policy.Policy) { p.Name = "exact" })
 	for range 100 {
-		if calls := n.calls(func() { n.admits(t, exact) }); calls != 1 {
-			t.Fatalf("an exact request calls the store %d times", calls)
-		}
+		calls := n.calls(func() { n.admits(t, exact) })
+		require.True(t, calls == 1, "an exact request calls the store %d times", calls)
 	}
 	n.background()
-	if used := n.bank.used(b); used != 121 || n.Stats().Out != 0 {
-		t.Errorf("used is %d after 121 requests, %d out", used, n.Stats().Out)
-	}
+	used := n.bank.used(b)
+	assert.True(t, used == 121 && n.Stats().Out == 0, "used is %d after 121 requests, %d out", used, n.Stats().Out)
 }
 
 func TestInTheSoftZoneALeaseIsRenewedAndADenialIsNotHeld(t *testing.T) {
@@ -210,9 +197,7 @@ func TestALeaseThatMayBeLostIsNotSpent(t *testing.T) {
 	if stats := n.Stats(); stats.Renewals != 1 || stats.Out != 0 || stats.Tokens.Granted != 0 {
 		t.Errorf("%+v after a renewal without an answer", stats)
 	}
-	if calls := n.calls(func() { n.admits(t, b); n.background() }); calls != 1 {
-		t.Error("a renewal is tried again at once")
-	}
+	assert.Equal(t, 1, n.calls(func() { n.admits(t, b); n.background() }), "a renewal is tried again at once")
 }
 
 func TestTheLastTokensAreTakenOneByOne(t *testing.T) {
@@ -235,9 +220,8 @@ func TestManyLeasesAreRenewedInOneCall(t *testing.T) {
 		bounds = append(bounds, tokens(t, fmt.Sprint("bucket-", i), 100_000))
 	}
 	n.warm(t, bounds...)
-	if stats := n.Stats(); stats.Renewals != 1 {
-		t.Errorf("%d calls for %d leases", stats.Renewals, batch)
-	}
+	stats := n.Stats()
+	assert.True(t, stats.Renewals == 1, "%d calls for %d leases", stats.Renewals, batch)
 }
 
 func TestTheObserverReceivesRenewalsAsIfTheyWereRequests(t *testing.T) {

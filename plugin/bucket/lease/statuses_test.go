@@ -69,9 +69,8 @@ func TestABucketWhoseRenewalIsDueIsNotForgotten(t *testing.T) {
 	n.background()
 	n.bank.clock.Advance(idleAfter)
 	n.background()
-	if used := n.bank.used(hot); used != 20 {
-		t.Errorf("20 were spent, and %d are missing", used)
-	}
+	used := n.bank.used(hot)
+	assert.True(t, used == 20, "20 were spent, and %d are missing", used)
 }
 
 // settle settles a request of one bound.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -36,9 +37,8 @@ func TestAHotBucketIsSpentFromTheLeaseAndAColdOneFromTheStore(t *testing.T) {
 	hot, cold := tokens(t, "hot", 100_000), tokens(t, "cold", 100_000)
 	n.warm(t, hot)
 	for range 5 {
-		if calls := n.calls(func() { n.admits(t, cold) }); calls != 1 {
-			t.Fatalf("a request of a cold bucket calls the store %d times", calls)
-		}
+		calls := n.calls(func() { n.admits(t, cold) })
+		require.True(t, calls == 1, "a request of a cold bucket calls the store %d times", calls)
 		n.bank.clock.Advance(2 * span)
 		n.background()
 	}
@@ -53,9 +53,8 @@ func TestAStatusFromALeaseCountsWhatTheNodeHasNotSpentAsFree(t *testing.T) {
 	if status.Used != 23 || status.Remaining != 977 || !status.Charged || status.Wait != 0 || status.Now != n.bank.Now() {
 		t.Errorf("after 23 of 1000: %+v", status)
 	}
-	if used := n.bank.used(b); used <= 23 {
-		t.Errorf("the bank has been charged %d, want the lease too", used)
-	}
+	used := n.bank.used(b)
+	assert.True(t, used > 23, "the bank has been charged %d, want the lease too", used)
 	if status = n.take(t, withCost(b, 0))[0]; status.Used != 23 || status.Charged {
 		t.Errorf("cost 0 answered %+v", status)
 	}

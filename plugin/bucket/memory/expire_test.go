@@ -83,9 +83,8 @@ func TestSoakIdleBucketsAreNoLeak(t *testing.T) {
 	assert.True(t, each <= 350, "a bucket takes %d bytes; Options says about 320", each)
 	clock.Advance(limit.Second - 1)
 	s.Sweep(clock.Now())
-	if got := s.Stats(); got.Buckets != buckets {
-		t.Fatalf("a microsecond before a token is back: %+v", got)
-	}
+	got := s.Stats()
+	require.True(t, got.Buckets == buckets, "a microsecond before a token is back: %+v", got)
 	clock.Advance(limit.Second) // a bucket may be dropped a second later at most
 	s.Sweep(clock.Now())
 	require.Equal(t, (memory.Stats{Expired: uint64(buckets)}), s.Stats(), "when all are full again")
@@ -109,9 +108,8 @@ func TestBucketsInUseSurviveASweep(t *testing.T) {
 	s.Sweep(clock.Now())
 	require.Equal(t, memory.Stats{Buckets: 100, Expired: 10_000}, s.Stats(), "after a minute")
 	for i := 0; i < 10_000; i += 100 {
-		if got := take(t, s, boundOf(long, policy.ByTenant, ip(i)))[0].Used; got != 2 {
-			t.Fatalf("tenant %d has used %d of its day, want 2", i, got)
-		}
+		got := take(t, s, boundOf(long, policy.ByTenant, ip(i)))[0].Used
+		require.True(t, got == 2, "tenant %d has used %d of its day, want 2", i, got)
 	}
 }
 
@@ -151,9 +149,8 @@ func TestSoakCeilingHoldsUnderAFloodOfAddressesAndADailyQuotaSurvives(t *testing
 			if got.Buckets > ceiling || got.Buckets < ceiling*9/10 {
 				t.Errorf("%d buckets after the flood, with a ceiling of %d", got.Buckets, ceiling)
 			}
-			if want := uint64(4*ceiling + 1 - got.Buckets); got.Evicted+got.Expired != want || got.Evicted == 0 {
-				t.Errorf("%+v: want %d dropped", got, want)
-			}
+			want := uint64(4*ceiling + 1 - got.Buckets)
+			assert.True(t, got.Evicted+got.Expired == want && got.Evicted != 0, "%+v: want %d dropped", got, want)
 			assert.False(t, take(t, s, quota)[0].Admits(), "the flood has given a tenant its daily quota back")
 		})
 	}
@@ -167,9 +164,8 @@ func TestAnExpiredBucketGoesBeforeOneInUse(t *testing.T) {
 	take(t, s, boundOf(p, policy.ByTenant, "acme"))
 	clock.Advance(minute)
 	take(t, s, boundOf(p, policy.ByTenant, "other"))
-	if got := s.Stats(); got != (memory.Stats{Buckets: 2, Expired: 1}) {
-		t.Errorf("%+v: want nothing evicted", got)
-	}
+	got := s.Stats()
+	assert.True(t, got == (memory.Stats{Buckets: 2, Expired: 1}), "%+v: want nothing evicted", got)
 	clock.Advance(-minute)
 	if now := take(t, s, boundOf(p, policy.ByTenant, "acme"))[0].Now; now != clock.Now()+minute {
 		t.Errorf("the address's bucket is gone, and the clock may still step back %d before that", clock.Now()+minute-now)
@@ -204,9 +200,8 @@ func TestAForgottenBucketStaysForgottenWhenTheClockStepsBack(t *testing.T) {
 	if !status.Admits() || status.Now != clock.Now()+day {
 		t.Errorf("%+v: want it decided at the instant at which the bucket was dropped", status)
 	}
-	if wait := take(t, s, quota)[0].Wait; wait <= 0 {
-		t.Errorf("the next day's quota is spent, and wait is %d", wait)
-	}
+	wait := take(t, s, quota)[0].Wait
+	assert.True(t, wait > 0, "the next day's quota is spent, and wait is %d", wait)
 	clock.Advance(day)
 	assert.False(t, take(t, s, quota)[0].Admits(), "the same day's quota was given out twice")
 }
@@ -219,9 +214,8 @@ func TestAnExpiredBucketMeansNothingBeforeItIsSwept(t *testing.T) {
 	spent.Cost = 100
 	take(t, s, spent)
 	clock.Advance(2 * day)
-	if got := take(t, s, boundOf(after, policy.ByTenant, "acme"))[0].Used; got != 1 {
-		t.Errorf("under another algorithm, a quota of two days ago counts %d", got-1)
-	}
+	got := take(t, s, boundOf(after, policy.ByTenant, "acme"))[0].Used
+	assert.True(t, got == 1, "under another algorithm, a quota of two days ago counts %d", got-1)
 }
 
 // A name may be cut out of a header of a megabyte, which must not stay in memory with it.
@@ -234,9 +228,8 @@ func TestKeysDoNotHoldOnToTheTextsTheyWereCutFrom(t *testing.T) {
 		header := strings.Repeat("x", 1<<20) + ip(i)
 		take(t, s, boundOf(p, policy.ByTenant, header[1<<20:]))
 	}
-	if grown := int64(heap()) - int64(before); grown > 16<<20 {
-		t.Errorf("64 short names hold on to %d MiB", grown>>20)
-	}
+	grown := int64(heap()) - int64(before)
+	assert.True(t, grown <= 16<<20, "64 short names hold on to %d MiB", grown>>20)
 	runtime.KeepAlive(s)
 }
 

@@ -54,9 +54,8 @@ func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := NewBreakers(quiet(), time.Now).New("main", "a", time.Hour)
 			for range 4 {
-				if _, ok := b.Enter(); !ok {
-					t.Fatal("a closed breaker holds a call back")
-				}
+				_, ok := b.Enter()
+				require.True(t, ok, "a closed breaker holds a call back")
 			}
 			entered := time.Now()
 			for range 3 {
@@ -65,9 +64,8 @@ func TestResultsFromBeforeTheProbeDecideNothing(t *testing.T) {
 			probe(t, b)
 			time.Sleep(time.Millisecond)
 			b.Leave(time.Since(entered), failed) // the fourth, late
-			if got := b.circuit.state; got != HalfOpen {
-				t.Fatalf("the breaker is %v by the late result of an old call, want half-open", got)
-			}
+			got := b.circuit.state
+			require.True(t, got == HalfOpen, "the breaker is %v by the late result of an old call, want half-open", got)
 			b.Leave(time.Millisecond, false)
 			call(t, b, '+')
 		})
@@ -163,9 +161,8 @@ func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing
 		b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
 		for range 100 {
 			for range 3 { // at the same time
-				if _, ok := b.Enter(); !ok {
-					t.Fatal("a call is held back")
-				}
+				_, ok := b.Enter()
+				require.True(t, ok, "a call is held back")
 			}
 			time.Sleep(deadline)
 			for range 3 {

@@ -123,14 +123,12 @@ func TestThePausesOfACircuitGrowToTwoSecondsWithinTheirJitter(t *testing.T) {
 		c.until = now
 		pause := 200 * ms
 		for range rapid.IntRange(1, 8).Draw(rt, "probes") {
-			if _, ok := c.enter(now); !ok {
-				rt.Fatal("a probe is held back when its pause is over")
-			}
+			_, ok := c.enter(now)
+			require.True(rt, ok, "a probe is held back when its pause is over")
 			c.fail(now, rapid.Float64Range(-1, 1).Draw(rt, "jitter"))
 			pause = min(2*pause, 2*time.Second)
-			if got := c.until.Sub(now); got < pause*8/10 || got > pause*12/10 {
-				rt.Fatalf("the pause is %v, want %v ± 20 %%", got, pause)
-			}
+			got := c.until.Sub(now)
+			require.True(rt, got >= pause*8/10 && got <= pause*12/10, "the pause is %v, want %v ± 20 %%", got, pause)
 			now = c.until
 		}
 		c.enter(now) // and an answer makes them short again

@@ -68,9 +68,8 @@ func TestNoBucketIsChargedBeyondFull(t *testing.T) {
 	w.outageOf(t, b, 25)
 	w.store.reconcile(context.Background())
 	w.expect(t, "open", Tally{Unverified: 25, Charged: 2, WrittenOff: 23}, 0)
-	if used := w.sharedUse(t, b); used != 10 {
-		t.Errorf("%d used, want a full bucket of 10", used)
-	}
+	used := w.sharedUse(t, b)
+	assert.True(t, used == 10, "%d used, want a full bucket of 10", used)
 }
 
 func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
@@ -149,9 +148,8 @@ func TestAChargeWhoseOutcomeIsUnknownIsNeverRepeated(t *testing.T) {
 	w.servers.set("acme", up)
 	w.store.reconcile(context.Background())
 	w.expect(t, "local", Tally{Unverified: 5, WrittenOff: 5}, 0)
-	if used := w.sharedUse(t, b); used != 5 {
-		t.Errorf("%d used, want the 5 that the lost call has spent", used)
-	}
+	used := w.sharedUse(t, b)
+	assert.True(t, used == 5, "%d used, want the 5 that the lost call has spent", used)
 }
 
 func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {

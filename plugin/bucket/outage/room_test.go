@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -46,9 +48,8 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(Options{MaxDebts: places}, StoreOptions{})
 			w.flood(t, bound(t, policy.FailOpen, 1000, flooded.by), flooded.kind, 2*places)
-			if got := w.store.Stats().Buckets; got != flooded.taken {
-				t.Errorf("the flood has %d places of %d, want %d", got, places, flooded.taken)
-			}
+			got := w.store.Stats().Buckets
+			assert.True(t, got == flooded.taken, "the flood has %d places of %d, want %d", got, places, flooded.taken)
 			day, user := bound(t, policy.FailOpen, 1000, "acme"),
 				inKind(bound(t, policy.FailOpen, 1000, "honest"), kindUser, "alice")
 			w.outageOf(t, day, 300)

@@ -78,9 +78,8 @@ func TestANodeVouchesForLeasesOnlyWhileAllOthersKnowIt(t *testing.T) {
 		awaits("at the start", 0, 0)
 		awaits("before all others know", minCounted-beat/2, 0)
 		awaits("when all others know", beat, 4)
-		if got := w.store.LeaseNodes("elsewhere"); got != 0 {
-			t.Errorf("counted among %d where this node does not live", got)
-		}
+		got := w.store.LeaseNodes("elsewhere")
+		assert.True(t, got == 0, "counted among %d where this node does not live", got)
 		w.servers.set("", unreachable)
 		awaits("just after the last beat", maxBeatAge-beat, 4)
 		awaits("when that is old", beat, 0)
@@ -256,9 +255,8 @@ func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 	for range 10 {
 		now = w.store.Step(t.Context(), now)
 	}
-	if got := w.store.LeaseNodes("default"); got != 1 {
-		t.Errorf("after ten beats leases are shared among %d nodes, want 1", got)
-	}
+	got := w.store.LeaseNodes("default")
+	assert.True(t, got == 1, "after ten beats leases are shared among %d nodes, want 1", got)
 	w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
 	for range 5 {
 		now = w.store.Step(t.Context(), now)

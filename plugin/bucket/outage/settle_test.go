@@ -43,9 +43,8 @@ func TestASettlementOfWhatThisProcessAdmittedChangesWhatIsDue(t *testing.T) {
 		}
 		w.expect(t, "local", Tally{Unverified: 16}, 16)
 	}
-	if after, _ := w.take(t, b); after[0].Used != 21 {
-		t.Errorf("%d used here after 16 and 5", after[0].Used)
-	}
+	after, _ := w.take(t, b)
+	assert.True(t, after[0].Used == 21, "%d used here after 16 and 5", after[0].Used)
 	w.servers.set("acme", up)
 	w.store.reconcile(t.Context())
 	w.expect(t, "local", Tally{Unverified: 21, Charged: 21}, 0)
@@ -77,9 +76,8 @@ func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
 		b := ofFive(t, policy.FailLocal)
 		statuses, _ := w.take(t, b)
 		w.servers.set("acme", c)
-		if s := w.settle(t, b, statuses, 9); s.Settled != 0 || s.Failure != decision.TimedOut {
-			t.Errorf("settled without an answer: %+v", s)
-		}
+		s := w.settle(t, b, statuses, 9)
+		assert.True(t, s.Settled == 0 && s.Failure == decision.TimedOut, "settled without an answer: %+v", s)
 		w.expect(t, "local", Tally{Unknown: 4}, 0)
 		w.servers.set("acme", up)
 		w.settle(t, b, statuses, 9)
@@ -94,9 +92,8 @@ func TestASettlementOfAnUnknownOutcomeIsNeverRepeated(t *testing.T) {
 func (w *world) takeOpen(t *testing.T, b policy.Bound) []decision.Status {
 	t.Helper()
 	statuses, admitted := w.take(t, b)
-	if s := statuses[0]; !admitted || s.Charged || s.Source != decision.Unanswered {
-		t.Fatalf("not admitted by fail mode open: %+v", s)
-	}
+	s := statuses[0]
+	require.True(t, admitted && !s.Charged && s.Source == decision.Unanswered, "not admitted by fail mode open: %+v", s)
 	statuses[0].Charged = true
 	return statuses
 }
@@ -226,8 +223,7 @@ func TestWhateverHappensARequestIsSettledOnceOrKeepsItsReservation(t *testing.T)
 		become(up)
 		f.reconcile(rt)
 		b := bound(t, f.mode, 1_000_000_000, "acme")
-		if used := f.servers.used(&b); used != f.counted {
-			rt.Fatalf("the server counts %d tokens, want %d", used, f.counted)
-		}
+		used := f.servers.used(&b)
+		require.True(rt, used == f.counted, "the server counts %d tokens, want %d", used, f.counted)
 	})
 }

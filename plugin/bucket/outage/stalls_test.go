@@ -63,9 +63,8 @@ func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 		for range failuresInARow {
 			b.Abandon(defaultTimeout)
 		}
-		if _, ok := b.Enter(); !ok {
-			t.Error("the breaker has opened for a stall of its own process")
-		}
+		_, ok := b.Enter()
+		assert.True(t, ok, "the breaker has opened for a stall of its own process")
 	})
 }
 
@@ -142,9 +141,8 @@ func TestStallsAreMeasuredDuringCalls(t *testing.T) {
 			pulses(true)
 			b.Leave(pulse, true)
 		}
-		if got := s.within(time.Now().Add(-time.Second), time.Now()); got != 0 {
-			t.Errorf("stalled for %v in which every timer was exact", got)
-		}
+		got := s.within(time.Now().Add(-time.Second), time.Now())
+		assert.True(t, got == 0, "stalled for %v in which every timer was exact", got)
 		cancel()
 		assert.NoError(t, <-ended)
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -140,9 +141,8 @@ func TestABucketStartsWithTheFractionThatWasLastSeen(t *testing.T) {
 			w.servers.set("acme", unreachable)
 			w.clock.Advance(test.after)
 			b.Cost = 0
-			if statuses, _ := w.take(t, b); statuses[0].Used != test.want {
-				t.Errorf("%d used, want %d", statuses[0].Used, test.want)
-			}
+			statuses, _ := w.take(t, b)
+			assert.True(t, statuses[0].Used == test.want, "%d used, want %d", statuses[0].Used, test.want)
 		})
 	}
 }
@@ -153,9 +153,8 @@ func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 	b := bound(t, policy.FailLocal, 100, "acme")
 	for cost, want := range map[int64]limit.Micros{100: limit.Second, 101: limit.Never} {
 		b.Cost = cost
-		if statuses, _ := w.take(t, b); statuses[0].Wait != want {
-			t.Errorf("cost %d waits %d, want %d", cost, statuses[0].Wait, want)
-		}
+		statuses, _ := w.take(t, b)
+		assert.True(t, statuses[0].Wait == want, "cost %d waits %d, want %d", cost, statuses[0].Wait, want)
 	}
 }
 

@@ -256,9 +256,8 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 	client := server.Client(t)
 	await.That(t, "all are recorded", func() bool { return len(recordsIn(t, server, false)) == requests })
 	key := recordsIn(t, server, false)[0]
-	if size := client.MemoryUsage(t.Context(), key).Val(); size == 0 || size > 1024 {
-		t.Errorf("a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)
-	}
+	size := client.MemoryUsage(t.Context(), key).Val()
+	assert.True(t, size != 0 && size <= 1024, "a record takes %d bytes of Redis, docs/redis.md has about 1 kB", size)
 	if ttl := client.PTTL(t.Context(), key).Val(); ttl < 10*time.Minute || ttl > 20*time.Minute {
 		t.Errorf("a record of a limit with a timeout of ten minutes is kept for %v", ttl)
 	}
@@ -272,9 +271,8 @@ func TestAReservationCostsRedisARecordAndAClaimBesideTheTakeAndTheSettlement(t *
 	if n := calls(t, server); n < 2*requests || n > 2*requests+requests/2 {
 		t.Errorf("%d log phases are %d calls, want one to claim and one to settle each", requests, n)
 	}
-	if left := recordsIn(t, server, false); len(left) != 0 {
-		t.Errorf("the records %q are left", left)
-	}
+	left := recordsIn(t, server, false)
+	assert.True(t, len(left) == 0, "the records %q are left", left)
 	for _, key := range recordsIn(t, server, true) {
 		if ttl := client.PTTL(t.Context(), key).Val(); ttl > 30*time.Second {
 			t.Errorf("%s is kept for %v after its request was settled", key, ttl)

@@ -104,18 +104,16 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"too long":           strings.Replace(valid, "acme", strings.Repeat("a", maxRecord), 1),
 	} {
 		require.True(t, text != valid, "%s: the record was not changed: %s", name, valid)
-		if err := new(Record).UnmarshalBinary([]byte(text)); err == nil {
-			t.Errorf("%s is a record: %s", name, text)
-		}
+		err := new(Record).UnmarshalBinary([]byte(text))
+		assert.True(t, err != nil, "%s is a record: %s", name, text)
 	}
 }
 
 func TestALongRecordIsNotWritten(t *testing.T) {
 	r := fullRecord(t)
 	r.Bounds[0].Key.Subject = strings.Repeat("x", maxRecord)
-	if _, err := r.MarshalBinary(); err == nil {
-		t.Error("a record was written that is too long to be read")
-	}
+	_, err := r.MarshalBinary()
+	assert.True(t, err != nil, "a record was written that is too long to be read")
 }
 
 // What a process took from its own buckets, another one cannot return: it would return it from its own.
@@ -146,16 +144,14 @@ func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 		}
 		written := encode(t, r)
 		again := new(Record)
-		if err := again.UnmarshalBinary(written); err != nil {
-			t.Fatalf("%v: %s", err, written)
-		}
+		err := again.UnmarshalBinary(written)
+		require.True(t, err == nil, "%v: %s", err, written)
 		if !bytes.Equal(encode(t, again), written) || again.Timeout != r.Timeout || len(again.Bounds) != len(r.Bounds) {
 			t.Errorf("%s is another record than %s", encode(t, again), written)
 		}
 		for i := range r.Bounds {
-			if cost := r.cost(i, Settlement{Outcome: Late}); cost != r.Bounds[i].Cost {
-				t.Errorf("late it costs %d, reserved were %d", cost, r.Bounds[i].Cost)
-			}
+			cost := r.cost(i, Settlement{Outcome: Late})
+			assert.True(t, cost == r.Bounds[i].Cost, "late it costs %d, reserved were %d", cost, r.Bounds[i].Cost)
 		}
 	})
 }

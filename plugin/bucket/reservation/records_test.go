@@ -168,9 +168,8 @@ func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
 	w.recorded()
 	parsed, ok := parseToken(text)
 	record := new(Record)
-	if err := record.UnmarshalBinary(records.records[parsed.id.key()]); !ok || err != nil {
-		t.Fatalf("the token %s, %v", text, err)
-	}
+	err := record.UnmarshalBinary(records.records[parsed.id.key()])
+	require.True(t, ok && err == nil, "the token %s, %v", text, err)
 	if parsed.store != testStore || len(parsed.needs.Shared) != 1 || records.ttl != 120*time.Second || records.adds != 1 {
 		t.Errorf("the token is %+v, the TTL %v after %d calls", parsed, records.ttl, records.adds)
 	}
@@ -410,9 +409,8 @@ func TestAnotherProcessSettlesByTheRecord(t *testing.T) {
 	other.now += 2 * limit.Second
 	other.settle(text, usedTokens(30))
 	other.expect(b, 30, Measured)
-	if delay := other.settled[0].Delay; delay != 2*limit.Second {
-		t.Errorf("the delay is %d µs", delay)
-	}
+	delay := other.settled[0].Delay
+	assert.True(t, delay == 2*limit.Second, "the delay is %d µs", delay)
 	other.settle(text, usedTokens(0))
 	other.table.retry(t.Context())
 	w.settle(text, usedTokens(0))
@@ -511,9 +509,8 @@ func TestASlowStoreHoldsUpABoundedNumberOfRecords(t *testing.T) {
 	for range maxWriting + 1 {
 		last = w.reserve(b)
 	}
-	if s := w.table.Stats(); s.Unrecorded != 1 {
-		t.Errorf("the numbers are %+v", s)
-	}
+	s := w.table.Stats()
+	assert.True(t, s.Unrecorded == 1, "the numbers are %+v", s)
 	w.settle(last, usedTokens(30)) // without a record it waits for nothing
 	w.expect(b, 30, Measured)
 	close(records.holdAdds)
@@ -610,9 +607,8 @@ func FuzzATokenIsRejectedOrNamesBoundedNeeds(f *testing.F) {
 		if !ok {
 			return
 		}
-		if n := len(parsed.needs.Headers) + len(parsed.needs.Shared); n > maxNames || len(text) > maxToken {
-			t.Errorf("%q has %d names", text, n)
-		}
+		n := len(parsed.needs.Headers) + len(parsed.needs.Shared)
+		assert.True(t, n <= maxNames && len(text) <= maxToken, "%q has %d names", text, n)
 		if again, ok := parseToken(parsed.String()); !ok || again.String() != parsed.String() {
 			t.Errorf("%q is read as %+v", parsed.String(), again)
 		}

@@ -181,9 +181,8 @@ func TestAReservationIsSettledOnce(t *testing.T) {
 		w.settle(unknown, usedTokens(0))
 	}
 	w.expect(b, 110, Measured)
-	if s := w.table.Stats(); s.Unknown != 7 || s.Kept != 1 {
-		t.Errorf("%+v, want 7 unknown and 1 kept", s)
-	}
+	s := w.table.Stats()
+	assert.True(t, s.Unknown == 7 && s.Kept == 1, "%+v, want 7 unknown and 1 kept", s)
 	w.settle(other, usedTokens(10))
 	w.expect(b, 20, Measured, Measured)
 }
@@ -205,9 +204,8 @@ func TestAReservationThatTimesOutStaysChargedAndALateOneChargesOnlyMore(t *testi
 	w.table.Expire()
 	w.settle(never, usedTokens(500))
 	w.expect(b, 350, TimedOut, TimedOut, TimedOut, Late, Late)
-	if s := w.table.Stats(); s.Kept != 0 || s.Unknown != 1 {
-		t.Errorf("%+v, want none kept, one unknown", s)
-	}
+	s := w.table.Stats()
+	assert.True(t, s.Kept == 0 && s.Unknown == 1, "%+v, want none kept, one unknown", s)
 }
 
 func TestALogPhaseAfterTheTimeoutIsLateBeforeItIsNoticed(t *testing.T) {
@@ -268,9 +266,8 @@ func TestARequestThatCannotBeReadStaysCharged(t *testing.T) {
 	w := newWorld(t, 0)
 	b := boundOf(budget(t, 100), 100)
 	lost := errors.New("the connection is lost")
-	if err := w.table.Settle(context.Background(), w.reserve(b), end{err: lost}); !errors.Is(err, lost) {
-		t.Errorf("%v, want %v", err, lost)
-	}
+	err := w.table.Settle(context.Background(), w.reserve(b), end{err: lost})
+	assert.True(t, errors.Is(err, lost), "%v, want %v", err, lost)
 	w.expect(b, 100, Unmeasured)
 }
 
@@ -319,9 +316,8 @@ func TestNothingIsKeptOfALimitThatDoesNotSettle(t *testing.T) {
 	w := newWorld(t, 0)
 	p := *budget(t, 100)
 	p.Settle = nil
-	if id := w.reserve(boundOf(&p, 1)); id != "" || w.table.Stats().Kept != 0 {
-		t.Errorf("id %q", id)
-	}
+	id := w.reserve(boundOf(&p, 1))
+	assert.True(t, id == "" && w.table.Stats().Kept == 0, "id %q", id)
 }
 
 func TestAMissingLogPhaseIsLoggedOnce(t *testing.T) {
@@ -336,9 +332,8 @@ func TestAMissingLogPhaseIsLoggedOnce(t *testing.T) {
 	w.table.Expire()
 	w.now += warnTimeout
 	w.table.Expire()
-	if n := strings.Count(w.log.String(), schema.SettlingName); n != 1 {
-		t.Errorf("%d lines name the companion plugin, want 1: %s", n, &w.log)
-	}
+	n := strings.Count(w.log.String(), schema.SettlingName)
+	assert.True(t, n == 1, "%d lines name the companion plugin, want 1: %s", n, &w.log)
 }
 
 // A budget holds under concurrency: what requests in flight may use is reserved, so the sum of what they used is within
@@ -364,8 +359,7 @@ func TestAtOnceRequestsThatReserveEnoughNeverOverspend(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if charged := w.used(b); used > 1000 || charged != used {
-		t.Errorf("requests used %d tokens of 1000, and %d were charged", used, charged)
-	}
+	charged := w.used(b)
+	assert.True(t, used <= 1000 && charged == used, "requests used %d tokens of 1000, and %d were charged", used, charged)
 	assert.True(t, used > 1000-20, "requests used %d tokens: the limit was never met", used)
 }

@@ -162,9 +162,8 @@ func TestBelowFourFifthsOfTheRateNoRequestIsDenied(t *testing.T) {
 	inEachPlace(t, func(t *testing.T, r rules) {
 		a, b := &client{tenant: "a", perSecond: part(0.78)}, &client{tenant: "b", perSecond: part(0.01)}
 		newWorld(t, r).run(5, nil, a, b)
-		if n := a.total(0, 0) + b.total(0, 0); n != a.sent+b.sent {
-			t.Errorf("%d of %d requests are admitted", n, a.sent+b.sent)
-		}
+		n := a.total(0, 0) + b.total(0, 0)
+		assert.True(t, n == a.sent+b.sent, "%d of %d requests are admitted", n, a.sent+b.sent)
 	})
 }
 
@@ -175,9 +174,8 @@ func TestRequestsWithoutATenantHaveOneShareTogether(t *testing.T) {
 		clients = append(clients, &client{ip: fmt.Sprintf("192.0.2.%d", i), perSecond: part(0.5)})
 	}
 	newWorld(t, rules{nodes: 5}).run(10, nil, clients...)
-	if n := steady.total(2, 0); n < 8*share*95/100 {
-		t.Errorf("beside twenty addresses the tenant gets %d of %d", n, 8*share)
-	}
+	n := steady.total(2, 0)
+	assert.True(t, n >= 8*share*95/100, "beside twenty addresses the tenant gets %d of %d", n, 8*share)
 }
 
 func TestTheOthersKeepTheirSharesWhenTheLeaderIsKilled(t *testing.T) {
@@ -225,9 +223,8 @@ func TestWithoutRedisTheBucketAloneDecidesAndThereAreSharesAgainAfterwards(t *te
 		}
 	}, rush, steady)
 	assert.Equal(t, before, during, "%d requests were denied by caps that had ended", during-before)
-	if all := steady.total(5, 8) + rush.total(5, 8); all < 3*rate*99/100 {
-		t.Errorf("without caps %d requests were admitted of %d", all, 3*rate)
-	}
+	all := steady.total(5, 8) + rush.total(5, 8)
+	assert.True(t, all >= 3*rate*99/100, "without caps %d requests were admitted of %d", all, 3*rate)
 	if n := steady.total(10, 0); n < 3*share*97/100 {
 		t.Errorf("afterwards the steady tenant gets %d of %d", n, 3*share)
 	}
@@ -237,9 +234,8 @@ func TestACapInShadowDeniesNothingAndTakesNothingOfTheBucket(t *testing.T) {
 	w := newWorld(t, rules{nodes: 1, mode: "shadow"})
 	steady, rush := &client{tenant: "steady", perSecond: part(0.5)}, &client{tenant: "rush", perSecond: part(5)}
 	w.run(5, nil, rush, steady)
-	if n := rush.total(0, 0) + steady.total(0, 0); n != rush.sent+steady.sent {
-		t.Errorf("%d of %d requests are admitted", n, rush.sent+steady.sent)
-	}
+	n := rush.total(0, 0) + steady.total(0, 0)
+	assert.True(t, n == rush.sent+steady.sent, "%d of %d requests are admitted", n, rush.sent+steady.sent)
 	if d := &rush.exchange.Decision; !d.ShadowDenied || w.nodes[0].shares.Stats().Denied == 0 {
 		t.Errorf("the last decision of the rush is %+v, want a denial in shadow", d.Statuses)
 	}
@@ -296,9 +292,8 @@ func TestATenantIsForgottenASecondAfterItsLastRequest(t *testing.T) {
 	last := &client{tenant: "last", perSecond: part(0.5), until: limit.Second}
 	w.run(2, nil, last, &client{tenant: "other", perSecond: part(0.1)})
 	w.run(1, func(at limit.Micros) {
-		if n := w.nodes[0].shares.tenants.Load(); at > 2*period && n != 1 {
-			t.Fatalf("%d µs after the second, %d tenants are counted", at, n)
-		}
+		n := w.nodes[0].shares.tenants.Load()
+		require.True(t, at <= 2*period || n == 1, "%d µs after the second, %d tenants are counted", at, n)
 	}, &client{tenant: "other", perSecond: part(0.1)})
 }
 
@@ -309,9 +304,8 @@ func TestATenantOfADroppedLimitIsNotCountedForever(t *testing.T) {
 	for _, p := range *s.pools.Load() { // as a request that has found it before it is dropped
 		s.addTenant(p, "b")
 		s.drop(p)
-		if late, added := s.addTenant(p, "c"); added || late != &p.others {
-			t.Error("a dropped limit counts a tenant more")
-		}
+		late, added := s.addTenant(p, "c")
+		assert.True(t, !added && late == &p.others, "a dropped limit counts a tenant more")
 	}
 	assert.Zero(t, s.tenants.Load(), "tenants are counted of no limit")
 }
@@ -358,7 +352,6 @@ func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {
 	}
 	sending.Wait()
 	w.nodes[0].shares.Step(t.Context())
-	if n := w.nodes[0].shares.Stats(); n.Limits > 1 || n.Failed != 0 {
-		t.Errorf("%+v", n)
-	}
+	n := w.nodes[0].shares.Stats()
+	assert.True(t, n.Limits <= 1 && n.Failed == 0, "%+v", n)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -72,9 +74,8 @@ func TestATenantThatRushedIsDeniedNothingOnceUseIsBelowFourFifths(t *testing.T) 
 		steady := &client{tenant: "b", perSecond: part(0.4)}
 		newWorld(t, r).run(9, nil, rush, again, later, steady)
 		for _, c := range []*client{again, later} {
-			if n := c.total(0, 0); n != c.sent {
-				t.Errorf("after its rush the tenant gets %d of %d: %v", n, c.sent, c.admitted)
-			}
+			n := c.total(0, 0)
+			assert.True(t, n == c.sent, "after its rush the tenant gets %d of %d: %v", n, c.sent, c.admitted)
 		}
 	})
 }
@@ -116,9 +117,8 @@ func TestManySmallTenantsLeaveALargeOneItsShare(t *testing.T) {
 func TestTenantsThatAreTooManyToCountLeaveTheOthersTheirShares(t *testing.T) {
 	large := &client{tenant: "large", perSecond: part(0.45), due: 1} // the first request is its own
 	newWorld(t, rules{tenants: 1}).run(6, nil, append([]*client{large}, many(50, part(0.1))...)...)
-	if lost := large.sent - large.total(0, 0); lost > share {
-		t.Errorf("it gets %v, and demands %g", large.admitted, large.perSecond)
-	}
+	lost := large.sent - large.total(0, 0)
+	assert.True(t, lost <= share, "it gets %v, and demands %g", large.admitted, large.perSecond)
 }
 
 // Two limits apply to each request, and one allows half of what the other does. What one denies takes no share of the
@@ -131,12 +131,10 @@ func TestWhereTwoFairLimitsApplyTheSmallerOneIsDividedFairlyAndUsedAlmostInFull(
 			rush := &client{tenant: "rush", perSecond: rushing, from: 2 * limit.Second}
 			w := newWorld(t, rules{nodes: nodes, second: int64(rate / 2)})
 			w.run(seconds, nil, rush, steady)
-			if lost := steady.sent - steady.total(0, 0); lost > rate/4 {
-				t.Errorf("the steady tenant gets %v, and its share is %d", steady.admitted, rate/4)
-			}
-			if used, all := rush.total(6, 0)+steady.total(6, 0), (seconds-6)*rate/2; used < all*97/100 {
-				t.Errorf("%d are admitted of %d: %v and %v", used, all, rush.admitted, steady.admitted)
-			}
+			lost := steady.sent - steady.total(0, 0)
+			assert.True(t, lost <= rate/4, "the steady tenant gets %v, and its share is %d", steady.admitted, rate/4)
+			used, all := rush.total(6, 0)+steady.total(6, 0), (seconds-6)*rate/2
+			assert.True(t, used >= all*97/100, "%d are admitted of %d: %v and %v", used, all, rush.admitted, steady.admitted)
 		})
 	}
 }
@@ -151,7 +149,6 @@ func TestAFairLimitInShadowDoesNotChangeTheSharesOfAnother(t *testing.T) {
 		t.Errorf("beside a limit in shadow %v and %v are admitted, alone %v and %v",
 			beside.admitted, steady.admitted, alone.admitted, other.admitted)
 	}
-	if d := &steady.exchange.Decision; d.Denied() || !d.ShadowDenied {
-		t.Errorf("the last decision is %+v, want a denial in shadow", d.Statuses)
-	}
+	d := &steady.exchange.Decision
+	assert.True(t, !d.Denied() && d.ShadowDenied, "the last decision is %+v, want a denial in shadow", d.Statuses)
 }

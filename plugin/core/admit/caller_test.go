@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -68,9 +69,8 @@ func TestTheRequestOfACallerIsDecidedAsTheSameRequestThroughAGateway(t *testing.
 			var a, b admit.Exchange
 			require.NoError(rt, throughGateway.Admit(context.Background(), &gateway{request: request}, &a))
 			require.NoError(rt, fromCaller.Admit(context.Background(), caller, &b))
-			if got, want := read(&b.Response), read(&a.Response); got != want {
-				rt.Fatalf("client reads\n%s\nwant\n%s", got, want)
-			}
+			got, want := read(&b.Response), read(&a.Response)
+			require.True(rt, got == want, "client reads\n%s\nwant\n%s", got, want)
 		}
 		for i := range *byGateway {
 			if (*byCaller)[i] != (*byGateway)[i] {
@@ -106,9 +106,8 @@ func TestATargetIsAMethodWithAPathOrARoute(t *testing.T) {
 		"records":            {"", "", "records"},
 		"":                   {},
 	} {
-		if method, path, route := admit.Target(endpoint); [3]string{method, path, route} != want {
-			t.Errorf("%q is %q %q %q, want %q", endpoint, method, path, route, want)
-		}
+		method, path, route := admit.Target(endpoint)
+		assert.True(t, [3]string{method, path, route} == want, "%q is %q %q %q, want %q", endpoint, method, path, route, want)
 	}
 }
 

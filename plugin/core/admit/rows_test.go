@@ -194,9 +194,8 @@ func TestAPreflightNeedsNoTenantButRoomInTheLimitsPerAddress(t *testing.T) {
 	if d := sendTo(t, decider, preflightOf(anonymous), &x); !d.Denied() || d.Result != decision.HardThrottled {
 		t.Errorf("a preflight of an address without room: %s", describe(d))
 	}
-	if used := buckets.used(decider.Policies.Load()); used["all"] != 3 {
-		t.Errorf("the limit per address counts %d preflights, want 3", used["all"])
-	}
+	used := buckets.used(decider.Policies.Load())
+	assert.True(t, used["all"] == 3, "the limit per address counts %d preflights, want 3", used["all"])
 }
 
 func TestOnlyAnOPTIONSRequestIsLookedAtForAPreflight(t *testing.T) {

@@ -119,9 +119,8 @@ func TestUsageIsReadInOneRound(t *testing.T) {
 	var x admit.Exchange
 	g := gateway{request: asking(ofTier("paid", "u", "", ""), "")}
 	require.NoError(t, usage.Admit(context.Background(), &g, &x))
-	if want := []identity.Facts{consumer | headers | target}; !slices.Equal(g.rounds, want) {
-		t.Errorf("read %012b, want %012b", g.rounds, want)
-	}
+	want := []identity.Facts{consumer | headers | target}
+	assert.True(t, slices.Equal(g.rounds, want), "read %012b, want %012b", g.rounds, want)
 }
 
 func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
@@ -158,9 +157,8 @@ func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
 		}
 		var problem struct{ Detail, Message string }
 		if test.status >= 400 {
-			if err := json.Unmarshal(r.Body, &problem); err != nil || problem.Detail == "" || problem.Message == "" {
-				t.Errorf("%s: %v in %s", name, err, r.Body)
-			}
+			err := json.Unmarshal(r.Body, &problem)
+			assert.True(t, err == nil && problem.Detail != "" && problem.Message != "", "%s: %v in %s", name, err, r.Body)
 		}
 	}
 }
@@ -181,9 +179,8 @@ func TestUsageHasNoNumbersOfLimitsThatRedisDidNotAnswerFor(t *testing.T) {
 	buckets.unavailable = map[string]bool{"daily": true}
 	usage, _ := usageDecider(t, withGlobal(), buckets)
 	r, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
-	if want := map[string]string{"daily": "unknown", "writes": "0/1"}; !maps.Equal(numbers(got), want) || !got.Degraded {
-		t.Errorf("%s, want %v, degraded", r.Body, want)
-	}
+	want := map[string]string{"daily": "unknown", "writes": "0/1"}
+	assert.True(t, maps.Equal(numbers(got), want) && got.Degraded, "%s, want %v, degraded", r.Body, want)
 	buckets.err = errUnavailable
 	other := asking(ofTier("paid", "v", "", ""), "")
 	var x admit.Exchange
@@ -238,7 +235,6 @@ func TestUsageOfVeryManyLimitsIsCut(t *testing.T) {
 		fmt.Fprintf(&text, "  - {name: l%d, scope: tenant, limit: 9, window_size: 60}\n", i)
 	}
 	usage, _ := usageDecider(t, text.String(), newShelf())
-	if _, got := answered(t, usage, asking(ofTier("paid", "", "", ""), "")); len(got.Limits) != 256 || !got.Truncated {
-		t.Errorf("%d limits, truncated %v", len(got.Limits), got.Truncated)
-	}
+	_, got := answered(t, usage, asking(ofTier("paid", "", "", ""), ""))
+	assert.True(t, len(got.Limits) == 256 && got.Truncated, "%d limits, truncated %v", len(got.Limits), got.Truncated)
 }

@@ -109,9 +109,8 @@ func TestNodesSplitACapByTheDemandTheyReport(t *testing.T) {
 	if got := []float64{caps.At(l, rush, 1, 6000), caps.At(l, rush, 1, 2000)}; !slices.Equal(got, []float64{450, 150}) {
 		t.Errorf("the nodes' caps are %v, want 450 and 150: 600 by their demand", got)
 	}
-	if at := caps.At(l, steady, 1, 200); at != 600 {
-		t.Errorf("a tenant within its share is capped at %v, want at the share, 600", at)
-	}
+	at := caps.At(l, steady, 1, 200)
+	assert.True(t, at == 600, "a tenant within its share is capped at %v, want at the share, 600", at)
 }
 
 func TestDemandThatOtherLimitsDenyTakesNoShare(t *testing.T) {

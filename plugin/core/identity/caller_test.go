@@ -74,9 +74,8 @@ func TestACallersCostIsAPositiveNumberUpToItsMaximum(t *testing.T) {
 		rules.OnMissingUser = identity.Skip
 		assert.Equal(t, want, g.identify(t, rules).Cost, "a cost of %d counts as", cost)
 		rules.CallerCost = false
-		if got := g.identify(t, rules).Cost; got != 0 {
-			t.Errorf("a cost of %d counts as %d where no limit is charged, want 0", cost, got)
-		}
+		got := g.identify(t, rules).Cost
+		assert.True(t, got == 0, "a cost of %d counts as %d where no limit is charged, want 0", cost, got)
 	}
 }
 

@@ -152,9 +152,8 @@ func TestNoFactIsReadWhenNoLimitNeedsAName(t *testing.T) {
 	rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
 	rules.Compile(0)
 	g := gateway{Request: identity.Request{Consumer: identity.Consumer{CustomID: "acme"}}}
-	if id := g.identify(t, rules); !reflect.DeepEqual(id, identity.Identity{}) {
-		t.Errorf("identity is %+v, want an empty one", id)
-	}
+	id := g.identify(t, rules)
+	assert.True(t, reflect.DeepEqual(id, identity.Identity{}), "identity is %+v, want an empty one", id)
 	g.wantRounds(t)
 }
 

@@ -26,9 +26,8 @@ func TestANameOfUpTo128BytesIsKeptByteForByte(t *testing.T) {
 		"é", "e\u0301",
 		"sha256", "a\r\nb", strings.Repeat("x", 128),
 	} {
-		if got := tenantOf(t, rules, name); got != name {
-			t.Errorf("tenant %q became %q", name, got)
-		}
+		got := tenantOf(t, rules, name)
+		assert.True(t, got == name, "tenant %q became %q", name, got)
 	}
 }
 

@@ -32,9 +32,8 @@ func TestPathsAreNormalisedAsARealKongDoes(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &row), "row %d", rows+1)
 		_, target, _ := strings.Cut(strings.TrimSuffix(row.RequestLine, " HTTP/1.1"), " ")
-		if got := identity.NormalizePath(target); got != row.Path {
-			t.Errorf("NormalizePath(%q) = %q, Kong says %q", target, got, row.Path)
-		}
+		got := identity.NormalizePath(target)
+		assert.True(t, got == row.Path, "NormalizePath(%q) = %q, Kong says %q", target, got, row.Path)
 	}
 	assert.Equal(t, recorded, rows, "read %d recorded rows, want %d", rows, recorded)
 }
@@ -180,9 +179,8 @@ func FuzzNormalizePath(f *testing.F) {
 			checkPath(t, target)
 			return
 		}
-		if got := identity.NormalizePath(target); got != "" && got[0] != '/' {
-			t.Fatalf("NormalizePath(%q) = %q does not begin with a slash", target, got)
-		}
+		got := identity.NormalizePath(target)
+		require.True(t, got == "" || got[0] == '/', "NormalizePath(%q) = %q does not begin with a slash", target, got)
 	})
 }
 
@@ -245,8 +243,7 @@ func TestOnlyGRPCsOwnContentTypesMakeACall(t *testing.T) {
 			Known:  identity.TargetFact | identity.RouteFact | identity.ContentTypeFact,
 			Method: "POST", HTTP2: true, GRPCRoute: true, ContentType: contentType,
 		}
-		if call, missing := request.GRPC(); call != want || missing != 0 {
-			t.Errorf("%q: call %v, missing %b; want %v", contentType, call, missing, want)
-		}
+		call, missing := request.GRPC()
+		assert.True(t, call == want && missing == 0, "%q: call %v, missing %b; want %v", contentType, call, missing, want)
 	}
 }

@@ -75,9 +75,8 @@ func TestAHeaderIsReadOnceHoweverItIsSpelt(t *testing.T) {
 	rules := tenantRules(t, "header.x-org", "header.X-ORG", "header.X-Other", "header.X-Org")
 	assert.Equal(t, []string{"X-Org", "X-Other"}, rules.Headers, "headers")
 	assert.Equal(t, 1, identity.Header("x-other", &rules.Headers), "index of x-other")
-	if i := identity.Header("x-new", &rules.Headers); i != 2 || rules.Headers[2] != "X-New" {
-		t.Errorf("index of x-new is %d in %q, want 2", i, rules.Headers)
-	}
+	i := identity.Header("x-new", &rules.Headers)
+	assert.True(t, i == 2 && rules.Headers[2] == "X-New", "index of x-new is %d in %q, want 2", i, rules.Headers)
 }
 
 func TestTheFirstTagWithTheKeyAndAValueWins(t *testing.T) {
@@ -150,9 +149,8 @@ func TestABrokenTokenIsAMissingTenant(t *testing.T) {
 		"one megabyte":    strings.Repeat("a", 1<<20),
 	} {
 		g := gateway{Request: identity.Request{Token: text}}
-		if id := g.identify(t, tenantRules(t, "jwt.org")); !id.Anonymous || id.Tenant != (identity.Name{}) {
-			t.Errorf("%s: tenant is %v, want none", name, id.Tenant)
-		}
+		id := g.identify(t, tenantRules(t, "jwt.org"))
+		assert.True(t, id.Anonymous && id.Tenant == (identity.Name{}), "%s: tenant is %v, want none", name, id.Tenant)
 	}
 }
 

@@ -90,9 +90,8 @@ func TestLimitChangesWhileTheBucketIsLive(t *testing.T) {
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
 			var s limit.State
-			if wait, _ := take(mustNew(t, change.before), &s, noon+500*ms, change.spends); wait != 0 {
-				t.Fatalf("the bucket could not be spent from: wait %d", wait)
-			}
+			wait, _ := take(mustNew(t, change.before), &s, noon+500*ms, change.spends)
+			require.True(t, wait == 0, "the bucket could not be spent from: wait %d", wait)
 			play(t, mustNew(t, change.after), &s, change.steps)
 		})
 	}
@@ -105,9 +104,8 @@ func TestFractionOfATokenIsChargedAsOneWhenUnitsChange(t *testing.T) {
 	after := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: minute, Burst: 10})
 	s.Spent -= 50_000
 	s.At += 50 * ms
-	if _, status := take(after, &s, noon+50*ms, 0); status.Used != 5 || status.Reset != noon+50*ms+30*second {
-		t.Errorf("%+v: want exactly 5 tokens owed", status)
-	}
+	_, status := take(after, &s, noon+50*ms, 0)
+	assert.True(t, status.Used == 5 && status.Reset == noon+50*ms+30*second, "%+v: want exactly 5 tokens owed", status)
 }
 
 func TestBucketWrittenInFinerTicksIsNotRefilledTwice(t *testing.T) {
@@ -205,9 +203,8 @@ func TestAnyLimitTakesOverAnyState(t *testing.T) {
 				if wait == 0 || wait == limit.Never {
 					continue
 				}
-				if got, _ := take(l, new(clone(s)), now+wait, cost); got != 0 {
-					t.Fatalf("%+v: after waiting %d µs it must wait %d more", l.Spec(), wait, got)
-				}
+				got, _ := take(l, new(clone(s)), now+wait, cost)
+				require.True(t, got == 0, "%+v: after waiting %d µs it must wait %d more", l.Spec(), wait, got)
 			}
 		}
 	})

@@ -149,9 +149,8 @@ func TestTicksGetCoarserAsNumbersGrow(t *testing.T) {
 		{limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 1_000_000, Window: day}, ms},
 		{limit.Spec{Algorithm: limit.FixedWindow, Quantity: limit.MaxQuantity, Window: day}, 1},
 	} {
-		if got := mustNew(t, c.spec).Tick(); got != c.tick {
-			t.Errorf("%+v ticks in %d µs, want %d", c.spec, got, c.tick)
-		}
+		got := mustNew(t, c.spec).Tick()
+		assert.True(t, got == c.tick, "%+v ticks in %d µs, want %d", c.spec, got, c.tick)
 	}
 }
 
@@ -173,9 +172,8 @@ func TestSecondsRoundUp(t *testing.T) {
 	for m, want := range map[limit.Micros]int64{
 		0: 0, 1: 1, second - 1: 1, second: 1, second + 1: 2, limit.MaxWindow: 366 * 86_400, limit.Never: 9_223_372_036_855,
 	} {
-		if got := m.Seconds(); got != want {
-			t.Errorf("%d µs are %d s, want %d", m, got, want)
-		}
+		got := m.Seconds()
+		assert.True(t, got == want, "%d µs are %d s, want %d", m, got, want)
 	}
 }
 

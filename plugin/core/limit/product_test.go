@@ -121,9 +121,8 @@ func TestWaitsOfEveryAcceptedSpecFit(t *testing.T) {
 		l.Spend(&s, now, l.Capacity())
 		wait := l.Wait(&s, now, l.Capacity())
 		require.True(t, l.spec.SoftOnly == (wait == 0) && wait <= MaxProduct, "%+v: full, it waits %d µs", l.spec, wait)
-		if end := max(l.Status(&s, now).Reset, l.Expiry(&s, now)); end <= now || end > maxDouble {
-			t.Fatalf("%+v: expires at %d", l.spec, end)
-		}
+		end := max(l.Status(&s, now).Reset, l.Expiry(&s, now))
+		require.True(t, end > now && end <= maxDouble, "%+v: expires at %d", l.spec, end)
 	})
 }
 

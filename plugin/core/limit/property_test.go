@@ -3,6 +3,7 @@ package limit_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -160,9 +161,8 @@ func TestAStateStillMeansSomethingJustBeforeItsExpiry(t *testing.T) {
 			if algorithm == limit.SlidingWindow {
 				before -= minute // until a whole window later it weighs less and less, and less than a token at the end
 			}
-			if wait, _ := take(l, &s, before, l.Capacity()); wait == 0 {
-				t.Error("the whole capacity can be spent again before the state expires")
-			}
+			wait, _ := take(l, &s, before, l.Capacity())
+			assert.True(t, wait != 0, "the whole capacity can be spent again before the state expires")
 		})
 	}
 }
@@ -174,9 +174,8 @@ func TestAStateThatIsAheadOfTheClockDoesNotExpire(t *testing.T) {
 		var s limit.State
 		take(l, &s, noon, 0)
 		l.Advance(&s, noon-hour)
-		if got := l.Expiry(&s, noon-hour); got < noon {
-			t.Errorf("%s: a state of noon expires %d µs before", algorithm, noon-got)
-		}
+		got := l.Expiry(&s, noon-hour)
+		assert.True(t, got >= noon, "%s: a state of noon expires %d µs before", algorithm, noon-got)
 	}
 }
 

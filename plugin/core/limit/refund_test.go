@@ -180,9 +180,8 @@ func TestAllComesBackToABucketThatWasNeverFull(t *testing.T) {
 		tl.now += limit.Micros(rapid.Int64Range(0, used*u.Base/u.Rate).Draw(t, "ticks")) * u.Tick
 		others := min(l.Capacity()-used-cost, 5)
 		tl.spend(l, others)
-		if back := l.Refund(&tl.state, tl.now, cost, receipt); back != cost*u.Base {
-			t.Fatalf("%d units come back of %d tokens, each of %d", back, cost, u.Base)
-		}
+		back := l.Refund(&tl.state, tl.now, cost, receipt)
+		require.True(t, back == cost*u.Base, "%d units come back of %d tokens, each of %d", back, cost, u.Base)
 	})
 }
 
@@ -265,9 +264,8 @@ func TestAMarkThatCannotTellReturnsNothing(t *testing.T) {
 	receipt := tl.state.Receipt()
 	for range 2 {
 		tl.spend(l, 9_000_000)
-		if back := l.Refund(&tl.state, tl.now, 9_000_000, tl.state.Receipt()); back == 0 {
-			t.Fatal("a take that was just made is not given back")
-		}
+		back := l.Refund(&tl.state, tl.now, 9_000_000, tl.state.Receipt())
+		require.True(t, back != 0, "a take that was just made is not given back")
 	}
 	assert.Zero(t, l.Refund(&tl.state, tl.now, 100, receipt), "come back")
 }

@@ -151,9 +151,8 @@ func TestTheSumOfWhatIsSettledIsTheSumOfTheActualCosts(t *testing.T) {
 			}
 			now := clone(tl.state)
 			l.Advance(&now, tl.now)
-			if want := sum - refilled; now.Spent != want {
-				t.Fatalf("the bucket counts %d units, want %d", now.Spent, want)
-			}
+			want := sum - refilled
+			require.True(t, now.Spent == want, "the bucket counts %d units, want %d", now.Spent, want)
 		}
 	})
 }
@@ -291,9 +290,8 @@ func TestASettlementNeverForgetsWhatAnotherLimitCounts(t *testing.T) {
 			old.Settle(&after, tl.now, 100, 101, tl.open[0].receipt)
 			now.Advance(&before, tl.now)
 			now.Advance(&after, tl.now)
-			if a, b := now.Status(&after, tl.now).Used, now.Status(&before, tl.now).Used; a < b {
-				t.Errorf("%s becomes %s: %d tokens are used after the settlement, %d without it", was, is, a, b)
-			}
+			a, b := now.Status(&after, tl.now).Used, now.Status(&before, tl.now).Used
+			assert.True(t, a >= b, "%s becomes %s: %d tokens are used after the settlement, %d without it", was, is, a, b)
 		}
 	}
 }

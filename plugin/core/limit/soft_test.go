@@ -65,9 +65,8 @@ func TestHardThresholdWithinATokenIsExact(t *testing.T) {
 		t.Errorf("at 10.5 of 10.5 tokens: wait %d, %+v: want it admitted and soft", wait, status)
 	}
 	spec.Algorithm = limit.FixedWindow
-	if got := mustNew(t, spec).Capacity(); got != 10 {
-		t.Errorf("105 %% of 10 is %d whole tokens, want 10", got)
-	}
+	got := mustNew(t, spec).Capacity()
+	assert.True(t, got == 10, "105 %% of 10 is %d whole tokens, want 10", got)
 }
 
 func TestSoftOnlyWarnsAndNeverDenies(t *testing.T) {
@@ -211,9 +210,8 @@ func TestNoTimelineOfOneWindowSeesMoreThanTheTableSays(t *testing.T) {
 					starts = append(starts, starts[len(starts)-1]+adversarialPause(t))
 				}
 				admissions := greedy(l, starts...)
-				if got, from := busiest(algorithm, admissions); got > most {
-					t.Fatalf("the minute from %d saw %d tokens; the table says at most %d", from, got, most)
-				}
+				got, from := busiest(algorithm, admissions)
+				require.True(t, got <= most, "the minute from %d saw %d tokens; the table says at most %d", from, got, most)
 				require.NoError(t, (storetest.Bound{Limit: l}).Check(admissions))
 			})
 		})
@@ -238,7 +236,6 @@ func TestEvenTrafficThroughASlidingWindowSeesItsQuantity(t *testing.T) {
 			admissions = append(admissions, limit.Admission{At: now, Cost: 1})
 		}
 	}
-	if got, _ := storetest.Most(admissions, minute); got < quantity || got > quantity+1 {
-		t.Errorf("the busiest minute saw %d tokens of %d", got, quantity)
-	}
+	got, _ := storetest.Most(admissions, minute)
+	assert.True(t, got >= quantity && got <= quantity+1, "the busiest minute saw %d tokens of %d", got, quantity)
 }

@@ -258,9 +258,8 @@ func TestAWeekOfAHundredthTokenASecondLosesNothing(t *testing.T) {
 		}
 	}
 	// Each of the 6048 tokens waits for the next question, up to 777 ms, so a few tokens' worth of time goes by unused.
-	if ideal := int64(7 * day / (100 * second)); admitted > ideal || admitted < ideal*100/101 {
-		t.Errorf("admitted %d of at most %d in a week", admitted, ideal)
-	}
+	ideal := int64(7 * day / (100 * second))
+	assert.True(t, admitted <= ideal && admitted >= ideal*100/101, "admitted %d of at most %d in a week", admitted, ideal)
 	assert.True(t, s.Spent <= s.Base && s.Spent >= 0, "debt is %d/%d tokens", s.Spent, s.Base)
 }
 
@@ -268,9 +267,8 @@ func TestAFullBucketIsResetNowAndNotAtItsLastTick(t *testing.T) {
 	l := mustNew(t, limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1_000_003, Window: day})
 	require.True(t, l.Tick() != 1, "the limit ticks in microseconds")
 	var s limit.State
-	if _, status := take(l, &s, noon+1, 0); status.Reset != noon+1 {
-		t.Errorf("reset is %d µs after noon, want 1", status.Reset-noon)
-	}
+	_, status := take(l, &s, noon+1, 0)
+	assert.True(t, status.Reset == noon+1, "reset is %d µs after noon, want 1", status.Reset-noon)
 }
 
 func TestAdmissionsOfOneInstantAreOneEntryOfALog(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -20,9 +21,8 @@ func TestPatternsThatDifferInTheNamesOfParametersMatchAsOne(t *testing.T) {
 		t.Errorf("%d patterns, of which %d match (%v)", len(set.list), len(found), faults)
 	}
 	for _, text := range texts {
-		if p := set.list[set.Index(text)]; p.method != strings.Fields(text)[0] {
-			t.Fatalf("%s is found as %s", text, p.text)
-		}
+		p := set.list[set.Index(text)]
+		require.True(t, p.method == strings.Fields(text)[0], "%s is found as %s", text, p.text)
 	}
 }
 

@@ -165,9 +165,8 @@ func TestTheRelationIsThatOfTheSetsOfRequests(t *testing.T) {
 		case !onlyB:
 			want = wider
 		}
-		if got := relate(mustParse(t, a), mustParse(t, b)); got != want {
-			t.Fatalf("%s is %d to %s, want %d", a, got, b, want)
-		}
+		got := relate(mustParse(t, a), mustParse(t, b))
+		require.True(t, got == want, "%s is %d to %s, want %d", a, got, b, want)
 		require.Equal(t, both, Overlap(a, b), "a request can match both %s and %s: %t", a, b, both)
 	})
 }
@@ -190,9 +189,8 @@ func TestTheTreeAgreesWithANaiveMatcher(t *testing.T) {
 		require.True(t, slices.IsSorted(found), "found %v, which is not in order", found)
 		for i := range set.list {
 			text := set.list[i].text
-			if got, want := slices.Contains(found, i), matchesNaively(text, method, path); got != want {
-				t.Fatalf("%s matches %s %s: %v, want %v (of %q)", text, method, path, got, want, texts)
-			}
+			got, want := slices.Contains(found, i), matchesNaively(text, method, path)
+			require.True(t, got == want, "%s matches %s %s: %v, want %v (of %q)", text, method, path, got, want, texts)
 			for j := range i {
 				if relate(&set.list[j], &set.list[i]) == wider {
 					t.Fatalf("%s stands before %s, which is more specific", set.list[j].text, text)

@@ -29,9 +29,8 @@ func TestASnapshotKeepsEveryFieldOfAnOverride(t *testing.T) {
 	for _, o := range policytest.FullOverrides(t) {
 		row := policy.Override{ID: 7, Override: o}
 		snapshot, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{row}}, nil)
-		if got := slices.Collect(snapshot.Overrides()); len(faults) > 0 || len(got) != 1 || got[0] != row {
-			t.Errorf("%+v (%v), want %+v", got, faults, row)
-		}
+		got := slices.Collect(snapshot.Overrides())
+		assert.True(t, len(faults) <= 0 && len(got) == 1 && got[0] == row, "%+v (%v), want %+v", got, faults, row)
 	}
 }
 

@@ -92,9 +92,8 @@ func TestTheNumberOfPatternsIsBounded(t *testing.T) {
 	for i := range maxPatterns {
 		require.NoError(t, e.acquire(fmt.Sprint("GET /", i)))
 	}
-	if err := e.acquire("GET /one-more"); err == nil {
-		t.Errorf("%d patterns are accepted", maxPatterns+1)
-	}
+	err := e.acquire("GET /one-more")
+	assert.True(t, err != nil, "%d patterns are accepted", maxPatterns+1)
 	assert.NoError(t, e.acquire("GET /0"), "one that is in use already")
 }
 
@@ -109,9 +108,8 @@ func TestAnOverrideRemembersABoundedNumberOfPolicies(t *testing.T) {
 		if p := o.apply(base()); p.Limit.Spec().Quantity != 50 {
 			t.Fatalf("limit is %d, want 50", p.Limit.Spec().Quantity)
 		}
-		if n := len(*o.derived.Load()); n > maxDerived {
-			t.Fatalf("%d policies are remembered, want at most %d", n, maxDerived)
-		}
+		n := len(*o.derived.Load())
+		require.True(t, n <= maxDerived, "%d policies are remembered, want at most %d", n, maxDerived)
 	}
 }
 
@@ -123,7 +121,6 @@ func TestAScaledLimitThatCannotBeCountedExactlyIsRoundedDownUntilItCan(t *testin
 	})
 	require.NoError(t, err)
 	o := &CompiledOverride{kind: multiplier, quantity: 500}
-	if got := o.apply(&p).Limit.Spec().Quantity; got != 500*year {
-		t.Errorf("half of 1001 a second is %d a year, want %d", got, 500*year)
-	}
+	got := o.apply(&p).Limit.Spec().Quantity
+	assert.True(t, got == 500*year, "half of 1001 a second is %d a year, want %d", got, 500*year)
 }

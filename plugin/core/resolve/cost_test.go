@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -186,12 +187,10 @@ func TestAReservationIsReadFromItsHeader(t *testing.T) {
 		request := identity.Request{Known: ^identity.Facts(0), Method: "POST", Path: "/chat", Headers: []string{"", text}}
 		request.Consumer.CustomID = "acme"
 		var id identity.Identity
-		if missing := plan.Rules.Identify(&request, &id); missing != 0 {
-			t.Fatalf("%q: facts %b are missing", text, missing)
-		}
-		if costs, _ := costsOf(plan, id); costs["header"] != want {
-			t.Errorf("%q reserves %d, want %d", text, costs["header"], want)
-		}
+		missing := plan.Rules.Identify(&request, &id)
+		require.True(t, missing == 0, "%q: facts %b are missing", text, missing)
+		costs, _ := costsOf(plan, id)
+		assert.True(t, costs["header"] == want, "%q reserves %d, want %d", text, costs["header"], want)
 	}
 }
 
@@ -199,9 +198,8 @@ func TestOnlyAConfigWithSettlingLimitsReadsReservations(t *testing.T) {
 	plan := compile(t, `{trusted_headers: [X-Max-Tokens],
 		tiers: [{name: a, limits: [{name: plain, scope: tenant, limit: 1000, window_size: 1}]}]}`)
 	assert.True(t, len(plan.Rules.Headers) <= 0 && len(plan.Rules.ReserveHeaders) <= 0, "it reads %q", plan.Rules.Headers)
-	if _, settles := costsOf(plan, identity.Identity{Tenant: tenant("acme")}); settles {
-		t.Error("a limit without settle settles")
-	}
+	_, settles := costsOf(plan, identity.Identity{Tenant: tenant("acme")})
+	assert.True(t, !settles, "a limit without settle settles")
 }
 
 // settlingRow returns a row that takes reservations from a header.

@@ -34,9 +34,8 @@ func TestARequestThatNoEntryMatchesIsResolvedAsWithoutEntries(t *testing.T) {
 		if r.Exempt != (first >= 0) || r.Exempt && r.Exemption.Entry != first {
 			t.Fatalf("exempt %v by %+v, want that of entry %d", r.Exempt, r.Exemption, first)
 		}
-		if got, want := r.Bounds, plain.Bounds; !r.Exempt && !sameBounds(got, want) {
-			t.Fatalf("bounds are\n%+v, want\n%+v", got, want)
-		}
+		got, want := r.Bounds, plain.Bounds
+		require.True(t, r.Exempt || sameBounds(got, want), "bounds are\n%+v, want\n%+v", got, want)
 		if r.Endpoint != plain.Endpoint || r.Tier != plain.Tier {
 			t.Fatalf("endpoint %q and tier %q, want %q and %q", r.Endpoint, r.Tier, plain.Endpoint, plain.Tier)
 		}
@@ -192,8 +191,7 @@ func identityOf(t *testing.T, rules *identity.Rules, address string) identity.Id
 	t.Helper()
 	request := identity.Request{Known: ^identity.Facts(0), IP: address, Method: "GET", Path: "/records"}
 	var id identity.Identity
-	if need := rules.Identify(&request, &id); need != 0 {
-		t.Fatalf("the facts %b are missing", need)
-	}
+	need := rules.Identify(&request, &id)
+	require.True(t, need == 0, "the facts %b are missing", need)
 	return id
 }

@@ -367,8 +367,7 @@ func TestARowOfATagReadsTheConsumer(t *testing.T) {
 		tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`)
 	row := schema.Override{Kind: policy.Exempt, Tag: "partner"}
 	rules := plan.With(build(t, policy.Rows{Overrides: numbered(row)})).Rules
-	if want := identity.HeaderFacts | identity.ConsumerFact; rules.Required != want || !rules.NeedTags {
-		t.Errorf("reads the facts %b, want %b", rules.Required, want)
-	}
+	want := identity.HeaderFacts | identity.ConsumerFact
+	assert.True(t, rules.Required == want && rules.NeedTags, "reads the facts %b, want %b", rules.Required, want)
 	assert.False(t, plan.Rules.NeedTags, "tags are read without a row that names one")
 }

@@ -229,9 +229,8 @@ func TestTheExplainedWinnerIsTheOneThatTheResolutionApplies(t *testing.T) {
 				if !decidesOn(&both, winner, o.Limit) || (o.Limit != "" && decidesOn(&both, loser, o.Limit)) {
 					t.Fatalf("override %d: %q, but of these two the winner is another", loser, o.Why)
 				}
-				if alone := only(loser); !decides(&alone, loser) {
-					t.Fatalf("override %d: %q, but alone it does not apply either", loser, o.Why)
-				}
+				alone := only(loser)
+				require.True(t, decides(&alone, loser), "override %d: %q, but alone it does not apply either", loser, o.Why)
 			}
 		}
 	})
@@ -287,9 +286,8 @@ func TestWhyAnOverrideGoesBeforeAnotherNamesWhatDecided(t *testing.T) {
 		}}
 		id := identity.Identity{Tenant: tenant("acme"), IP: "2001:db8::/64", Method: "POST", Path: "/records/7"}
 		for _, x := range compile(t, modelConfig).With(build(t, rows)).Explain(&id, 1000).Overrides {
-			if want := "override 2 goes before it: " + why; x.Override.ID == 1 && x.Why != want {
-				t.Errorf("why is %q, want %q", x.Why, want)
-			}
+			want := "override 2 goes before it: " + why
+			assert.True(t, x.Override.ID != 1 || x.Why == want, "why is %q, want %q", x.Why, want)
 			assert.True(t, x.Override.ID != 2 || x.Applied, "%s: the winner does not apply: %s", why, x.Why)
 		}
 	}

@@ -160,9 +160,8 @@ func TestRowsOfAnotherNamespaceNeedNoFacts(t *testing.T) {
 	snapshot := build(t, policy.Rows{Policies: []policy.PolicyRow{
 		{ID: 1, Policy: schema.Policy{Namespace: "eu", Tenant: "acme", Limit: perUser}},
 	}})
-	if with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot); with.Rules.Required != 0 {
-		t.Errorf("facts %08b are read, want none", with.Rules.Required)
-	}
+	with := compile(t, `{observe_endpoint: false, on_missing_tenant: skip}`).With(snapshot)
+	assert.True(t, with.Rules.Required == 0, "facts %08b are read, want none", with.Rules.Required)
 	if needs := snapshot.Needs("eu"); !needs.User || !needs.Tenant || !needs.Cost {
 		t.Errorf("the namespace of the rows needs %+v, want a tenant, a user and a cost", needs)
 	}

@@ -172,7 +172,6 @@ func TestRowsThatNoRequestOfTheConfigMeetsAreFaultsOfThePlan(t *testing.T) {
 		t.Errorf("the faults are %+v", blind.Faults())
 	}
 	seeing := compile(t, `{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: bronze}]}`)
-	if faults := seeing.With(snapshot).Faults(); len(faults) > 0 {
-		t.Errorf("under a config that reads them: %+v", faults)
-	}
+	faults := seeing.With(snapshot).Faults()
+	assert.True(t, len(faults) <= 0, "under a config that reads them: %+v", faults)
 }

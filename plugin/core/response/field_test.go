@@ -217,9 +217,8 @@ func TestTheHeaderOfAnOutageHasTheFirstLimitsThatFit(t *testing.T) {
 		return render(schema.Config{DegradedHeader: true}, d, false).Get("X-RateLimit-Degraded")
 	}
 	few, many := away(3), away(3000)
-	if want := fmt.Sprintf("%064d=local", 2); !strings.HasSuffix(few, want) {
-		t.Errorf("with few limits it is %s, want %s at its end", few, want)
-	}
+	want := fmt.Sprintf("%064d=local", 2)
+	assert.True(t, strings.HasSuffix(few, want), "with few limits it is %s, want %s at its end", few, want)
 	if !strings.HasPrefix(many, few+",") || !strings.HasSuffix(many, "=local") || len(many) > 2048 || len(many) < 1900 {
 		t.Errorf("with many limits it has %d bytes: %s", len(many), many)
 	}
@@ -243,9 +242,8 @@ func TestManyLimitsKeepTheFieldsShortAndTheBindingOnesInThem(t *testing.T) {
 		names, left := namesOf(parseField(t, field)), namesOf(parseField(t, current))
 		assert.True(t, len(field) <= 2048 && len(field)+len(current) <= 4096 && slices.IsSorted(names[2:]),
 			"%s: RateLimit-Policy has %d bytes, and RateLimit %d; the limits are %q", name, len(field), len(current), names)
-		if got := render(config, d, false).Get("RateLimit-Policy"); got != field {
-			t.Errorf("%s: %s the second time, not %s", name, got, field)
-		}
+		got := render(config, d, false).Get("RateLimit-Policy")
+		assert.True(t, got == field, "%s: %s the second time, not %s", name, got, field)
 		if want := fmt.Sprintf("%064d", test.n-1); left[0] != want || names[0] != d.Resolution.Bounds[0].Policy.Name {
 			t.Errorf("%s: RateLimit begins with %s, RateLimit-Policy with %s", name, left[0], names[0])
 		}

@@ -46,9 +46,8 @@ func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 		var r response.Response
 		re.Render(decide(t, denies), false, &r)
 		assert.Equal(t, strconv.FormatInt(1+drawn, 10), r.Get("Retry-After"), "Retry-After")
-		if got, want := r.Get("RateLimit"), `"burst";r=0;t=1`; got != want {
-			t.Errorf("RateLimit is %s, want %s whatever the jitter", got, want)
-		}
+		got, want := r.Get("RateLimit"), `"burst";r=0;t=1`
+		assert.True(t, got == want, "RateLimit is %s, want %s whatever the jitter", got, want)
 		re.Render(decide(t, roomy), false, &r)
 	}
 	for _, n := range bounds {
@@ -76,9 +75,8 @@ func FuzzADenialIsTheJSONOfItsTexts(f *testing.F) {
 		require.NoError(t, json.Unmarshal(r.Body, &p), "%q is not JSON", r.Body)
 		// With U+FFFD for each byte that is no text.
 		assert.Equal(t, string([]rune(message)), p.Message, "message %q became", message)
-		if readable := string([]rune(description)); !strings.HasSuffix(p.Detail, readable) {
-			t.Errorf("description %q became %q", description, p.Detail)
-		}
+		readable := string([]rune(description))
+		assert.True(t, strings.HasSuffix(p.Detail, readable), "description %q became %q", description, p.Detail)
 	})
 }
 
@@ -116,9 +114,8 @@ func TestOneResponseServesManyDecisions(t *testing.T) {
 		for j, second := range all {
 			renderers[i].Render(first.decision, first.grpc, &reused)
 			renderers[j].Render(second.decision, second.grpc, &reused)
-			if got := show(&reused); got != want[j] {
-				t.Fatalf("%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want[j])
-			}
+			got := show(&reused)
+			require.True(t, got == want[j], "%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want[j])
 		}
 	}
 }
@@ -156,9 +153,8 @@ func TestAppendingToAHeadersValueLeavesTheNextOneAlone(t *testing.T) {
 	for _, h := range r.Headers {
 		_ = append(h.Value, "!"...)
 	}
-	if got := show(&r); got != want {
-		t.Errorf("headers are\n%s\nwant\n%s", got, want)
-	}
+	got := show(&r)
+	assert.True(t, got == want, "headers are\n%s\nwant\n%s", got, want)
 }
 
 func TestClientsReadEveryFieldOfAPolicy(t *testing.T) {

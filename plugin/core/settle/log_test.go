@@ -92,9 +92,8 @@ func TestAPathSumsAllNumbersThatItLeadsTo(t *testing.T) {
 		{`{"n":9007199254740992}`, "n", 1 << 53},
 		{`{"n":0}`, "n", 0},
 	} {
-		if got, ok := sumOf(test.entry, test.path); !ok || got != test.want {
-			t.Errorf("%s: %s is %v (%v), want %v", test.entry, test.path, got, ok, test.want)
-		}
+		got, ok := sumOf(test.entry, test.path)
+		assert.True(t, ok && got == test.want, "%s: %s is %v (%v), want %v", test.entry, test.path, got, ok, test.want)
 	}
 }
 

@@ -239,9 +239,8 @@ func TestARecordOutOfBoundsIsNoRule(t *testing.T) {
 		s := from("shared.n")
 		edit(&s)
 		_, err := settle.New(s)
-		if fault := new(limit.FieldError); !errors.As(err, &fault) || fault.Field != field {
-			t.Errorf("%s: %v", field, err)
-		}
+		fault := new(limit.FieldError)
+		assert.True(t, errors.As(err, &fault) && fault.Field == field, "%s: %v", field, err)
 	}
 	for _, source := range []string{
 		"", "log", "log.", "log.a.", "header.", "header.X-A.", "shared.", "shared", "consumer.id",
@@ -267,9 +266,8 @@ func BenchmarkMeasure(b *testing.B) {
 
 func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
 	r := rule(t, from("header.X-Kong-Limit.video"))
-	if needs := r.Needs(); !reflect.DeepEqual(needs.Headers, []string{"x-kong-limit"}) {
-		t.Errorf("needs the headers %q", needs.Headers)
-	}
+	needs := r.Needs()
+	assert.True(t, reflect.DeepEqual(needs.Headers, []string{"x-kong-limit"}), "needs the headers %q", needs.Headers)
 	for _, test := range []struct {
 		name    string
 		headers map[string]string

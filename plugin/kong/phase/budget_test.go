@@ -97,9 +97,8 @@ func TestTheCommonConfigCostsOneQuestionAndOneSetHeaders(t *testing.T) {
 		if want := []string{"kong.client.get_consumer"}; !slices.Equal(k.Questions, want) || h.questions()-questions != 1 {
 			t.Errorf("%s: questions %q, want %q", name, k.Questions, want)
 		}
-		if got := h.writes() - writes; got != 2 {
-			t.Errorf("%s: %d writes, want 2: the question; headers, end and return together", name, got)
-		}
+		got := h.writes() - writes
+		assert.True(t, got == 2, "%s: %d writes, want 2: the question; headers, end and return together", name, got)
 		if n := strings.Count(k.Headers["RateLimit-Policy"], ";q="); n != 3 || k.Headers["RateLimit-Reset"] == "" {
 			t.Errorf("%s: headers %v, want all headers of the tenant's three limits", name, k.Headers)
 		}
@@ -210,9 +209,8 @@ func TestAPatternCostsOneQuestionForMethodAndPathInTheSameWrite(t *testing.T) {
 	writes := h.writes()
 	require.NoError(t, k.Event(id))
 	assert.Equal(t, []string{"kong.client.get_consumer", "kong.nginx.get_var=request"}, k.Questions, "questions")
-	if got := h.writes() - writes; got != 2 {
-		t.Errorf("%d writes, want 2: both questions; headers, end and return together", got)
-	}
+	got := h.writes() - writes
+	assert.True(t, got == 2, "%d writes, want 2: both questions; headers, end and return together", got)
 	if !strings.Contains(k.Headers["RateLimit-Policy"], `"each"`) {
 		t.Errorf("headers %v: the pattern did not match", k.Headers)
 	}
@@ -309,9 +307,8 @@ func TestADenialAsksForItsRequestIDInOneWriteWithOtherFacts(t *testing.T) {
 		}
 	}
 	const recorded = "90607d37e0161b1fe197673e0ef8b45b"
-	if want := []string{"", recorded, recorded}; !slices.Equal(ids, want) {
-		t.Errorf("the requests are %q, want %q as Kong has answered", ids, want)
-	}
+	want := []string{"", recorded, recorded}
+	assert.True(t, slices.Equal(ids, want), "the requests are %q, want %q as Kong has answered", ids, want)
 }
 
 func TestAnEventAllocatesNothingInSteadyState(t *testing.T) {

@@ -18,9 +18,8 @@ func TestInstancesOfOneConfigShareItsPath(t *testing.T) {
 	k := h.dial()
 	first, second := k.StartInstance(1, byConsumer), k.StartInstance(2, byConsumer)
 	other := k.StartInstance(3, `{"tiers":[]}`)
-	if got := h.paths.Load(); got != 2 {
-		t.Errorf("%d paths of 2 configs in 3 instances", got)
-	}
+	got := h.paths.Load()
+	assert.True(t, got == 2, "%d paths of 2 configs in 3 instances", got)
 	k.CloseInstance(first)
 	k.Answers = kongtest.AnswersOf(t, "key-auth")
 	for _, id := range []int32{second, other} {
@@ -67,9 +66,8 @@ func TestAFaultyConfigIsReplacedByTheLastGoodOneOrAnsweredByOnConfigFault(t *tes
 	if err := k.Event(closed); err != nil || k.Exit == nil || k.Exit.Status != 503 {
 		t.Errorf("on_config_fault closed: %v, exit %v; want 503", err, k.Exit)
 	}
-	if got := h.Counters().ConfigFaults; got != 3 {
-		t.Errorf("%d config faults counted, want 3 configs", got)
-	}
+	got := h.Counters().ConfigFaults
+	assert.True(t, got == 3, "%d config faults counted, want 3 configs", got)
 }
 
 func TestTheLastGoodConfigIsTheOneThatWasStartedLast(t *testing.T) {

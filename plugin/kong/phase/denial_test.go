@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -86,9 +87,8 @@ func TestAnAnswerDoesNotDependOnEarlierRequests(t *testing.T) {
 	for _, i := range rand.Perm(4 * len(requests)) {
 		r := requests[i%len(requests)]
 		fresh := want(r)
-		if used := got(r); used != fresh {
-			t.Errorf("request %+v after others:\n%s\nalone:\n%s", r, used, fresh)
-		}
+		used := got(r)
+		assert.True(t, used == fresh, "request %+v after others:\n%s\nalone:\n%s", r, used, fresh)
 		kinds[fresh] = true
 	}
 	if filled < 3*len(requests) || len(kinds) < 10 {

@@ -26,9 +26,8 @@ func TestAConsumerConfigAsksOnlyForTheConsumerInOneWriteAndAnswersInOne(t *testi
 	before := h.writes()
 	require.NoError(t, k.Event(id))
 	assert.Equal(t, []string{"kong.client.get_consumer"}, k.Questions, "questions")
-	if got := h.writes() - before; got != 2 {
-		t.Errorf("%d writes, want 2: the question; headers, end and return together", got)
-	}
+	got := h.writes() - before
+	assert.True(t, got == 2, "%d writes, want 2: the question; headers, end and return together", got)
 	if k.Headers["X-RateLimit-Limit"] != "50" || k.Headers["X-RateLimit-Remaining"] != "7" {
 		t.Errorf("headers %v, want those of tier enterprise", k.Headers)
 	}
@@ -53,9 +52,8 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 		"kong.nginx.get_var=http_x_user_id",
 	}
 	assert.Equal(t, want, k.Questions, "questions")
-	if got := h.writes() - before; got != 2 {
-		t.Errorf("%d writes for %d questions, want 2", got, len(k.Questions))
-	}
+	got := h.writes() - before
+	assert.True(t, got == 2, "%d writes for %d questions, want 2", got, len(k.Questions))
 }
 
 func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
@@ -119,9 +117,8 @@ func TestATooLongAnswerIsSkippedAndOnInternalErrorAnswers(t *testing.T) {
 		long := &kongtest.Consumer{CustomId: strings.Repeat("x", 5<<20)}
 		k.Answers["kong.client.get_consumer"] = kongtest.Encode(t, long)
 		require.NoError(t, k.Event(id))
-		if denied := k.Exit != nil; denied != (mode == "closed") || (denied && k.Exit.Status != 503) {
-			t.Errorf("%s: exit %v", mode, k.Exit)
-		}
+		denied := k.Exit != nil
+		assert.True(t, denied == (mode == "closed") && (!denied || k.Exit.Status == 503), "%s: exit %v", mode, k.Exit)
 		if mode == "closed" {
 			k = h.dial()
 		}

@@ -126,9 +126,8 @@ func TestOnlyWhatTheRulesNeedIsAsked(t *testing.T) {
 	_, k, id := settlingServer(t, s)
 	k.Answers = kongtest.AnswersOf(t, "log-chunked")
 	k.Answers["kong.ctx.shared.get=trl"] = kongtest.Encode(t, structpb.NewStringValue("0123"))
-	if err := k.LogEvent(id); err != nil || len(k.Questions) != len(endQuestions) {
-		t.Errorf("%v, questions %q", err, k.Questions)
-	}
+	err := k.LogEvent(id)
+	assert.True(t, err == nil && len(k.Questions) == len(endQuestions), "%v, questions %q", err, k.Questions)
 }
 
 func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {

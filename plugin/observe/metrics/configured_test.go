@@ -17,9 +17,8 @@ func TestLimitsThatConfigsDifferInShowTheFewestTokens(t *testing.T) {
 	const want = `policy="minute" tier="(none)" 90
 policy="minute" tier="gold" 60
 policy="` + "\uFFFD" + `" tier="(none)" 7`
-	if got := samples(t, m, "limit"); got != want {
-		t.Errorf("limits are\n%s\nwant\n%s", got, want)
-	}
+	got := samples(t, m, "limit")
+	assert.True(t, got == want, "limits are\n%s\nwant\n%s", got, want)
 	assert.True(t, source[0].Tokens == 600 && source[1].Policy == "\xff", "the source's own slice is now %v", source)
 }
 

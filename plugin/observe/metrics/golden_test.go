@@ -163,9 +163,8 @@ usage_report_failures_total 93
 writes_total 1002
 `
 	m := New("0.1.0", everySource())
-	if got := counted(t, m); got != want {
-		t.Errorf("counters are\n%s\nwant\n%s", got, want)
-	}
+	got := counted(t, m)
+	assert.True(t, got == want, "counters are\n%s\nwant\n%s", got, want)
 	const gauges = `
 # HELP rate_limiter_active_overrides Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a limit), penalty (a detector's lowers one).
 # TYPE rate_limiter_active_overrides gauge
@@ -247,9 +246,8 @@ reconciled_tokens_total{outcome="charged",store="redis:6379"} 10
 reconciled_tokens_total{outcome="written_off",store="redis:6379"} 20
 taken_keys_total{store="other:6379"} 5
 `
-	if got := counted(t, m); got != want {
-		t.Errorf("counters are\n%s\nwant\n%s", got, want)
-	}
+	got := counted(t, m)
+	assert.True(t, got == want, "counters are\n%s\nwant\n%s", got, want)
 	const nodes = `namespace="default" store="redis:6379" 3
 namespace="eu" store="redis:6379" 1`
 	assert.Equal(t, nodes, samples(t, m, "live_nodes"))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,17 +35,15 @@ func TestReadinessIsServingAndWithReadyNeedsStoreTheStore(t *testing.T) {
 		s.SetState(test.state)
 		got := get(t, "GET", "http://"+s.address+"/readyz")
 		var body readinessBody
-		if err := json.Unmarshal([]byte(got.body), &body); err != nil {
-			t.Fatalf("%v in %s", err, got.body)
-		}
+		err := json.Unmarshal([]byte(got.body), &body)
+		require.True(t, err == nil, "%v in %s", err, got.body)
 		degraded := len(body.DegradedStores) == 1 && body.DegradedStores[0] == "redis:6379"
 		if got.status != test.want || body.Ready != (test.want == 200) || body.State != test.state.String() ||
 			degraded != test.degraded || body.ReadyNeedsStore != test.needsStore {
 			t.Errorf("%+v: answer is %d %s", test, got.status, got.body)
 		}
-		if live := get(t, "GET", "http://"+s.address+"/healthz"); live.status != http.StatusOK {
-			t.Errorf("%+v: /healthz answers %d", test, live.status)
-		}
+		live := get(t, "GET", "http://"+s.address+"/healthz")
+		assert.True(t, live.status == http.StatusOK, "%+v: /healthz answers %d", test, live.status)
 		s.stop()
 	}
 }
@@ -63,9 +62,8 @@ func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
 		s.SetState(Serving)
 		got := get(t, "GET", "http://"+s.address+"/readyz")
 		var answer readinessBody
-		if err := json.Unmarshal([]byte(got.body), &answer); err != nil {
-			t.Fatalf("%v in %s", err, got.body)
-		}
+		err := json.Unmarshal([]byte(got.body), &answer)
+		require.True(t, err == nil, "%v in %s", err, got.body)
 		if got.status != test.want || len(answer.DegradedStores) != 1 {
 			t.Errorf("%+v: answer is %d %s, want %d and the unavailable store", test.stores, got.status, got.body, test.want)
 		}
@@ -90,7 +88,6 @@ func TestHealthReportsVersionAgeAndDegradedStores(t *testing.T) {
 func TestNoDegradedStoreIsAnEmptyList(t *testing.T) {
 	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
 	const want = `{"ready":false,"state":"starting","degraded_stores":[],"ready_needs_store":false}` + "\n"
-	if got := get(t, "GET", "http://"+s.address+"/readyz"); got.body != want {
-		t.Errorf("answer is %s, want %s", got.body, want)
-	}
+	got := get(t, "GET", "http://"+s.address+"/readyz")
+	assert.True(t, got.body == want, "answer is %s, want %s", got.body, want)
 }

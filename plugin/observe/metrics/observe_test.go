@@ -79,9 +79,8 @@ requests_total{mode="enforce",result="allowed",tier="gold"} 1`},
 		t.Run(test.name, func(t *testing.T) {
 			m := New("1", Sources{})
 			m.Observe(decided(t, "gold", test.bounds...))
-			if got := counted(t, m); strings.TrimSpace(got) != strings.TrimSpace(test.want) {
-				t.Errorf("counted\n%s\nwant\n%s", got, test.want)
-			}
+			got := counted(t, m)
+			assert.True(t, strings.TrimSpace(got) == strings.TrimSpace(test.want), "counted\n%s\nwant\n%s", got, test.want)
 		})
 	}
 }
@@ -101,9 +100,8 @@ requests_total{mode="log",result="allowed",tier="gold"} 1
 shadow_denials_total{policy="(tenant_missing)",scope="(none)",tier="gold"} 1
 tenant_shadow_denials_total 1
 `
-	if got := counted(t, m); got != want {
-		t.Errorf("counted\n%s\nwant\n%s", got, want)
-	}
+	got := counted(t, m)
+	assert.True(t, got == want, "counted\n%s\nwant\n%s", got, want)
 }
 
 func TestMissingNamesAreCountedByKind(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -22,9 +23,8 @@ func TestReservedTokensAreHeldUntilTheyAreSettledOrGivenUp(t *testing.T) {
 	} {
 		m.Settlements().Settled(&b, s)
 	}
-	if got := testutil.ToFloat64(m.settlements.held.with(heldKey{"budget", "gold"})); got != 200+50+60_000 {
-		t.Errorf("%v token seconds, want 60250", got)
-	}
+	got := testutil.ToFloat64(m.settlements.held.with(heldKey{"budget", "gold"}))
+	assert.True(t, got == 200+50+60_000, "%v token seconds, want 60250", got)
 }
 
 func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
@@ -49,8 +49,7 @@ func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
 	for kind, want := range map[tokenKind]float64{
 		unreturnedTokens: 40 + 2 + 5, returnedTokens: 70 + 98 + 100, overspentTokens: 30 + 50,
 	} {
-		if got := testutil.ToFloat64(m.settlements.tokens.with(settledTokensKey{"budget", kind})); got != want {
-			t.Errorf("%v tokens are %v, want %v", got, kind, want)
-		}
+		got := testutil.ToFloat64(m.settlements.tokens.with(settledTokensKey{"budget", kind}))
+		assert.True(t, got == want, "%v tokens are %v, want %v", got, kind, want)
 	}
 }

@@ -270,12 +270,10 @@ func TestAPortInUseIsWaitedFor(t *testing.T) {
 	if line := s.log.await(t, "serving metrics"); line.Level != "INFO" || line.Address != warning.Address {
 		t.Errorf("logged %+v, want INFO and the address %s", line, warning.Address)
 	}
-	if got := get(t, "GET", "http://"+warning.Address+"/healthz"); got.status != 200 {
-		t.Errorf("answer is %d", got.status)
-	}
-	if n := len(s.log.withPrefix("listening for metrics failed")); n != 1 {
-		t.Errorf("warned %d times, want once", n)
-	}
+	got := get(t, "GET", "http://"+warning.Address+"/healthz")
+	assert.True(t, got.status == 200, "answer is %d", got.status)
+	n := len(s.log.withPrefix("listening for metrics failed"))
+	assert.True(t, n == 1, "warned %d times, want once", n)
 }
 
 func TestAProcessThatNeverGetsThePortEndsAllTheSame(t *testing.T) {
@@ -313,9 +311,8 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 	<-entered
 	close(superseded)
 	second.listening(t)
-	if got := get(t, "GET", "http://"+address+"/healthz"); !strings.Contains(got.body, `"version":"new"`) {
-		t.Errorf("%s answers %s, want the new process", address, got.body)
-	}
+	got := get(t, "GET", "http://"+address+"/healthz")
+	assert.True(t, strings.Contains(got.body, `"version":"new"`), "%s answers %s, want the new process", address, got.body)
 	close(release)
 	<-scraping
 	if failed != nil || scraped.status != 200 || !strings.Contains(scraped.body, "rate_limiter_local_buckets 7") {
@@ -342,9 +339,8 @@ func TestASilentClientDoesNotDelayTheEnd(t *testing.T) {
 	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(t, "GET", "http://"+s.address+"/healthz"); got.status != 200 { // so the one before it was accepted, too
-		t.Errorf("answer is %d", got.status)
-	}
+	got := get(t, "GET", "http://"+s.address+"/healthz")
+	assert.True(t, got.status == 200, "answer is %d", got.status) // so the one before it was accepted, too
 	s.stop()
 	s.log.await(t, "closed connections with unfinished requests for metrics")
 	s.log.await(t, "last numbers of this process")

@@ -72,9 +72,8 @@ func observe(m *Metrics, requests int, ids ...string) {
 // wantOrgs checks the counted requests of all tenants.
 func wantOrgs(t *testing.T, m *Metrics, want map[string]float64) {
 	t.Helper()
-	if got := byOrg(t, m); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("requests are %v, want %v", got, want)
-	}
+	got := byOrg(t, m)
+	assert.True(t, fmt.Sprint(got) == fmt.Sprint(want), "requests are %v, want %v", got, want)
 }
 
 func TestARequestIsCountedByTenantEndpointTierResultAndMode(t *testing.T) {
@@ -87,9 +86,8 @@ func TestARequestIsCountedByTenantEndpointTierResultAndMode(t *testing.T) {
 	m.Observe(d)
 	const want = `endpoint="GET /records/{id}" mode="enforce" org_id="acme" result="allowed" tier="gold" 2
 endpoint="GET /records/{id}" mode="enforce" org_id="acme" result="hard_throttled" tier="gold" 1`
-	if got := samples(t, m, "requests_total"); got != want {
-		t.Errorf("counted\n%s\nwant\n%s", got, want)
-	}
+	got := samples(t, m, "requests_total")
+	assert.True(t, got == want, "counted\n%s\nwant\n%s", got, want)
 }
 
 func TestATenantHasItsOwnLabelAtOnceWhileThereIsRoom(t *testing.T) {
@@ -204,9 +202,8 @@ func TestEndpointsThatAreShownAlikeAreOneSeries(t *testing.T) {
 	}
 	const want = "endpoint=\"(none)\" mode=\"enforce\" org_id=\"acme\" result=\"allowed\" tier=\"gold\" 4\n" +
 		"endpoint=\"/\uFFFD\" mode=\"enforce\" org_id=\"acme\" result=\"allowed\" tier=\"gold\" 6"
-	if got := samples(t, m, "requests_total"); got != want {
-		t.Errorf("counted\n%s\nwant\n%s", got, want)
-	}
+	got := samples(t, m, "requests_total")
+	assert.True(t, got == want, "counted\n%s\nwant\n%s", got, want)
 }
 
 func TestTenantsThatComeAndGoAtOnceAreAllCounted(t *testing.T) {

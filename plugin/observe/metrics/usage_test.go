@@ -100,9 +100,8 @@ func TestOnlyAnAnswerOfTheSharedStoreShowsHowFullABucketIs(t *testing.T) {
 	other.Identity.Tenant.ID = "other"
 	m.Observe(other)
 	for _, name := range []string{"bucket_tokens", "tenant_usage_ratio", "bucket_fullness"} {
-		if n, err := testutil.GatherAndCount(m, prefix+name); n != 0 || err != nil {
-			t.Errorf("%s has %d series, %v; want none", name, n, err)
-		}
+		n, err := testutil.GatherAndCount(m, prefix+name)
+		assert.True(t, n == 0 && err == nil, "%s has %d series, %v; want none", name, n, err)
 	}
 }
 
@@ -112,9 +111,8 @@ func TestAnAnswerOfALeaseShowsHowFullABucketIs(t *testing.T) {
 	leased.Source = decision.Leased
 	m.Observe(decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, leased}))
 	for _, name := range []string{"bucket_tokens", "tenant_usage_ratio", "bucket_fullness"} {
-		if n, err := testutil.GatherAndCount(m, prefix+name); n == 0 || err != nil {
-			t.Errorf("%s has %d series, %v; want some", name, n, err)
-		}
+		n, err := testutil.GatherAndCount(m, prefix+name)
+		assert.True(t, n != 0 && err == nil, "%s has %d series, %v; want some", name, n, err)
 	}
 }
 

@@ -190,9 +190,8 @@ func TestACallWhoseAnswerIsLostIsLookedAtAndCountsOnce(t *testing.T) {
 	require.NoError(t, w.reserve("chat", 500))
 	w.faults.lost = 2 // of the start of the settlement, and of its end
 	for range 2 {
-		if s, err := w.settles("chat", 120); err != nil || s.Unknown || s.Changes[0].Change != -380 {
-			t.Errorf("%+v, %v", s, err)
-		}
+		s, err := w.settles("chat", 120)
+		assert.True(t, err == nil && !s.Unknown && s.Changes[0].Change == -380, "%+v, %v", s, err)
 		w.wantUsed(120)
 	}
 }
@@ -242,9 +241,8 @@ func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
 func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
 	w := newWorld(t)
 	w.faults.holds = true
-	if err := w.reserve("chat", 500); err == nil {
-		t.Fatal("a claim without an answer is none")
-	}
+	err := w.reserve("chat", 500)
+	require.True(t, err != nil, "a claim without an answer is none")
 	w.now += limit.Micros(maxAttempt.Microseconds())
 	w.releaseDoubts(t.Context())
 	assert.Empty(t, w.doubts.byValue, "claims are remembered")
@@ -310,9 +308,8 @@ func TestNoTwoNamesHaveOneKey(t *testing.T) {
 		{"a", "b", "c"},
 		{"a", "c", "b"},
 	} {
-		if other, ok := seen[n.key()]; ok {
-			t.Errorf("%+v and %+v have one key", n, other)
-		}
+		other, ok := seen[n.key()]
+		assert.True(t, !ok, "%+v and %+v have one key", n, other)
 		seen[n.key()] = n
 	}
 }
@@ -377,9 +374,8 @@ func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
 	w.options.Observer = &seen
 	require.NoError(t, w.reserve("chat", 100))
 	w.now -= limit.Second
-	if _, err := w.settles("chat", 30); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.settles("chat", 30)
+	require.True(t, err == nil, "%v", err)
 	assert.True(t, len(seen) == 1 && seen[0] == 0, "reported the delays %v, want 0", seen)
 }
 
