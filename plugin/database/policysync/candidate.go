@@ -31,20 +31,14 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 		return nil, fmt.Errorf("read the open candidate: %w", err)
 	}
 	set.Created = limit.Micros(created.UnixMicro())
-	rows, err := tx.Query(ctx, `SELECT namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body
+	rows, _ := tx.Query(ctx, `SELECT namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body
 		FROM rate_limiter.candidate_policies WHERE candidate = $1
 		ORDER BY namespace, tenant, tier, name, endpoint, id`, set.Name)
-	if err == nil {
-		set.Rows, err = pgx.CollectRows(rows, scanCandidateRow)
-	}
-	if err != nil {
+	if set.Rows, err = pgx.CollectRows(rows, scanCandidateRow); err != nil {
 		return nil, fmt.Errorf("read the policies of candidate %s: %w", set.Name, err)
 	}
-	rows, err = tx.Query(ctx, `SELECT tenant FROM rate_limiter.candidate_tenants WHERE candidate = $1`, set.Name)
-	if err == nil {
-		set.Tenants, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	if err != nil {
+	rows, _ = tx.Query(ctx, `SELECT tenant FROM rate_limiter.candidate_tenants WHERE candidate = $1`, set.Name)
+	if set.Tenants, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, fmt.Errorf("read the tenants of candidate %s: %w", set.Name, err)
 	}
 	return &set, nil

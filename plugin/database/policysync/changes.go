@@ -88,12 +88,9 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, n *changeSet) (tableK
 		found     tableKeys
 		kind, key string
 	)
-	rows, err := tx.Query(ctx,
+	rows, _ := tx.Query(ctx,
 		`SELECT DISTINCT kind, key FROM rate_limiter.changes WHERE version > $1 LIMIT $2`, since, maxChanges+1)
-	if err != nil {
-		return found, fmt.Errorf("read the changes: %w", err)
-	}
-	_, err = pgx.ForEachRow(rows, []any{&kind, &key}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&kind, &key}, func() error {
 		for i := range tables {
 			if tables[i].kind == kind {
 				found[i] = append(found[i], key)

@@ -145,12 +145,9 @@ func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len
 func readTable(
 	ctx context.Context, tx pgx.Tx, t *table, texts internedTexts, rows *policy.Rows, sql string, args ...any,
 ) error {
-	found, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
+	found, _ := tx.Query(ctx, sql, args...)
 	to, appendRow := t.scan(texts, rows)
-	_, err = pgx.ForEachRow(found, to, func() error {
+	_, err := pgx.ForEachRow(found, to, func() error {
 		appendRow()
 		return nil
 	})

@@ -135,10 +135,7 @@ type querier interface {
 
 // collect reads all rows of a query into structs, each column into the field of its name.
 func collect[T any](ctx context.Context, q querier, sql string, args ...any) ([]T, error) {
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := q.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, pgx.RowToStructByName[T])
 }
 
@@ -147,11 +144,7 @@ func collect[T any](ctx context.Context, q querier, sql string, args ...any) ([]
 func each[T any](ctx context.Context, q querier, doing, sql string, args ...any) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		rows, err := q.Query(ctx, sql, args...)
-		if err != nil {
-			yield(none, fail(doing, err))
-			return
-		}
+		rows, _ := q.Query(ctx, sql, args...)
 		defer rows.Close()
 		for rows.Next() {
 			row, err := pgx.RowToStructByName[T](rows)

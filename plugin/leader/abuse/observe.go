@@ -58,7 +58,7 @@ func add(all map[string]*tenant, name string) *tenant {
 // more tenants than it may read it reads those with denials, then those that are remembered, and then those that send
 // most.
 func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT n.name, u.last, u.second, u.third, u.admitted
+	rows, _ := tx.Query(ctx, `SELECT n.name, u.last, u.second, u.third, u.admitted
 		FROM (
 			SELECT tenant, sum(admitted)::bigint AS admitted,
 				coalesce(sum(admitted) FILTER (WHERE at = $1), 0)::bigint AS last,
@@ -78,12 +78,9 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 		WHERE octet_length(n.name) BETWEEN 1 AND $3
 		ORDER BY denied.tenant IS NULL, state.tenant IS NULL, u.admitted DESC LIMIT $4`,
 		minute, Window, maxName, d.maxScored)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
 	var name string
 	var last, second, third, window int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &last, &second, &third, &window}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &last, &second, &third, &window}, func() error {
 		seen := &add(all, name).seen
 		seen.Minute.Admitted, seen.Window.Admitted = last, window
 		seen.Before[0].Admitted, seen.Before[1].Admitted = second, third
@@ -107,13 +104,10 @@ type deniedMinute struct {
 
 // readDenials reads what was denied, and merges the sketches of the window.
 func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	rows, err := tx.Query(ctx, `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
+	rows, _ := tx.Query(ctx, `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
 		FROM rate_limiter.abuse_denials
 		WHERE at > $1::timestamptz - $2::interval AND at <= $1 AND octet_length(tenant) BETWEEN 1 AND $3
 		ORDER BY tenant`, minute, Window, maxName)
-	if err != nil {
-		return fmt.Errorf("read denials: %w", err)
-	}
 	denied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deniedMinute])
 	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
@@ -178,14 +172,11 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 		}
 		names = append(names, name)
 	}
-	rows, err := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL, t.override_until,
+	rows, _ := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL, t.override_until,
 			t.forgiven_until, CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
 				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
 		FROM rate_limiter.abuse_tenants t
 		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)
-	if err != nil {
-		return fmt.Errorf("read states: %w", err)
-	}
 	states, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedState])
 	if err != nil {
 		return fmt.Errorf("read states: %w", err)
@@ -228,18 +219,15 @@ func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, a
 	for name := range all {
 		names = append(names, name)
 	}
-	rows, err := tx.Query(ctx, `SELECT id, tier, false FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier <> ''
+	rows, _ := tx.Query(ctx, `SELECT id, tier, false FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier <> ''
 		UNION ALL
 		SELECT tenant, '', "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides
 		WHERE tenant = ANY ($1) AND kind = 'exempt' AND (permanent OR expires_at > clock_timestamp())
 			AND (starts_at IS NULL OR starts_at <= clock_timestamp())`, names)
-	if err != nil {
-		return fmt.Errorf("read exemptions: %w", err)
-	}
 	tiers := map[string]string{} // of rows
 	var name, tier string
 	var whole bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &tier, &whole}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &tier, &whole}, func() error {
 		most := Tenth // a ban would go before the exemption
 		switch {
 		case tier != "":

@@ -27,14 +27,11 @@ type penalized struct {
 // reconcile makes the overrides of steps, and ends those without a step. A penalty that the database rejects keeps no
 // other tenant's from being made or ended: the error names one such tenant.
 func (d *Detector) reconcile(ctx context.Context, session *pgx.Conn) error {
-	rows, err := session.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
+	rows, _ := session.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
 			coalesce(t.override_until, 'epoch'), o.id IS NOT NULL, coalesce(o.factor, 0),
 			clock_timestamp()
 		FROM rate_limiter.abuse_tenants t LEFT JOIN rate_limiter.overrides o ON o.id = t.override
 		WHERE t.step <> 'none' OR t.override IS NOT NULL ORDER BY t.tenant`)
-	if err != nil {
-		return fmt.Errorf("read penalties: %w", err)
-	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[penalized])
 	if err != nil {
 		return fmt.Errorf("read penalties: %w", err)

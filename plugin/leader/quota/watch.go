@@ -137,14 +137,11 @@ type use struct {
 
 // list returns the quotas that were in use since c.changed, each bucket once.
 func (c *check) list(ctx context.Context) ([]usedQuota, error) {
-	rows, err := c.tx.Query(ctx, selectUses, *c.changed)
-	if err != nil {
-		return nil, fmt.Errorf("list what was used: %w", err)
-	}
+	rows, _ := c.tx.Query(ctx, selectUses, *c.changed)
 	var all []usedQuota
 	var group []use // of one tenant
 	var next use
-	_, err = pgx.ForEachRow(rows, []any{&next.Tenant, &next.Policy, &next.Endpoint, &next.At}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&next.Tenant, &next.Policy, &next.Endpoint, &next.At}, func() error {
 		if len(group) > 0 && group[0].Tenant != next.Tenant {
 			all, group = c.addTenant(all, group), group[:0]
 		}
@@ -280,10 +277,7 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 	if len(notices) == 0 {
 		return nil, nil
 	}
-	rows, err := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, ends, thresholds)
-	if err != nil {
-		return nil, fmt.Errorf("find new notices: %w", err)
-	}
+	rows, _ := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, ends, thresholds)
 	places, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return nil, fmt.Errorf("find new notices: %w", err)
@@ -310,10 +304,7 @@ func (c *check) complete(ctx context.Context, n *Notice, of *usedQuota) error {
 // costSince returns what a policy charged to the bucket of a bound since a minute.
 func (c *check) costSince(ctx context.Context, of *policy.Bound, since time.Time) (cost int64, err error) {
 	ref, key := of.Ref(), of.Key
-	rows, err := c.tx.Query(ctx, selectCosts, key.GroupID, ref.String(), since)
-	if err != nil {
-		return 0, fmt.Errorf("read the rate: %w", err)
-	}
+	rows, _ := c.tx.Query(ctx, selectCosts, key.GroupID, ref.String(), since)
 	var uses []use
 	var costs []int64
 	var endpoint string

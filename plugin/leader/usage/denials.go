@@ -96,10 +96,7 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 
 // mergeStored adds what the table has of the minutes and tenants.
 func (u *unpacking) mergeStored(ctx context.Context, at []time.Time, tenants []string) error {
-	rows, err := u.tx.Query(ctx, selectDenials, at, tenants)
-	if err != nil {
-		return err
-	}
+	rows, _ := u.tx.Query(ctx, selectDenials, at, tenants)
 	stored, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedDenials])
 	for i := range stored {
 		n, fault := stored[i].decode()

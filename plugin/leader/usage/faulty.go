@@ -66,10 +66,7 @@ func (s *session) retryFaulty(ctx context.Context) error {
 
 // listFaulty returns batches that were set aside.
 func listFaulty(ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]head, error) {
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list the batches that are set aside: %w", err)
-	}
+	rows, _ := conn.Query(ctx, sql, args...)
 	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
 	if err != nil {
 		return nil, fmt.Errorf("list the batches that are set aside: %w", err)

@@ -64,16 +64,14 @@ func (u *unpacking) queryNames(ctx context.Context, missing map[string]bool, sql
 	for name := range missing {
 		list = append(list, name)
 	}
-	rows, err := u.tx.Query(ctx, sql, list)
-	if err == nil {
-		var id int32
-		var name string
-		_, err = pgx.ForEachRow(rows, []any{&id, &name}, func() error {
-			u.names[name] = id
-			delete(missing, name)
-			return nil
-		})
-	}
+	rows, _ := u.tx.Query(ctx, sql, list)
+	var id int32
+	var name string
+	_, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+		u.names[name] = id
+		delete(missing, name)
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("find the numbers of names: %w", err)
 	}

@@ -70,13 +70,10 @@ func isDataFault(err error) bool {
 // countWaiting counts what waits of each node, for the bounds of report_usage.
 func (s *session) countWaiting(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, lockNodes)
-		if err != nil {
-			return err
-		}
+		rows, _ := tx.Query(ctx, lockNodes)
 		var logins, nodes []string
 		var login, node string
-		_, err = pgx.ForEachRow(rows, []any{&login, &node}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&login, &node}, func() error {
 			logins, nodes = append(logins, login), append(nodes, node)
 			return nil
 		})
@@ -123,10 +120,7 @@ func (s *session) transact(ctx context.Context, do func(pgx.Tx, state) error) er
 }
 
 func (u *unpacking) makePlan(ctx context.Context) error {
-	rows, err := u.tx.Query(ctx, selectHeads, batchesPerSource)
-	if err != nil {
-		return fmt.Errorf("list batches: %w", err)
-	}
+	rows, _ := u.tx.Query(ctx, selectHeads, batchesPerSource)
 	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
 	if err != nil {
 		return fmt.Errorf("list batches: %w", err)
@@ -181,10 +175,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 		return faulty, nil
 	}
 	keys := keysOf(u.plan.add)
-	rows, err := u.tx.Query(ctx, selectPayloads, keys.nodes, keys.epochs, keys.seqs)
-	if err != nil {
-		return nil, fmt.Errorf("read batches: %w", err)
-	}
+	rows, _ := u.tx.Query(ctx, selectPayloads, keys.nodes, keys.epochs, keys.seqs)
 	var place int
 	var payload []byte
 	_, err = pgx.ForEachRow(rows, []any{&place, &payload}, func() error {

@@ -90,10 +90,7 @@ func (s *session) enqueue(ctx context.Context) (more bool, err error) {
 // takeDenials removes denials that nodes have reported, the oldest first. It leaves out what is no CloudEvent, so that
 // no node damages the batches of others.
 func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, error) {
-	rows, err := tx.Query(ctx, takeDenials, maxRead)
-	if err != nil {
-		return nil, fmt.Errorf("take denials: %w", err)
-	}
+	rows, _ := tx.Query(ctx, takeDenials, maxRead)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (outbox.Entry, error) {
 		e := outbox.Entry{Event: events.Event{Type: events.Denial}}
 		var node, data string
@@ -119,10 +116,7 @@ func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, e
 
 // load reads the webhooks.
 func (q *queueing) load(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, selectHooks)
-	if err != nil {
-		return err
-	}
+	rows, _ := tx.Query(ctx, selectHooks)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*hook, error) {
 		h := new(hook)
 		return h, row.Scan(&h.id, &h.org, &h.types, &h.createdAt, &h.waiting)

@@ -85,10 +85,7 @@ func (s *session) recordFailure(
 	hold := now.Add(max(o.retryAfter, webhook.Backoff(int(o.Failures)+1, s.options.Random())))
 	var since time.Time
 	var failures int64
-	rows, err := tx.Query(ctx, recordFailure, o.Webhook, now, o.fault, hold)
-	if err != nil {
-		return "", err
-	}
+	rows, _ := tx.Query(ctx, recordFailure, o.Webhook, now, o.fault, hold)
 	if _, err := pgx.ForEachRow(rows, []any{&since, &failures}, func() error { return nil }); err != nil {
 		return "", err
 	}

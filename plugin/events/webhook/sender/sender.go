@@ -239,10 +239,7 @@ func (s *session) dispatch(ctx context.Context) error {
 	for id := range s.inFlight {
 		busy = append(busy, id)
 	}
-	rows, err := s.conn.Query(ctx, selectDue, s.now(), busy, free)
-	if err != nil {
-		return fmt.Errorf("list what is due: %w", err)
-	}
+	rows, _ := s.conn.Query(ctx, selectDue, s.now(), busy, free)
 	due, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[delivery])
 	if err != nil {
 		return fmt.Errorf("list what is due: %w", err)
