@@ -89,15 +89,9 @@ const reportCandidateSQL = `SELECT rate_limiter.report_candidate($1, $2, $3, $4,
 func (c *CandidateSink) Report(
 	ctx context.Context, source, candidate string, seq int64, age time.Duration, rows []byte,
 ) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	called := time.Now()
-	err := c.connect(ctx)
-	if err == nil {
-		_, err = c.conn.Exec(ctx, reportCandidateSQL, source, candidate, seq, age+time.Since(called), string(rows))
-	}
-	if err == nil {
-		return nil
-	}
-	return c.failed(ctx, fmt.Errorf("report a candidate: %w", err))
+	return c.run(ctx, "report a candidate", func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, reportCandidateSQL, source, candidate, seq, age+time.Since(called), string(rows))
+		return err
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -28,8 +29,6 @@ type DenialEvent struct {
 	Data   json.RawMessage `json:"data"`
 }
 
-const reportDenialsSQL = `SELECT kept, dropped FROM rate_limiter.report_denials($1, $2)`
-
 // NotWanted is what Report returns where no webhook wants denials.
 const NotWanted = -1
 
@@ -38,28 +37,23 @@ const NotWanted = -1
 func (d *DenialSink) Report(
 	ctx context.Context, node string, all []DenialEvent,
 ) (kept int, dropped []string, err error) {
-	text, err := json.Marshal(all)
-	if err != nil {
-		return 0, nil, fmt.Errorf("report denials: %w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err = d.connect(ctx); err == nil {
-		err = d.conn.QueryRow(ctx, reportDenialsSQL, node, string(text)).Scan(&kept, &dropped)
-	}
-	if err == nil {
-		return kept, dropped, nil
-	}
-	return 0, nil, d.failedToReport(ctx, err)
+	err = d.report(ctx, `SELECT kept, dropped FROM rate_limiter.report_denials($1, $2)`, node, all, &kept, &dropped)
+	return kept, dropped, err
 }
 
-// failedToReport returns the error of a report with advice, and closes a connection that may be broken. d.mu is held.
-func (d *DenialSink) failedToReport(ctx context.Context, err error) error {
-	failed := d.failed(ctx, fmt.Errorf("report denials: %w", err))
-	if advised := new(usageError); errors.As(failed, &advised) && advised.Advice() != "" {
-		return fmt.Errorf("%w: %s", failed, advised.Advice())
+// report runs a statement that takes rows as JSON. Its error has the advice in its text.
+func (d *DenialSink) report(ctx context.Context, sql, node string, rows any, into ...any) error {
+	err := d.run(ctx, "report denials", func(conn *pgx.Conn) error {
+		text, err := json.Marshal(rows)
+		if err != nil {
+			return err
+		}
+		return conn.QueryRow(ctx, sql, node, string(text)).Scan(into...)
+	})
+	if advised := new(usageError); errors.As(err, &advised) && advised.Advice() != "" {
+		return fmt.Errorf("%w: %s", err, advised.Advice())
 	}
-	return failed
+	return err
 }
 
 // RecentDenial counts denials of a tenant by one policy at about one time. Its texts are UTF-8 without NUL.
@@ -88,19 +82,8 @@ type RecentDenial struct {
 // ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that
 // was added before stays as it is.
 func (d *DenialSink) ReportRecent(ctx context.Context, node string, all []RecentDenial) (added int, err error) {
-	text, err := json.Marshal(all)
-	if err != nil {
-		return 0, fmt.Errorf("report denials: %w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err = d.connect(ctx); err == nil {
-		err = d.conn.QueryRow(ctx, `SELECT rate_limiter.report_recent_denials($1, $2)`, node, string(text)).Scan(&added)
-	}
-	if err != nil {
-		return 0, d.failedToReport(ctx, err)
-	}
-	return added, nil
+	err = d.report(ctx, `SELECT rate_limiter.report_recent_denials($1, $2)`, node, all, &added)
+	return added, err
 }
 
 // IsStorable reports whether a later try can store what a report has not: its error is neither about the values of the

@@ -112,7 +112,7 @@ func New(options Options) (*Sync, error) {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
 	// A file may be created or repaired later: until then Postgres counts as unavailable.
-	if _, err := options.Source.config(); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
+	if _, err := options.Source.config(nil); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
 	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), oversizedVersion: -1}, nil

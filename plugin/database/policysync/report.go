@@ -156,7 +156,7 @@ func (s *Sync) removeReportAnew(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
-	conn, err := s.connect(ctx)
+	conn, err := s.options.Source.connect(ctx, sessionParameters)
 	if err == nil {
 		_, err = RemoveReport(ctx, conn, s.options.Node)
 		err = errors.Join(err, conn.Close(ctx))

@@ -49,7 +49,7 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // runSession connects and follows the versions until ctx ends or contact is lost.
 func (s *Sync) runSession(ctx context.Context) error {
-	conn, err := s.connect(ctx)
+	conn, err := s.options.Source.connect(ctx, sessionParameters)
 	if err != nil {
 		return err
 	}

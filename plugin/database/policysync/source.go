@@ -25,12 +25,9 @@ const maxDSN = 64 << 10
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
 
-// config returns how to connect now. No error contains a part of the connection string.
-func (s Source) config() (*pgx.ConnConfig, error) { return s.configWith(sessionParameters) }
-
-// configWith returns how to connect now, with parameters that the connection string may override. No error contains a
+// config returns how to connect now, with parameters that the connection string may override. No error contains a
 // part of the string.
-func (s Source) configWith(parameters map[string]string) (*pgx.ConnConfig, error) {
+func (s Source) config(parameters map[string]string) (*pgx.ConnConfig, error) {
 	text := s.DSN
 	switch {
 	case s.DSN != "" && s.File != "":
@@ -92,9 +89,9 @@ const (
 	closeTime = time.Second
 )
 
-// connect connects to Postgres.
-func (s *Sync) connect(ctx context.Context) (*pgx.Conn, error) {
-	config, err := s.options.Source.config()
+// connect connects to Postgres, with parameters that the connection string may override.
+func (s Source) connect(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+	config, err := s.config(parameters)
 	if err != nil {
 		return nil, err
 	}

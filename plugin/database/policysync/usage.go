@@ -43,71 +43,49 @@ const reportUsageSQL = `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`
 func (u *UsageSink) Report(
 	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
 ) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	called := time.Now()
-	err := u.connect(ctx)
-	if err == nil {
-		_, err = u.conn.Exec(ctx, reportUsageSQL, node, epoch, seq, age+time.Since(called), payload)
-	}
-	if err == nil {
-		return nil
-	}
-	return u.failed(ctx, fmt.Errorf("report usage: %w", err))
+	return u.run(ctx, "report usage", func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, reportUsageSQL, node, epoch, seq, age+time.Since(called), payload)
+		return err
+	})
 }
 
 // Backlog returns how long ago Postgres stored the oldest batch of all nodes that no process has unpacked; 0: none
 // waits.
 func (u *UsageSink) Backlog(ctx context.Context) (age time.Duration, err error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if err = u.connect(ctx); err == nil {
-		err = u.conn.QueryRow(ctx, `SELECT rate_limiter.usage_backlog()`).Scan(&age)
-	}
-	if err != nil {
-		return 0, u.failed(ctx, fmt.Errorf("read the backlog of usage: %w", err))
-	}
-	return age, nil
+	err = u.run(ctx, "read the backlog of usage", func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT rate_limiter.usage_backlog()`).Scan(&age)
+	})
+	return age, err
 }
 
-// failed returns the error of a call with advice, and closes a connection that may be broken. u.mu is held.
-func (u *reportSession) failed(ctx context.Context, err error) error {
-	failed := &usageError{err: err, advice: u.advice(ctx, err)}
+// run connects, unless there is a connection, and runs do. Its error has advice, and closes a connection that may be
+// broken.
+func (u *reportSession) run(ctx context.Context, doing string, do func(*pgx.Conn) error) (err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn == nil || u.conn.IsClosed() {
+		u.conn, err = u.source.connect(ctx, usageParameters)
+	}
+	if err == nil {
+		err = do(u.conn)
+	}
+	if err == nil {
+		return nil
+	}
+	failed := &usageError{err: fmt.Errorf("%s: %w", doing, err), advice: u.advice(ctx, err)}
 	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
 		u.disconnect()
 	}
 	return failed
 }
 
-// connect connects, unless there is a connection.
-func (u *reportSession) connect(ctx context.Context) error {
-	if u.conn != nil && !u.conn.IsClosed() {
-		return nil
-	}
-	config, err := u.source.configWith(usageParameters)
-	if err != nil {
-		return err
-	}
-	u.conn, err = pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	return nil
-}
-
 // disconnect closes the connection. u.mu is held.
 func (u *reportSession) disconnect() {
-	if u.conn == nil {
-		return
+	if u.conn != nil {
+		closeConn(u.conn)
+		u.conn = nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
-	defer cancel()
-	_ = u.conn.Close(ctx) // the session is over: an error changes nothing
-	select {
-	case <-u.conn.PgConn().CleanupDone():
-	case <-ctx.Done():
-	}
-	u.conn = nil
 }
 
 // Close closes the connection, unless a report is being stored.
