@@ -21,12 +21,14 @@ const (
 	MaxCandidateTenants  = 1000
 )
 
+const candidateNameProblem = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or digit"
+
 // CreateCandidate opens a candidate that changes nothing yet. Its base are the active policies of this moment. If
 // another one is open, or there was one of this name, it returns a ConflictError.
 func (s *DB) CreateCandidate(ctx context.Context, c Change, name string) (Candidate, int64, error) {
 	return write(ctx, s, "create "+candidateNamed(name), c, func(tx pgx.Tx) (Candidate, error) {
 		if name == "" {
-			return Candidate{}, violated("candidates_name")
+			return Candidate{}, &InvalidError{Field: "name", Problem: candidateNameProblem}
 		}
 		former, err := candidateByName(ctx, tx, name)
 		if err == nil {
@@ -265,20 +267,14 @@ func (a Assignment) check() error {
 		return &InvalidError{Field: "percent", Problem: "must be given, or else tenants to assign or to remove"}
 	}
 	if a.Percent != nil && (*a.Percent < 0 || *a.Percent > 100) {
-		return violated("candidates_percent")
+		return &InvalidError{Field: "percent", Problem: "must be 0 to 100"}
 	}
 	for _, tenant := range a.Add {
 		if tenant == "" || len(tenant) > 128 {
-			return violated("candidate_tenants_tenant")
+			return &InvalidError{Field: "tenant", Problem: "must have 1 to 128 bytes"}
 		}
 	}
 	return nil
-}
-
-// violated returns the fault of a CHECK.
-func violated(constraint string) error {
-	fault := constraints[constraint]
-	return &fault
 }
 
 // AssignCandidate changes for which tenants a candidate is enforced. If its Accept declines that, it returns a

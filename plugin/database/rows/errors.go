@@ -146,7 +146,7 @@ func valueFault(rejected *pgconn.PgError) error {
 		}
 		return &ConflictError{What: rejected.TableName, Problem: rejected.Detail}
 	case strings.HasPrefix(rejected.Code, classIntegrity):
-		if invalid, ok := constraintOf(rejected.ConstraintName); ok {
+		if invalid, ok := constraints[rejected.ConstraintName]; ok {
 			return &invalid
 		}
 		return &InvalidError{Field: rejected.ColumnName, Problem: rejected.Message}

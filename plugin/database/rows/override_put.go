@@ -51,7 +51,7 @@ func (s *DB) PutOverride(ctx context.Context, c Change, o Override) (Override, i
 		}
 		changed, err := override(ctx, tx, o.ID)
 		if err == nil && changed.State == StateEnded {
-			err = &InvalidError{what, "expires_at", schema.FieldNamed(schema.OverrideFields(), "expires_at").Must()}
+			err = &InvalidError{what, "expires_at", expiryProblem}
 		}
 		return changed, err
 	})
