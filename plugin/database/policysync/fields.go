@@ -10,59 +10,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// The fields of rows that nodes read, and those of them that a snapshot saves. Overrides of a
-// snapshot are permanent if they have no end.
+// The fields of rows that nodes read.
 var (
-	policyFields        = schema.PolicyFields()
-	overrideFields      = schema.OverrideFields()
-	savedOverrideFields = schema.FieldsWithout(overrideFields, "permanent")
-	costFields          = schema.CostFields()
+	policyFields   = schema.PolicyFields()
+	overrideFields = schema.OverrideFields()
+	costFields     = schema.CostFields()
 )
-
-// policy writes or reads a policy.
-func (c *codec) policy(r *policy.PolicyRow) {
-	c.number(&r.ID)
-	visitFields(c, policyFields, &r.Policy)
-}
-
-// override writes or reads an override.
-func (c *codec) override(o *policy.Override) {
-	c.number(&o.ID)
-	visitFields(c, savedOverrideFields, &o.Override)
-	if c.reading {
-		o.Permanent = o.ExpiresAt.IsZero()
-	}
-}
-
-// cost writes or reads a cost.
-func (c *codec) cost(r *policy.CostRow) {
-	c.number(&r.ID)
-	visitFields(c, costFields, &r.Cost)
-}
-
-func visitFields[T any](c *codec, fields []schema.Field[T], row *T) {
-	for i := range fields {
-		f := &fields[i]
-		switch to := f.In(row).(type) {
-		case *string:
-			if isRare(f.Name) {
-				c.name(to)
-			} else {
-				c.text(to)
-			}
-		case *int64:
-			c.number(to)
-		case **int64:
-			c.optional(to)
-		case *bool:
-			c.boolean(to)
-		case *time.Time:
-			c.instant(to)
-		default:
-			c.record(schema.RecordIn(to))
-		}
-	}
-}
 
 // isRare reports whether few rows share a value of the field.
 func isRare(field string) bool {
