@@ -129,36 +129,31 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 	return d, desired, err
 }
 
-// write writes the changes: one statement for each kind, however many policies it concerns.
+// write writes the changes, after a check of the policies.
 func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
-	after := make([]Policy, len(d.Update))
-	for i, r := range d.Update {
-		after[i] = r.After
+	changes := &RowDiff[Policy]{Create: d.Create, Delete: d.Delete}
+	for _, r := range d.Update {
+		changes.Update = append(changes.Update, RewriteRow[Policy](r))
 	}
-	ids := make([]int64, len(d.Delete))
-	for i, p := range d.Delete {
-		ids[i] = p.ID
+	for _, p := range d.written() {
+		if err := p.check(); err != nil {
+			return err
+		}
 	}
-	if _, err := tx.Exec(ctx, deletePolicies, ids); err != nil {
-		return err
-	}
-	if err := putPolicies(ctx, tx, updatePolicies, after); err != nil {
-		return err
-	}
-	return putPolicies(ctx, tx, insertPolicies, d.Create)
+	return policyTable.write(ctx, tx, changes)
 }
 
 // write writes the changes of policies, then those of costs, tenants and overrides.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
 	err := d.Diff.write(ctx, tx)
 	if err == nil {
-		err = writeCosts(ctx, tx, d.Costs)
+		err = costTable.write(ctx, tx, d.Costs)
 	}
 	if err == nil {
-		err = writeTenants(ctx, tx, d.Tenants)
+		err = tenantTable.write(ctx, tx, d.Tenants)
 	}
 	if err == nil {
-		err = writeOverrides(ctx, tx, d.Overrides)
+		err = overrideTable.write(ctx, tx, d.Overrides)
 	}
 	return err
 }

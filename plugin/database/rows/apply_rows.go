@@ -3,10 +3,8 @@ package rows
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,7 +71,7 @@ func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], er
 	if set.Tenants == nil {
 		return nil, nil
 	}
-	current, err := all(each[Tenant](ctx, q, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`))
+	current, err := all(each[Tenant](ctx, q, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`))
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +154,7 @@ func keepOverride(before, after Override) (Override, bool) {
 // declaredOverrides yields the overrides that a document has: those of people that have not ended, by what they are
 // about.
 func declaredOverrides(ctx context.Context, q querier) iter.Seq2[Override, error] {
-	return each[Override](ctx, q, "list overrides", selectOverrides+" WHERE "+stateColumn+" <> '"+StateEnded+
+	return each[Override](ctx, q, "list overrides", overrideTable.selects+" WHERE "+stateColumn+" <> '"+StateEnded+
 		"' AND source <> 'detector' ORDER BY id")
 }
 
@@ -169,90 +167,12 @@ func databaseTime(ctx context.Context, q querier) (time.Time, error) {
 	return rows[0].At, nil
 }
 
-// rowBatch is how many rows one statement of an Apply writes.
-const rowBatch = 5_000
-
-// writeRows runs a statement with the rows of a list as JSON, in batches.
-func writeRows[T any](ctx context.Context, tx pgx.Tx, statement string, list []T) error {
-	for part := range slices.Chunk(list, rowBatch) {
-		rows, err := json.Marshal(part)
-		if err == nil {
-			_, err = tx.Exec(ctx, statement, rows)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (d *RowDiff[T]) written() (list []T) {
 	for _, r := range d.Update {
 		list = append(list, r.After)
 	}
 	return list
 }
-
-// writeTenants writes the changes of tenants.
-func writeTenants(ctx context.Context, tx pgx.Tx, d *RowDiff[Tenant]) error {
-	if d == nil {
-		return nil
-	}
-	err := writeRows(ctx, tx, deleteTenants, d.Delete)
-	if err == nil {
-		err = writeRows(ctx, tx, updateTenants, d.written())
-	}
-	if err == nil {
-		err = writeRows(ctx, tx, insertTenants, d.Create)
-	}
-	return err
-}
-
-// writeOverrides writes the changes of overrides. Those that have expired make room for new ones.
-func writeOverrides(ctx context.Context, tx pgx.Tx, d *RowDiff[Override]) error {
-	if d == nil {
-		return nil
-	}
-	ids := make([]int64, len(d.Delete))
-	for i, o := range d.Delete {
-		ids[i] = o.ID
-	}
-	_, err := tx.Exec(ctx, `DELETE FROM rate_limiter.overrides WHERE id = ANY($1)`, ids)
-	if err == nil {
-		err = writeRows(ctx, tx, updateOverrides, d.written())
-	}
-	if err == nil {
-		err = writeRows(ctx, tx, endExpiredOverrides, d.Create)
-	}
-	if err == nil {
-		err = writeRows(ctx, tx, insertOverrides, d.Create)
-	}
-	return err
-}
-
-const (
-	deleteTenants = `DELETE FROM rate_limiter.tenants t USING jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n
-		WHERE t.id = n.id`
-	updateTenants = `UPDATE rate_limiter.tenants t SET tier = coalesce(n.tier, ''), time_zone = coalesce(n.time_zone, '')
-		FROM jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n WHERE t.id = n.id`
-	insertTenants = `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
-		SELECT n.id, coalesce(n.tier, ''), coalesce(n.time_zone, '')
-		FROM jsonb_populate_recordset(NULL::rate_limiter.tenants, $1) n`
-
-	endExpiredOverrides = `DELETE FROM rate_limiter.overrides o
-		USING jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n
-		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
-)
-
-var (
-	updateOverrides = fmt.Sprintf(`UPDATE rate_limiter.overrides o SET %s
-		FROM jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n WHERE o.id = n.id`,
-		columnsOf(schema.OverrideFields()).without(overrideKeyColumns...).set("n"))
-
-	insertOverrides = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
-		SELECT %s FROM jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n`,
-		columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
-)
 
 // Dump holds the rows that a document has, at one version. They are read one list after the other.
 type Dump struct {
@@ -270,7 +190,7 @@ func (s *DB) Dump(ctx context.Context, namespace string, do func(Dump) error) er
 			return do(Dump{
 				Policies:  policies(ctx, tx, PolicyFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
 				Costs:     costs(ctx, tx, CostFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
-				Tenants:   each[Tenant](ctx, tx, "list tenants", selectTenants+` ORDER BY id COLLATE "C"`),
+				Tenants:   each[Tenant](ctx, tx, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`),
 				Overrides: declaredOverrides(ctx, tx),
 			})
 		})

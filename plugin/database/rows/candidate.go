@@ -178,7 +178,7 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 	if err != nil {
 		return nil, err
 	}
-	return collect[Policy](ctx, q, selectPolicies+` p JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`)
+	return collect[Policy](ctx, q, policyTable.selects+` p JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`)
 		ON (p.tier, p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
 				= (k."Tier", k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
 			AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")

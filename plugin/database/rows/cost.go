@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -22,6 +20,8 @@ type Cost struct {
 
 	Revision int64 `json:"revision,omitempty"` // as in Policy
 }
+
+func (c Cost) revision() int64 { return c.Revision }
 
 // String names the cost by its endpoint.
 func (c Cost) String() string {
@@ -48,8 +48,6 @@ func (c Cost) check() error {
 	return nil
 }
 
-const selectCosts = `SELECT id, namespace, endpoint, cost, revision FROM rate_limiter.costs`
-
 // CostFilter selects costs. The zero value selects all.
 type CostFilter struct {
 	Namespace string `query:"namespace" maxLength:"64"   doc:"Only costs of this namespace."`
@@ -74,7 +72,7 @@ func costs(ctx context.Context, q querier, f CostFilter) iter.Seq2[Cost, error] 
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	return each[Cost](ctx, q, "list costs", selectCosts+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+	return each[Cost](ctx, q, "list costs", costTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
 // Cost returns the cost of an endpoint in a namespace ("": default), or a NotFoundError.
@@ -86,16 +84,11 @@ func (s *DB) Cost(ctx context.Context, namespace, endpoint string) (Cost, error)
 
 // CostByID returns one cost, or a NotFoundError.
 func (s *DB) CostByID(ctx context.Context, id int64) (Cost, error) {
-	found, err := costByID(ctx, s.pool, id)
-	return found, fail(fmt.Sprint("read cost ", id), err)
-}
-
-func costByID(ctx context.Context, q querier, id int64) (Cost, error) {
-	return one[Cost](ctx, q, fmt.Sprint("cost ", id), selectCosts+` WHERE id = $1`, id)
+	return costTable.read(ctx, s, fmt.Sprint("cost ", id), id)
 }
 
 func costOf(ctx context.Context, q querier, c Cost) (Cost, error) {
-	return one[Cost](ctx, q, "the "+c.String(), selectCosts+` WHERE namespace = $1
+	return one[Cost](ctx, q, "the "+c.String(), costTable.selects+` WHERE namespace = $1
 		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($2)`,
 		cmp.Or(c.Namespace, defaultNamespace), c.Endpoint)
 }
@@ -103,29 +96,11 @@ func costOf(ctx context.Context, q querier, c Cost) (Cost, error) {
 // PutCost sets what requests to an endpoint cost, where a row for it may exist. It returns the row after the write, and
 // the version in which it is in force.
 func (s *DB) PutCost(ctx context.Context, c Change, cost Cost) (Cost, int64, error) {
-	return write(ctx, s, "put the "+cost.String(), c, func(tx pgx.Tx) (Cost, error) {
-		cost.Namespace = cmp.Or(cost.Namespace, defaultNamespace)
-		if err := cost.check(); err != nil {
-			return Cost{}, err
-		}
-		current, err := costOf(ctx, tx, cost)
-		if err != nil && !isMissing(err) {
-			return Cost{}, err
-		}
-		if err := sameRevision("the "+cost.String(), cost.Revision, current.Revision); err != nil {
-			return Cost{}, err
-		}
-		if current.ID == 0 {
-			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.costs (namespace, endpoint, cost) VALUES ($1, $2, $3)`,
-				cost.Namespace, cost.Endpoint, cost.Cost.Cost)
-		} else {
-			_, err = tx.Exec(ctx, `UPDATE rate_limiter.costs SET endpoint = $2, cost = $3 WHERE id = $1`,
-				current.ID, cost.Endpoint, cost.Cost.Cost)
-		}
-		if err != nil {
-			return Cost{}, err
-		}
-		return costOf(ctx, tx, cost)
+	cost.Namespace = cmp.Or(cost.Namespace, defaultNamespace)
+	find := func(ctx context.Context, q querier) (Cost, error) { return costOf(ctx, q, cost) }
+	return costTable.put(ctx, s, c, "the "+cost.String(), cost.Revision, find, func(current Cost) (Cost, error) {
+		cost.ID = current.ID
+		return cost, cost.check()
 	})
 }
 
@@ -136,7 +111,7 @@ func (s *DB) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
 	w.add("(tier <> '' OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
-	rows, err := all(each[Policy](ctx, s.pool, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+	rows, err := all(each[Policy](ctx, s.pool, "list policies", policyTable.selects+w.String()+" ORDER BY id", w.args...))
 	if err != nil {
 		return nil, fail("review the "+c.String(), err)
 	}
@@ -168,17 +143,7 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 // DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.
 func (s *DB) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
 	what := fmt.Sprint("cost ", id)
-	_, version, err := write(ctx, s, "delete "+what, c, func(tx pgx.Tx) (noResult, error) {
-		current, err := costByID(ctx, tx, id)
-		if err == nil {
-			err = sameRevision(what, revision, current.Revision)
-		}
-		if err == nil {
-			err = deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.costs WHERE id = $1`, id)
-		}
-		return noResult{}, err
-	})
-	return version, err
+	return costTable.delete(ctx, s, c, what, revision, costTable.byKey(what, id))
 }
 
 // diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a
@@ -205,27 +170,3 @@ func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error)
 		return after, before.ID == 0 || !before.Equal(after) || before.Endpoint != after.Endpoint
 	})
 }
-
-// writeCosts writes the changes of costs.
-func writeCosts(ctx context.Context, tx pgx.Tx, d *RowDiff[Cost]) error {
-	if d == nil {
-		return nil
-	}
-	err := writeRows(ctx, tx, deleteCosts, d.Delete)
-	if err == nil {
-		err = writeRows(ctx, tx, updateCosts, d.written())
-	}
-	if err == nil {
-		err = writeRows(ctx, tx, insertCosts, d.Create)
-	}
-	return err
-}
-
-const (
-	costRows    = `jsonb_populate_recordset(NULL::rate_limiter.costs, $1) n`
-	deleteCosts = `DELETE FROM rate_limiter.costs c USING ` + costRows + ` WHERE c.id = n.id`
-	updateCosts = `UPDATE rate_limiter.costs c SET endpoint = n.endpoint, cost = n.cost FROM ` +
-		costRows + ` WHERE c.id = n.id`
-	insertCosts = `INSERT INTO rate_limiter.costs (namespace, endpoint, cost)
-		SELECT n.namespace, n.endpoint, n.cost FROM ` + costRows
-)

@@ -90,17 +90,14 @@ type OverrideMatch struct {
 	Expired    bool   `query:"expired"                     doc:"Include overrides that have expired and are not in the history yet."`
 }
 
-var overrideColumns = "id, created_at, revision, " + columnsOf(schema.OverrideFields()).read()
+const ownOverrideColumns = "id, created_at, revision, "
 
 // stateColumn is the state of a row of the overrides. All rows of one statement have it at the same instant.
 const stateColumn = `CASE WHEN expires_at <= statement_timestamp() THEN '` + StateEnded + `'
 	WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `' ELSE '` + StateInForce + `' END`
 
-var (
-	selectOverrides = "SELECT " + stateColumn + " AS state, " + overrideColumns + " FROM rate_limiter.overrides"
-	selectEnded     = "SELECT '" + StateEnded + "' AS state, " + overrideColumns +
-		", ended_at, ended_by, end_reason FROM rate_limiter.override_history"
-)
+var selectEnded = "SELECT '" + StateEnded + "' AS state, ended_at, ended_by, end_reason, " + ownOverrideColumns +
+	columnsOf(schema.OverrideFields()).read() + " FROM rate_limiter.override_history"
 
 func (f OverrideFilter) where() *where {
 	var w where
@@ -136,7 +133,7 @@ func (s *DB) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error
 // EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
 func (s *DB) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
-	return each[Override](ctx, s.pool, "list overrides", selectOverrides+w.String()+" ORDER BY id"+limitTo(f.Max),
+	return each[Override](ctx, s.pool, "list overrides", overrideTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
@@ -151,13 +148,10 @@ func (s *DB) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[
 
 // Override returns one override, or a NotFoundError.
 func (s *DB) Override(ctx context.Context, id int64) (Override, error) {
-	o, err := override(ctx, s.pool, id)
-	return o, fail(fmt.Sprint("read override ", id), err)
+	return overrideTable.read(ctx, s, fmt.Sprint("override ", id), id)
 }
 
-func override(ctx context.Context, q querier, id int64) (Override, error) {
-	return one[Override](ctx, q, fmt.Sprint("override ", id), selectOverrides+" WHERE id = $1", id)
-}
+func (o Override) revision() int64 { return o.Revision }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
@@ -167,22 +161,22 @@ func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, i
 	if err := o.check(); err != nil {
 		return Override{}, 0, err
 	}
-	row, err := json.Marshal(o)
+	row, err := json.Marshal([]Override{o})
 	if err != nil {
 		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
 	}
 	return write(ctx, s, "add "+o.String(), c, func(tx pgx.Tx) (Override, error) {
-		if _, err := tx.Exec(ctx, endExpired, row); err != nil {
+		if _, err := tx.Exec(ctx, endExpiredOverrides, row); err != nil {
 			return Override{}, err
 		}
 		if err := checkVacant(ctx, tx, o, row); err != nil {
 			return Override{}, err
 		}
 		var id int64
-		if err := tx.QueryRow(ctx, insertOverride, row).Scan(&id); err != nil {
+		if err := tx.QueryRow(ctx, overrideTable.inserts+" RETURNING id", row).Scan(&id); err != nil {
 			return Override{}, err
 		}
-		return override(ctx, tx, id)
+		return overrideTable.byKey(fmt.Sprint("override ", id), id)(ctx, tx)
 	})
 }
 
@@ -229,13 +223,13 @@ func canonicalIP(text string) string {
 }
 
 const (
-	// endExpired ends the expired override whose place a new one takes.
-	endExpired = `DELETE FROM rate_limiter.overrides o
-		USING jsonb_populate_record(NULL::rate_limiter.overrides, $1) n
+	// endExpiredOverrides ends the expired overrides whose places new ones take.
+	endExpiredOverrides = `DELETE FROM rate_limiter.overrides o
+		USING jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n
 		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
 
 	// sameSubject finds the override whose place a new one would take.
-	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_record(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
+	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
 
 	// samePlace is that of the index overrides_one_per_subject.
 	samePlace = `o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
@@ -246,16 +240,9 @@ const (
 			AND o.tag = coalesce(n.tag, '') AND o.policy = coalesce(n.policy, '')`
 )
 
-var insertOverride = fmt.Sprintf(`INSERT INTO rate_limiter.overrides (%s)
-	SELECT %s FROM jsonb_populate_record(NULL::rate_limiter.overrides, $1) n RETURNING id`,
-	columnsOf(schema.OverrideFields()).names(), columnsOf(schema.OverrideFields()).values("n"))
-
 // EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
 // version without it.
 func (s *DB) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
 	what := fmt.Sprint("override ", id)
-	_, version, err := write(ctx, s, "end "+what, c, func(tx pgx.Tx) (noResult, error) {
-		return noResult{}, deleteOne(ctx, tx, what, `DELETE FROM rate_limiter.overrides WHERE id = $1`, id)
-	})
-	return version, err
+	return overrideTable.delete(ctx, s, c, what, AnyRevision, overrideTable.byKey(what, id))
 }

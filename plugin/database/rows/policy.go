@@ -100,10 +100,6 @@ const (
 	defaultAlgorithm = "token_bucket"
 )
 
-var policyColumns = columnsOf(schema.PolicyFields())
-
-var selectPolicies = "SELECT id, revision, " + policyColumns.read() + " FROM rate_limiter.policies"
-
 // Policies returns the policies that a filter selects, in the order of their IDs.
 func (s *DB) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
 	return all(s.EachPolicy(ctx, f))
@@ -156,7 +152,7 @@ func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, 
 	if f.After > 0 {
 		w.add("id > %s", f.After)
 	}
-	return each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+	return each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
 // Policy returns one policy, or a NotFoundError.
@@ -167,17 +163,12 @@ func (s *DB) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
 
 // PolicyByID returns one policy, or a NotFoundError.
 func (s *DB) PolicyByID(ctx context.Context, id int64) (Policy, error) {
-	p, err := policyByID(ctx, s.pool, id)
-	return p, fail(fmt.Sprint("read policy ", id), err)
-}
-
-func policyByID(ctx context.Context, q querier, id int64) (Policy, error) {
-	return one[Policy](ctx, q, fmt.Sprint("policy ", id), selectPolicies+` WHERE id = $1`, id)
+	return policyTable.read(ctx, s, fmt.Sprint("policy ", id), id)
 }
 
 func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
 	key = key.withDefaults()
-	return one[Policy](ctx, q, key.String(), selectPolicies+`
+	return one[Policy](ctx, q, key.String(), policyTable.selects+`
 		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4
 		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($5)
 		AND "user" = $6 AND credential = $7 AND ip = $8 AND "for" = $9`, key.Tenant, key.Name, key.Tier,

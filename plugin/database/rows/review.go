@@ -186,7 +186,7 @@ func tiersOfTenants(
 	if config != nil {
 		configured = config.Tiers()
 	}
-	rows, err := collect[Tenant](ctx, q, selectTenants+` t WHERE id = ANY($1) AND tier <> '' AND (tier = ANY($2)
+	rows, err := collect[Tenant](ctx, q, tenantTable.selects+` t WHERE id = ANY($1) AND tier <> '' AND (tier = ANY($2)
 		OR EXISTS (SELECT FROM rate_limiter.tiers WHERE name = t.tier)
 		OR EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tier = t.tier AND p.namespace = $3))`,
 		ids, configured, namespace)
@@ -237,7 +237,7 @@ func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, er
 	default:
 		return nil, nil
 	}
-	return all(each[Policy](ctx, q, "list policies", selectPolicies+w.String()+" ORDER BY id", w.args...))
+	return all(each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id", w.args...))
 }
 
 // TenantWarnings returns what an operator should check of a tenant: that neither the config nor the database has its
@@ -285,7 +285,7 @@ func hasTier(ctx context.Context, q querier, config *resolve.Plan, tier string, 
 	if config != nil && slices.Contains(config.Tiers(), tier) {
 		return true, nil
 	}
-	if _, err := tiers.find(ctx, q, tier); err == nil || !isMissing(err) {
+	if _, err := tierTable.byKey(tier, tier)(ctx, q); err == nil || !isMissing(err) {
 		return err == nil, err
 	}
 	rows, err := all(policies(ctx, q, PolicyFilter{Tier: tier, Max: 2}))

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -38,11 +36,6 @@ type Tier struct {
 	Revision    int64  `json:"revision,omitempty"` // as in Policy
 }
 
-const (
-	selectTenants = `SELECT id, tier, time_zone, revision FROM rate_limiter.tenants`
-	selectTiers   = `SELECT name, description, revision FROM rate_limiter.tiers`
-)
-
 // TenantFilter selects tenants. The zero value selects all that have a row.
 type TenantFilter struct {
 	Prefix string `query:"prefix" maxLength:"128" doc:"Only names that begin with this."`
@@ -60,7 +53,7 @@ func (s *DB) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
 
 // usedTenants selects the names of tenants that have usage. There are names of endpoints and policies too: a row of
 // usage shows which one is a tenant's. It is looked up by an index, first in the table that most tenants have rows in.
-const usedTenants = `SELECT id, '' AS tier, '' AS time_zone, 0::bigint AS revision FROM (
+const usedTenants = `SELECT 0::bigint AS revision, id, '' AS tier, '' AS time_zone FROM (
 		SELECT name AS id FROM rate_limiter.usage_names n WHERE name <> '' AND coalesce(
 			(SELECT true FROM rate_limiter.usage_days u WHERE u.tenant = n.id LIMIT 1),
 			(SELECT true FROM rate_limiter.usage_hours u WHERE u.tenant = n.id LIMIT 1),
@@ -70,7 +63,7 @@ const usedTenants = `SELECT id, '' AS tier, '' AS time_zone, 0::bigint AS revisi
 // withUsedTenants returns the statement for a page of tenants with a row, and of those with usage alone. It reads a
 // page of each kind, and then leaves out what is in both.
 func withUsedTenants(page, limit string) string {
-	return `SELECT * FROM ((` + selectTenants + page + `) UNION ALL (
+	return `SELECT * FROM ((` + tenantTable.selects + page + `) UNION ALL (
 			SELECT * FROM (` + usedTenants + page + `) used
 			WHERE (SELECT id FROM rate_limiter.tenants t WHERE t.id = used.id COLLATE "C") IS NULL
 		)) listed ORDER BY id COLLATE "C"` + limit
@@ -88,7 +81,7 @@ func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, e
 		w.add(`id COLLATE "C" > %s`, f.After)
 	}
 	page := w.String() + ` ORDER BY id COLLATE "C"` + limitTo(f.Max)
-	sql := selectTenants + page
+	sql := tenantTable.selects + page
 	if f.Usage && f.Tier == "" {
 		sql = withUsedTenants(page, limitTo(f.Max))
 	}
@@ -97,8 +90,7 @@ func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, e
 
 // Tenant returns one tenant, or a NotFoundError if nothing was set for it.
 func (s *DB) Tenant(ctx context.Context, id string) (Tenant, error) {
-	t, err := tenants.find(ctx, s.pool, id)
-	return t, fail("read tenant "+id, err)
+	return tenantTable.read(ctx, s, "tenant "+id, id)
 }
 
 // SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
@@ -111,15 +103,15 @@ func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, 
 	if len(faults) > 0 {
 		return Tenant{}, 0, errors.Join(faults...)
 	}
-	return tenants.put(ctx, s, c, t.ID, t.Revision, `INSERT INTO rate_limiter.tenants (id, tier, time_zone)
-		VALUES ($1, $2, $3)
-		ON CONFLICT (id) DO UPDATE SET tier = excluded.tier, time_zone = excluded.time_zone`, t.ID, t.Tier, t.TimeZone)
+	what := "tenant " + t.ID
+	return tenantTable.put(ctx, s, c, what, t.Revision, tenantTable.byKey(what, t.ID),
+		func(Tenant) (Tenant, error) { return t, nil })
 }
 
 // DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
 // stay.
 func (s *DB) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
-	return tenants.delete(ctx, s, c, id, revision)
+	return tenantTable.delete(ctx, s, c, "tenant "+id, revision, tenantTable.byKey("tenant "+id, id))
 }
 
 // TierFilter selects tiers. The zero value selects all.
@@ -140,85 +132,23 @@ func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 		w.add(`name COLLATE "C" > %s`, f.After)
 	}
 	return all(each[Tier](ctx, s.pool, "list tiers",
-		selectTiers+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
+		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
 }
 
 // PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
 func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
-	return tiers.put(ctx, s, c, t.Name, t.Revision, `INSERT INTO rate_limiter.tiers (name, description) VALUES ($1, $2)
-		ON CONFLICT (name) DO UPDATE SET description = excluded.description`, t.Name, t.Description)
+	what := "tier " + t.Name
+	return tierTable.put(ctx, s, c, what, t.Revision, tierTable.byKey(what, t.Name),
+		func(Tier) (Tier, error) { return t, nil })
 }
 
 // DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
 func (s *DB) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
-	return tiers.delete(ctx, s, c, name, revision)
-}
-
-// table describes a table whose key is one text.
-type table[T interface{ revision() int64 }] struct {
-	row                string // one row in words
-	putVerb            string // names a write in errors
-	selects, from, key string // the SELECT of its columns, its name, and the name of the column with the key
-}
-
-var (
-	tenants = table[Tenant]{"tenant", "set", selectTenants, "rate_limiter.tenants", "id"}
-	tiers   = table[Tier]{"tier", "put", selectTiers, "rate_limiter.tiers", "name"}
-)
-
-func (t table[T]) find(ctx context.Context, q querier, key string) (T, error) {
-	return one[T](ctx, q, t.row+" "+key, t.selects+" WHERE "+t.key+" = $1", key)
-}
-
-// put runs a statement that writes one row made from a revision. It returns the row after the write, and the version in
-// which it is in force.
-func (t table[T]) put(
-	ctx context.Context,
-	s *DB,
-	c Change,
-	key string,
-	revision int64,
-	sql string,
-	args ...any,
-) (T, int64, error) {
-	return write(ctx, s, t.putVerb+" "+t.row+" "+key, c, func(tx pgx.Tx) (T, error) {
-		err := t.check(ctx, tx, key, revision)
-		if err == nil {
-			_, err = tx.Exec(ctx, sql, args...)
-		}
-		if err != nil {
-			var none T
-			return none, err
-		}
-		return t.find(ctx, tx, key)
-	})
-}
-
-func (t table[T]) delete(ctx context.Context, s *DB, c Change, key string, revision int64) (int64, error) {
-	_, version, err := write(ctx, s, "delete "+t.row+" "+key, c, func(tx pgx.Tx) (noResult, error) {
-		err := t.check(ctx, tx, key, revision)
-		if err == nil {
-			err = deleteOne(ctx, tx, t.row+" "+key, "DELETE FROM "+t.from+" WHERE "+t.key+" = $1", key)
-		}
-		return noResult{}, err
-	})
-	return version, err
+	return tierTable.delete(ctx, s, c, "tier "+name, revision, tierTable.byKey("tier "+name, name))
 }
 
 func (t Tenant) revision() int64 { return t.Revision }
 func (t Tier) revision() int64   { return t.Revision }
-
-// check returns an error if a write was made from another revision of a row than the current one.
-func (t table[T]) check(ctx context.Context, tx pgx.Tx, key string, wanted int64) error {
-	if wanted == AnyRevision {
-		return nil
-	}
-	current, err := t.find(ctx, tx, key)
-	if err != nil && (wanted != Absent || !isMissing(err)) {
-		return err
-	}
-	return sameRevision(t.row+" "+key, wanted, current.revision())
-}
 
 // unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
 // no row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.
