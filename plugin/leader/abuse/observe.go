@@ -92,23 +92,17 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 	return nil
 }
 
-// deniedMinute is a row of abuse_denials.
-type deniedMinute struct {
-	At                            time.Time
-	Tenant                        string
-	Limited                       int64
-	Penalized                     int64
-	Unavailable                   int64
-	Users, Addresses, Credentials []byte
-}
-
 // readDenials reads what was denied, and merges the sketches of the window.
 func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
 	rows, _ := tx.Query(ctx, `SELECT at, tenant, limited, penalized, unavailable, users, addresses, credentials
 		FROM rate_limiter.abuse_denials
 		WHERE at > $1::timestamptz - $2::interval AND at <= $1 AND octet_length(tenant) BETWEEN 1 AND $3
 		ORDER BY tenant`, minute, Window, maxName)
-	denied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deniedMinute])
+	type minuteOf struct {
+		At time.Time
+		usage.Denials
+	}
+	denied, err := pgx.CollectRows(rows, pgx.RowToStructByPos[minuteOf])
 	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
@@ -118,9 +112,7 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 		if merged.Tenant != m.Tenant {
 			merged = usage.Denials{Tenant: m.Tenant}
 		}
-		if err := m.mergeInto(&merged); err != nil {
-			return fmt.Errorf("read the sketches of %q: %w", m.Tenant, err)
-		}
+		merged.Merge(&m.Denials)
 		seen := &add(all, m.Tenant).seen
 		seen.Window.Denied += m.Limited
 		seen.Window.Penalized += m.Penalized
@@ -133,21 +125,6 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 		seen.Users, seen.Addresses = merged.Users.Estimate(), merged.Addresses.Estimate()
 		seen.Credentials = merged.Credentials.Estimate()
 	}
-	return nil
-}
-
-// mergeInto adds the sketches of the minute to others.
-func (m *deniedMinute) mergeInto(merged *usage.Denials) error {
-	read := usage.Denials{}
-	for _, part := range [...]struct {
-		to   *usage.Sketch
-		text []byte
-	}{{&read.Users, m.Users}, {&read.Addresses, m.Addresses}, {&read.Credentials, m.Credentials}} {
-		if err := part.to.UnmarshalBinary(part.text); err != nil {
-			return err
-		}
-	}
-	merged.Merge(&read)
 	return nil
 }
 

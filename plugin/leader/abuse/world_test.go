@@ -93,17 +93,9 @@ func (w *world) past(tenant string, minutes ...minute) {
 		}
 		w.exec(`INSERT INTO rate_limiter.abuse_denials
 				(at, tenant, limited, penalized, unavailable, users, addresses, credentials)
-			VALUES ($1, $2, $3, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, encoded(w, &empty),
-			encoded(w, &sketch))
+			VALUES ($1, $2, $3, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, empty.Bytes(), sketch.Bytes())
 	}
 	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = $1`, begin)
-}
-
-func encoded(w *world, s *usage.Sketch) []byte {
-	w.Helper()
-	text, err := s.MarshalBinary()
-	require.NoError(w, err)
-	return text
 }
 
 // repeat returns a number of equal minutes.

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -47,10 +48,7 @@ func (d denials) keys() []denialKey {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b denialKey) int {
-		if a.at != b.at {
-			return int(a.at - b.at)
-		}
-		return strings.Compare(a.tenant, b.tenant)
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.tenant, b.tenant))
 	})
 	return keys
 }
@@ -79,11 +77,7 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 		n := u.denied[k]
 		limited[i], penalized[i], unavailable[i] = n.Limited, n.Penalized, n.Unavailable
 		for j, sketch := range [...]*usage.Sketch{&n.Users, &n.Addresses, &n.Credentials} {
-			text, err := sketch.MarshalBinary()
-			if err != nil {
-				return fmt.Errorf("encode denials: %w", err)
-			}
-			sketches[j] = append(sketches[j], text)
+			sketches[j] = append(sketches[j], sketch.Bytes())
 		}
 	}
 	_, err := u.tx.Exec(ctx, upsertDenials, at, tenants, limited, penalized, unavailable, sketches[0], sketches[1],
@@ -96,41 +90,16 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 
 // mergeStored adds what the table has of the minutes and tenants.
 func (u *unpacking) mergeStored(ctx context.Context, at []time.Time, tenants []string) error {
+	type stored struct {
+		At time.Time
+		usage.Denials
+	}
 	rows, _ := u.tx.Query(ctx, selectDenials, at, tenants)
-	stored, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedDenials])
-	for i := range stored {
-		n, fault := stored[i].decode()
-		if fault != nil { // another program has written it
-			u.options.Log.Warn("denials in Postgres cannot be read: they are replaced", "error", fault)
-			continue
-		}
-		u.denied.add(stored[i].At, n)
+	found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[stored])
+	for _, n := range found {
+		u.denied.add(n.At, &n.Denials)
 	}
 	return err
-}
-
-// storedDenials is a row of abuse_denials.
-type storedDenials struct {
-	At                            time.Time
-	Tenant                        string
-	Limited                       int64
-	Penalized                     int64
-	Unavailable                   int64
-	Users, Addresses, Credentials []byte
-}
-
-// decode returns the denials of a row.
-func (s *storedDenials) decode() (*usage.Denials, error) {
-	n := &usage.Denials{Tenant: s.Tenant, Limited: s.Limited, Penalized: s.Penalized, Unavailable: s.Unavailable}
-	for _, part := range []struct {
-		to   *usage.Sketch
-		text []byte
-	}{{&n.Users, s.Users}, {&n.Addresses, s.Addresses}, {&n.Credentials, s.Credentials}} {
-		if err := part.to.UnmarshalBinary(part.text); err != nil {
-			return nil, fmt.Errorf("decode the denials of %q: %w", s.Tenant, err)
-		}
-	}
-	return n, nil
 }
 
 const (

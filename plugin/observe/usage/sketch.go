@@ -64,8 +64,8 @@ func (s *Sketch) used() (n int) {
 	return n
 }
 
-// MarshalBinary implements encoding.BinaryMarshaler.
-func (s *Sketch) MarshalBinary() ([]byte, error) { return s.append(nil), nil }
+// Bytes returns the sketch as Postgres stores it.
+func (s *Sketch) Bytes() []byte { return s.append(nil) }
 
 // append appends the one form of a sketch: the number of registers that are not 0, and then up to 64 of them as pairs
 // of place and value, else all values.
@@ -83,18 +83,12 @@ func (s *Sketch) append(text []byte) []byte {
 	return text
 }
 
-// UnmarshalBinary implements encoding.BinaryUnmarshaler. It returns an error for anything that MarshalBinary does
-// not write.
-func (s *Sketch) UnmarshalBinary(text []byte) error {
+// ScanBytes implements pgtype.BytesScanner. What Bytes does not return is of another program, and read as empty.
+func (s *Sketch) ScanBytes(text []byte) error {
 	r := reader{text: text}
-	read := r.sketch()
-	if r.err == nil && len(r.text) > 0 {
-		r.err = errForm
+	if *s = r.sketch(); r.err != nil || len(r.text) > 0 {
+		*s = Sketch{}
 	}
-	if r.err != nil {
-		return r.err
-	}
-	*s = read
 	return nil
 }
 
