@@ -14,6 +14,7 @@
 package policysync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,22 +30,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Defaults of the options.
-const (
-	DefaultMaxRows     = 2_000_000
-	DefaultReloadEvery = time.Minute
-	DefaultPollEvery   = 250 * time.Millisecond
-	DefaultBeatEvery   = 5 * time.Second
-	DefaultSaveEvery   = 3 * time.Second
-	DefaultMinPause    = 100 * time.Millisecond
-	DefaultMaxPause    = 5 * time.Second
-)
+// DefaultMaxRows is the default of Options.MaxRows.
+const DefaultMaxRows = 2_000_000
 
 // FileName is the name of the saved snapshot in Options.Dir.
 const FileName = "policies.snapshot"
 
-// Options configures what to follow, and how closely. The zero value of a duration or number selects its default;
-// a negative one is an error.
+// Options configures what to follow, and how closely. The zero value of a duration or number selects its default.
 type Options struct {
 	Source     Source       // where Postgres is; required
 	Node       string       // name of this process in its reports, 1 to 256 bytes; "": no reports
@@ -63,12 +55,12 @@ type Options struct {
 	// takes up to 400 bytes in a snapshot. A load needs room for two snapshots, and 250 bytes a row besides.
 	MaxRows int
 
-	ReloadEvery time.Duration // between loads of all rows; longer where loading takes more than 2 % of that
-	PollEvery   time.Duration // between polls of the version
-	BeatEvery   time.Duration // between reports of the node without a change
-	SaveEvery   time.Duration // at least between saves; longer where saving takes more than 5 % of that
-	MinPause    time.Duration // before connecting again, doubled with every failure, and jittered
-	MaxPause    time.Duration // the longest of these pauses
+	ReloadEvery time.Duration // between loads of all rows; longer where loading takes more than 2 % of that: 1 min
+	PollEvery   time.Duration // between polls of the version: 250 ms
+	BeatEvery   time.Duration // between reports of the node without a change: 5 s
+	SaveEvery   time.Duration // at least between saves; longer where saving takes more than 5 % of that: 3 s
+	MinPause    time.Duration // before connecting again, doubled with every failure, and jittered: 100 ms
+	MaxPause    time.Duration // the longest of these pauses: 5 s
 }
 
 // Sync follows Postgres while Run runs. Snapshot and Stats may be called by any goroutine at any time.
@@ -125,31 +117,15 @@ func (o *Options) complete() error {
 	if len(o.Node) > maxNode {
 		return errors.New("the name of the node has more than 256 bytes")
 	}
-	if o.MaxRows == 0 {
-		o.MaxRows = DefaultMaxRows
-	}
-	if o.MaxRows < 0 {
+	if o.MaxRows = cmp.Or(o.MaxRows, DefaultMaxRows); o.MaxRows < 0 {
 		return fmt.Errorf("snapshot_max_rows must be at least 1, got %d", o.MaxRows)
 	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		fallback time.Duration
-	}{
-		{"ReloadEvery", &o.ReloadEvery, DefaultReloadEvery},
-		{"PollEvery", &o.PollEvery, DefaultPollEvery},
-		{"BeatEvery", &o.BeatEvery, DefaultBeatEvery},
-		{"SaveEvery", &o.SaveEvery, DefaultSaveEvery},
-		{"MinPause", &o.MinPause, DefaultMinPause},
-		{"MaxPause", &o.MaxPause, DefaultMaxPause},
-	} {
-		if *d.value == 0 {
-			*d.value = d.fallback
-		}
-		if *d.value < 0 {
-			return fmt.Errorf("%s must be positive, got %v", d.name, *d.value)
-		}
-	}
+	o.ReloadEvery = cmp.Or(o.ReloadEvery, time.Minute)
+	o.PollEvery = cmp.Or(o.PollEvery, 250*time.Millisecond)
+	o.BeatEvery = cmp.Or(o.BeatEvery, 5*time.Second)
+	o.SaveEvery = cmp.Or(o.SaveEvery, 3*time.Second)
+	o.MinPause = cmp.Or(o.MinPause, 100*time.Millisecond)
+	o.MaxPause = cmp.Or(o.MaxPause, 5*time.Second)
 	return nil
 }
 

@@ -262,13 +262,6 @@ type Delivery struct {
 	Error     string    `json:"error,omitempty"  doc:"Why the last try failed."`
 }
 
-// States of a delivery.
-const (
-	DeliveryWaiting   = "waiting"
-	DeliveryDelivered = "delivered"
-	DeliveryFailed    = "failed"
-)
-
 const selectDeliveries = `SELECT id, webhook, events, state, created_at, tries,
 		coalesce(tried_at, ` + zeroTime + `) AS tried_at,
 		CASE state WHEN 'waiting' THEN due_at ELSE ` + zeroTime + ` END AS due_at, status, error

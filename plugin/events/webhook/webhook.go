@@ -21,8 +21,6 @@ import (
 const (
 	secretPrefix = "whsec_" // of the text of a secret
 	newBytes     = 32
-	leastBytes   = 24
-	mostBytes    = 64
 	messageBytes = 18
 )
 
@@ -52,16 +50,6 @@ func (Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("REDACTED")) }
 
 // MarshalJSON implements [encoding/json.Marshaler].
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"REDACTED"`), nil }
-
-// ParseSecret reads the text of a secret. Its errors do not show it.
-func ParseSecret(text string) (Secret, error) {
-	encoded, found := strings.CutPrefix(text, secretPrefix)
-	s, err := base64.StdEncoding.Strict().DecodeString(encoded)
-	if !found || err != nil || len(s) < leastBytes || len(s) > mostBytes {
-		return nil, fmt.Errorf("a secret must be %s and the base64 of %d to %d bytes", secretPrefix, leastBytes, mostBytes)
-	}
-	return s, nil
-}
 
 // Sign returns the value of the header Webhook-Signature: one signature by each secret. A receiver accepts the delivery
 // if one of them is by a secret that it has.

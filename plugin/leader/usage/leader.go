@@ -67,15 +67,9 @@ type Leader struct {
 
 // NewLeader returns a leader. It does no I/O.
 func NewLeader(o Options) *Leader {
-	if o.Every <= 0 {
-		o.Every = defaultEvery
-	}
-	if o.GapAfter <= 0 {
-		o.GapAfter = defaultGapAfter
-	}
-	if o.CheckEvery <= 0 {
-		o.CheckEvery = checkEvery
-	}
+	o.Every = cmp.Or(o.Every, defaultEvery)
+	o.GapAfter = cmp.Or(o.GapAfter, defaultGapAfter)
+	o.CheckEvery = cmp.Or(o.CheckEvery, checkEvery)
 	return &Leader{options: o, fault: leadership.Fault{
 		Log: o.Log, Level: slog.LevelWarn, Advice: o.Advice, Ends: "unpacking usage succeeds again",
 		Begins: "unpacking usage failed: batches wait in Postgres, and this process tries again",

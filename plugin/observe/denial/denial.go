@@ -11,6 +11,7 @@
 package denial
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"hash/maphash"
@@ -56,21 +57,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxSingles <= 0 {
-		o.MaxSingles = DefaultMaxSingles
-	}
-	if o.MaxGroups <= 0 {
-		o.MaxGroups = DefaultMaxGroups
-	}
-	if o.QueueBytes <= 0 {
-		o.QueueBytes = DefaultQueueBytes
-	}
-	if o.RetryFor <= 0 {
-		o.RetryFor = DefaultRetryFor
-	}
-	if o.FlushTime <= 0 {
-		o.FlushTime = DefaultFlushTime
-	}
+	o.MaxSingles = cmp.Or(o.MaxSingles, DefaultMaxSingles)
+	o.MaxGroups = cmp.Or(o.MaxGroups, DefaultMaxGroups)
+	o.QueueBytes = cmp.Or(o.QueueBytes, DefaultQueueBytes)
+	o.RetryFor = cmp.Or(o.RetryFor, DefaultRetryFor)
+	o.FlushTime = cmp.Or(o.FlushTime, DefaultFlushTime)
 	if len(o.Salt) == 0 {
 		o.Salt = random(32)
 	}

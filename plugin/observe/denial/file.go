@@ -1,6 +1,7 @@
 package denial
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,12 +42,8 @@ type File struct {
 
 // NewFile makes the sink. The first Write opens the file.
 func NewFile(options FileOptions) *File {
-	if options.MaxBytes <= 0 {
-		options.MaxBytes = DefaultMaxBytes
-	}
-	if options.Keep <= 0 {
-		options.Keep = DefaultKeep
-	}
+	options.MaxBytes = cmp.Or(options.MaxBytes, DefaultMaxBytes)
+	options.Keep = cmp.Or(options.Keep, DefaultKeep)
 	return &File{options: options}
 }
 

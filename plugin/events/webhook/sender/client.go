@@ -24,17 +24,6 @@ type Times struct {
 	Total     time.Duration // 15 s
 }
 
-func (t *Times) setDefaults() {
-	for _, d := range []struct {
-		value   *time.Duration
-		seconds time.Duration
-	}{{&t.Connect, 5}, {&t.FirstByte, 10}, {&t.Total, 15}} {
-		if *d.value <= 0 {
-			*d.value = d.seconds * time.Second
-		}
-	}
-}
-
 // maxAnswerHead bounds the bytes of the head of an answer. Its body is not read.
 const maxAnswerHead = 16 << 10
 

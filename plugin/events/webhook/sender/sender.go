@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -86,13 +87,10 @@ func New(o Options) *Sender {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	if o.Every <= 0 {
-		o.Every = defaultEvery
-	}
-	if o.Drain <= 0 {
-		o.Drain = defaultDrain
-	}
-	o.Times.setDefaults()
+	o.Every, o.Drain = cmp.Or(o.Every, defaultEvery), cmp.Or(o.Drain, defaultDrain)
+	t := &o.Times
+	t.Connect, t.FirstByte = cmp.Or(t.Connect, 5*time.Second), cmp.Or(t.FirstByte, 10*time.Second)
+	t.Total = cmp.Or(t.Total, 15*time.Second)
 	s := &Sender{options: o}
 	s.job = leadership.Job{
 		Connect: o.Connect, SetUp: setUp, Lock: Lock, Every: o.Every, Retry: retryFactor * o.Every, Lead: s.lead,

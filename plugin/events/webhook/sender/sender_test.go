@@ -114,7 +114,7 @@ func TestATestEventArrives(t *testing.T) {
 		t.Errorf("arrived: %+v", got[0])
 	}
 	list, err := w.store.Deliveries(t.Context(), id, "", 10)
-	if err != nil || len(list) != 1 || list[0].State != rows.DeliveryDelivered || list[0].Status != 200 {
+	if err != nil || len(list) != 1 || list[0].State != stateDelivered || list[0].Status != 200 {
 		t.Errorf("the deliveries are %+v (%v)", list, err)
 	}
 }
@@ -191,7 +191,7 @@ func TestADeliveryThatAReceiverDeniesDoesNotBlockTheNextOne(t *testing.T) {
 		w.pass(delay)
 		w.work()
 	}
-	delivered, err := w.store.Deliveries(t.Context(), id, rows.DeliveryDelivered, 10)
+	delivered, err := w.store.Deliveries(t.Context(), id, stateDelivered, 10)
 	if err != nil || len(delivered) != 1 {
 		t.Errorf("delivered: %+v (%v), want the one that is not denied", delivered, err)
 	}
