@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 const (
@@ -14,9 +16,6 @@ const (
 	maxBatch = 500
 	// writeTime is how long one Write may take before its context ends.
 	writeTime = 10 * time.Second
-	// firstPause and maxPause bound the pause before a batch is retried.
-	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
 )
 
 // outlet writes the lines that wait for one sink. Each outlet has a queue and a goroutine, so that a stuck sink delays
@@ -27,9 +26,8 @@ type outlet struct {
 	log      *slog.Logger
 	maxBytes int // of queue
 	retryFor time.Duration
-	wake     chan struct{} // has one element if there may be something to write
-	ended    chan struct{} // closed: no more lines come
-	problem  string        // the error of the last Write, or ""; only run uses it
+	signals  drain.Signals
+	problem  string // the error of the last Write, or ""; only run uses it
 
 	mu        sync.Mutex
 	queue     []Line
@@ -42,7 +40,7 @@ type outlet struct {
 func newOutlet(name string, sink Sink, options *Options) *outlet {
 	return &outlet{
 		name: name, sink: sink, log: options.Log, maxBytes: options.QueueBytes, retryFor: options.RetryFor,
-		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		signals: drain.NewSignals(),
 	}
 }
 
@@ -57,29 +55,13 @@ func (o *outlet) push(line Line) {
 		o.waiting.add(1, line.Denials)
 	}
 	o.mu.Unlock()
-	select {
-	case o.wake <- struct{}{}:
-	default: // it is awake
-	}
+	o.signals.Wake()
 }
 
-// closeQueue lets run end once it has written all lines.
-func (o *outlet) closeQueue() { close(o.ended) }
-
-// isEnding reports whether the queue was closed.
-func (o *outlet) isEnding() bool {
-	select {
-	case <-o.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// run writes batches until ctx ends, or until all is written after closeQueue.
+// run writes batches until ctx ends, or until all is written after the end of the queue.
 func (o *outlet) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		ending := o.isEnding() // read before the queue, which then has every line
+		ending := o.signals.IsEnding()
 		if batch := o.takeBatch(); len(batch) > 0 {
 			o.deliver(ctx, batch)
 			continue
@@ -87,11 +69,7 @@ func (o *outlet) run(ctx context.Context) {
 		if ending {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-o.ended:
-		case <-o.wake:
-		}
+		o.signals.Await(ctx, 0)
 	}
 }
 
@@ -114,7 +92,7 @@ func (o *outlet) takeBatch() []Line {
 // stays in waiting, and abandon counts it.
 func (o *outlet) deliver(ctx context.Context, batch []Line) {
 	giveUp := time.Now().Add(o.retryFor)
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	for pause := drain.FirstPause; ; pause = min(2*pause, drain.MaxPause) {
 		attempt, cancel := context.WithTimeout(ctx, writeTime)
 		err := o.sink.Write(attempt, batch)
 		cancel()
@@ -131,7 +109,7 @@ func (o *outlet) deliver(ctx context.Context, batch []Line) {
 			o.settle(batch, &o.account.Dropped[SinkFailed])
 			return
 		}
-		o.wait(ctx, pause)
+		o.signals.Pause(ctx, pause)
 		if ctx.Err() != nil {
 			return
 		}
@@ -163,21 +141,6 @@ func (o *outlet) settleResult(batch []Line, err error) (left []Line, mayArrive b
 	o.settle(stored, &o.account.Written)
 	o.settle(lost, &o.account.Dropped[Rejected])
 	return left, partial.MayArrive()
-}
-
-// wait pauses before the next try. closeQueue ends a running pause, and later ones take firstPause.
-func (o *outlet) wait(ctx context.Context, pause time.Duration) {
-	ended := o.ended
-	if o.isEnding() {
-		ended, pause = nil, firstPause
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-ended:
-	case <-timer.C:
-	}
 }
 
 // settle moves a batch from waiting to a tally, unless abandon has counted it.

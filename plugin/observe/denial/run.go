@@ -23,24 +23,19 @@ const (
 //
 // Run does not wait for a sink whose Write goes on although its context has ended.
 func (r *Recorder) Run(ctx context.Context) error {
-	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	var outlets sync.WaitGroup
-	for _, o := range r.outlets {
-		outlets.Go(func() { o.run(writing) })
-	}
-	r.collect(ctx)
-	r.finish(true)
-	for _, o := range r.outlets {
-		o.closeQueue()
-	}
-
-	done := make(chan struct{})
-	go func() {
+	drain.Run(ctx, r.options.FlushTime, func(ctx context.Context) {
+		r.collect(ctx)
+		r.finish(true)
+		for _, o := range r.outlets {
+			o.signals.End()
+		}
+	}, func(ctx context.Context) {
+		var outlets sync.WaitGroup
+		for _, o := range r.outlets {
+			outlets.Go(func() { o.run(ctx) })
+		}
 		outlets.Wait()
-		close(done)
-	}()
-	drain.Wait(done, r.options.FlushTime, stop)
+	})
 	for _, o := range r.outlets {
 		o.abandon()
 	}

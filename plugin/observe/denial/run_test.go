@@ -62,7 +62,7 @@ func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 			t.Errorf("while it fails: %+v, want a line that waits", failing)
 		}
 		to.fail(nil)
-		wait(maxPause)
+		wait(drain.MaxPause)
 		end()
 		if works := accounted(t, r).Sinks[0]; works.Failing || works.Queued != (Tally{}) || works.Written != (Tally{1, 1}) {
 			t.Errorf("after it worked: %+v, want the line written", works)
@@ -239,12 +239,12 @@ func TestAWriteThatTakesTooLongIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, end := running(t, Options{Sinks: map[string]Sink{"patient": patient{}}})
 		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
-		wait(time.Second + grace + writeTime + firstPause/2)
+		wait(time.Second + grace + writeTime + drain.FirstPause/2)
 		synctest.Wait()
 		if s := accounted(t, r).Sinks[0]; s.Failures != 1 || s.Queued != (Tally{1, 1}) {
 			t.Errorf("%+v, want one failure, and the line to wait", s)
 		}
-		wait(firstPause) // it is being written again
+		wait(drain.FirstPause) // it is being written again
 		start := time.Now()
 		end()
 		if took := time.Since(start); took != DefaultFlushTime {

@@ -2,12 +2,13 @@ package drain
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestWaitStopsWorkAtTheLimitAndLeavesItAfterTheGrace(t *testing.T) {
+func TestRunStopsWorkAtTheLimitAndLeavesItAfterTheGrace(t *testing.T) {
 	for name, test := range map[string]struct {
 		work, reaction, took time.Duration // reaction: how long the work goes on after stop
 		stopped              bool
@@ -19,26 +20,21 @@ func TestWaitStopsWorkAtTheLimitAndLeavesItAfterTheGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, stop := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
+				began, stopped := time.Now(), atomic.Bool{}
+				Run(t.Context(), time.Second, func(context.Context) {}, func(ctx context.Context) {
 					select {
 					case <-time.After(test.work):
 					case <-ctx.Done():
+						stopped.Store(true)
 						<-time.After(test.reaction)
 					}
-				}()
-				began := time.Now()
-				Wait(done, time.Second, stop)
+				})
 				if took := time.Since(began); took != test.took {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
-				if stopped := ctx.Err() != nil; stopped != test.stopped {
-					t.Errorf("stopped: %v", stopped)
+				if stopped.Load() != test.stopped {
+					t.Errorf("stopped: %v", stopped.Load())
 				}
-				stop()
-				<-done
 			})
 		})
 	}

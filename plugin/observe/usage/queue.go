@@ -19,10 +19,7 @@ func (r *Reporter) enqueue(w *waiting) {
 	if dropped > 0 && r.account.Dropped[Room] == uint64(dropped) {
 		r.options.Log.Error("batches of usage are dropped: too many wait for Postgres", "bytes", r.options.MaxBytes)
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default: // it is awake
-	}
+	r.signals.Wake()
 }
 
 // removeAt removes a batch of the queue, and its file. r.mu is held.

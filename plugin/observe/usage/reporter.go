@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -66,15 +67,9 @@ type ReporterOptions struct {
 }
 
 func (o ReporterOptions) withDefaults() ReporterOptions {
-	if o.Every <= 0 {
-		o.Every = DefaultEvery
-	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.FlushTime <= 0 {
-		o.FlushTime = DefaultFlushTime
-	}
+	o.Every = cmp.Or(o.Every, DefaultEvery)
+	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	o.FlushTime = cmp.Or(o.FlushTime, DefaultFlushTime)
 	return o
 }
 
@@ -82,8 +77,7 @@ func (o ReporterOptions) withDefaults() ReporterOptions {
 type Reporter struct {
 	options ReporterOptions
 	epoch   string
-	wake    chan struct{} // has one element if there may be something to send
-	ended   chan struct{} // closed: no more batches come
+	signals drain.Signals
 
 	// The next fields belong to the goroutine that makes batches.
 	began   time.Time // of the next batch
@@ -148,7 +142,7 @@ func NewReporter(o ReporterOptions) *Reporter {
 	_, _ = rand.Read(epoch[:]) // it ends the process if the system has no random numbers
 	return &Reporter{
 		options: o.withDefaults(), epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
-		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		signals: drain.NewSignals(),
 	}
 }
 
@@ -168,16 +162,10 @@ func (r *Reporter) Stats() Stats {
 // nil: neither the end of ctx nor the failure of a sink is an error.
 func (r *Reporter) Run(ctx context.Context) error {
 	r.openFolder()
-	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.send(sending)
-	}()
-	r.collect(ctx)
-	close(r.ended)
-	drain.Wait(done, r.options.FlushTime, stop)
+	drain.Run(ctx, r.options.FlushTime, func(ctx context.Context) {
+		r.collect(ctx)
+		r.signals.End()
+	}, r.send)
 	r.abandon()
 	return nil
 }

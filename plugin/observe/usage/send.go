@@ -5,39 +5,29 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 const (
 	// reportTime is how long one call of the sink may take before its context ends.
 	reportTime = 10 * time.Second
-	// firstPause and maxPause bound the pause after a failure, which doubles with every further one.
-	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
 	// sweepEvery is the time between two looks for what ended processes have left in the folder.
 	sweepEvery = time.Minute
 )
 
-// isEnding reports whether no more batches come.
-func (r *Reporter) isEnding() bool {
-	select {
-	case <-r.ended:
-		return true
-	default:
-		return false
-	}
-}
-
 // send sends batches until ctx ends, or until all are stored after the last one was made.
 func (r *Reporter) send(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; {
-		ending := r.isEnding() // read before the queue, which then has every batch
+		ending := r.signals.IsEnding()
 		w := r.first()
 		switch {
 		case w != nil && !r.deliver(ctx, w):
 			if failures++; ending && w.saved {
 				return // the next process sends it
 			}
-			r.pause(ctx, failures)
+			most := min(drain.MaxPause, drain.FirstPause<<min(failures-1, 10))
+			r.signals.Pause(ctx, most/2+rand.N(most/2+1)) // nodes do not come back at the same instant
 			continue
 		case w == nil && ending:
 			return
@@ -47,7 +37,7 @@ func (r *Reporter) send(ctx context.Context) {
 			r.readBacklog(ctx)
 			continue
 		case w == nil:
-			r.await(ctx)
+			r.signals.Await(ctx, sweepEvery)
 		}
 		failures = 0
 	}
@@ -88,33 +78,6 @@ func (r *Reporter) readBacklog(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.account.Backlog = backlog
-}
-
-// await waits until there may be something to send.
-func (r *Reporter) await(ctx context.Context) {
-	timer := time.NewTimer(sweepEvery)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-r.ended:
-	case <-r.wake:
-	case <-timer.C:
-	}
-}
-
-// pause waits before the next try. The end of the last batch ends a running pause, and later ones take firstPause.
-func (r *Reporter) pause(ctx context.Context, failures int) {
-	most, ended := min(maxPause, firstPause<<min(failures-1, 10)), r.ended
-	if r.isEnding() {
-		most, ended = firstPause, nil
-	}
-	timer := time.NewTimer(most/2 + rand.N(most/2+1)) // nodes do not come back at the same instant
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-ended:
-	case <-timer.C:
-	}
 }
 
 // recordResult logs when the sink begins to fail, fails for another reason, and works again.

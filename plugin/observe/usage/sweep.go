@@ -133,7 +133,7 @@ func (r *Reporter) dropFirst(f *adopted, why Reason, cause error) {
 // sendLeft sends the batches of an ended process, and reports whether it may go on with the next one.
 func (r *Reporter) sendLeft(ctx context.Context, f *adopted) bool {
 	for len(f.files) > 0 {
-		if r.isEnding() || ctx.Err() != nil {
+		if r.signals.IsEnding() || ctx.Err() != nil {
 			return false
 		}
 		if r.isWaiting() { // its batches are newer and may be few: both get on
