@@ -7,20 +7,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// A life file lies in Options.Dir and holds the name of a node. The node's process locks it (flock), and the kernel
-// unlocks it when the process ends. So an unlocked file proves that its process has ended. A killed process leaves its
-// report behind; the next process with the same folder removes it.
+// A life file lies in Options.Dir. The node's process locks it (flock), writes the name of the node into it, and the
+// kernel unlocks it when the process ends. So an unlocked file with a name proves that its process has ended. A killed
+// process leaves its report behind; the next process with the same folder removes it.
 const (
-	lifeFiles    = "node.*.life"
-	newLifeFiles = "node.*.new" // until they are locked
-	maxNode      = 256          // bytes of a node's name
+	lifeFiles = "node.*.life"
+	maxNode   = 256 // bytes of a node's name
 )
 
 // lifeFile holds the locked file of this process; the zero value has none.
@@ -43,7 +41,7 @@ func newLife(dir, node string) (lifeFile, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
 	}
-	file, err := os.CreateTemp(dir, newLifeFiles)
+	file, err := os.CreateTemp(dir, lifeFiles)
 	if err != nil {
 		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
 	}
@@ -51,18 +49,12 @@ func newLife(dir, node string) (lifeFile, error) {
 	if err == nil {
 		_, err = file.WriteString(node)
 	}
-	if err == nil {
-		err = os.Rename(file.Name(), lifePath(file))
-	}
 	if err != nil {
 		err = fmt.Errorf("record the life of a node: %w", err)
 		return lifeFile{}, errors.Join(err, os.Remove(file.Name()), file.Close())
 	}
 	return lifeFile{file}, nil
 }
-
-// lifePath returns the path of a file that newLife has made, once it is locked.
-func lifePath(file *os.File) string { return strings.TrimSuffix(file.Name(), ".new") + ".life" }
 
 // lock locks a file for this process, or returns syscall.EWOULDBLOCK if another process has locked it.
 func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
@@ -74,7 +66,7 @@ func (l lifeFile) close(reportRemoved bool) error {
 	}
 	var err error
 	if reportRemoved {
-		err = os.Remove(lifePath(l.file))
+		err = os.Remove(l.file.Name())
 	}
 	return errors.Join(err, l.file.Close())
 }
@@ -93,11 +85,11 @@ func (s *Sync) removeDeadReports(ctx context.Context, conn *pgx.Conn) {
 	}
 	paths, err := filepath.Glob(filepath.Join(s.options.Dir, lifeFiles))
 	for _, path := range paths {
-		if path != lifePath(s.life.file) {
+		if path != s.life.file.Name() {
 			err = errors.Join(err, s.removeIfDead(ctx, conn, path))
 		}
 	}
-	if err = errors.Join(err, removeUnlockedLifeFiles(s.options.Dir)); err != nil {
+	if err != nil {
 		s.log.Debug("removing the report of a process that has ended failed", "error", err)
 	}
 }
@@ -112,6 +104,9 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	if info, err := file.Stat(); err != nil || info.Size() == 0 && time.Since(info.ModTime()) < staleAfter {
+		return err // its process has not locked it yet
+	}
 	switch err := lock(file); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return nil
@@ -132,15 +127,4 @@ func (s *Sync) removeIfDead(ctx context.Context, conn *pgx.Conn, path string) (e
 		s.log.Info("removed the report of a process that has ended", "node", string(node))
 	}
 	return os.Remove(path)
-}
-
-// removeUnlockedLifeFiles removes the files of processes that were killed before they locked theirs.
-func removeUnlockedLifeFiles(dir string) error {
-	paths, err := filepath.Glob(filepath.Join(dir, newLifeFiles))
-	for _, path := range paths {
-		if info, failed := os.Stat(path); failed == nil && time.Since(info.ModTime()) > staleAfter {
-			err = errors.Join(err, os.Remove(path))
-		}
-	}
-	return err
 }
