@@ -88,18 +88,14 @@ func (s *DB) CandidateDiff(ctx context.Context, name string) (CandidateDiff, err
 		if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&d.Version); err != nil {
 			return err
 		}
-		changes, err := changesOf(ctx, tx, d.Candidate.Name)
+		changes, before, err := changesAndActive(ctx, tx, d.Candidate.Name)
 		if err != nil {
 			return err
 		}
-		before := changes.was()
-		if d.Candidate.State == CandidateOpen {
-			if before, err = changes.active(ctx, tx); err != nil {
-				return err
-			}
-			if d.Moved, err = movedSince(ctx, tx, d.Candidate.BaseAudit); err != nil {
-				return err
-			}
+		if d.Candidate.State != CandidateOpen {
+			before = changes.was()
+		} else if d.Moved, err = movedSince(ctx, tx, d.Candidate.BaseAudit); err != nil {
+			return err
 		}
 		d.Diff, err = Compare(before, changes.puts())
 		return err
@@ -161,6 +157,16 @@ func (c candidateChanges) each(of func(*candidateChange) *Policy) (list []Policy
 		}
 	}
 	return list
+}
+
+// changesAndActive returns the changes of a candidate, and the active policies that it changes.
+func changesAndActive(ctx context.Context, q querier, candidate string) (candidateChanges, []Policy, error) {
+	changes, err := changesOf(ctx, q, candidate)
+	if err != nil {
+		return nil, nil, err
+	}
+	current, err := changes.active(ctx, q)
+	return changes, current, err
 }
 
 // active returns the active policies that the candidate changes.

@@ -67,54 +67,49 @@ type Promotion struct {
 // ConflictError. If the active policies have changed since its base, it returns a MovedError. If Accept declines the
 // changes, it returns a DeclinedError.
 func (s *DB) PromoteCandidate(ctx context.Context, c Change, name string, p Promotion) (Diff, int64, error) {
-	return writeCandidate(ctx, s, "promote", c, name, func(tx pgx.Tx, of Candidate) (Diff, error) {
+	return writeCandidate(ctx, s, "promote", c, name, func(tx pgx.Tx, of Candidate) (d Diff, err error) {
 		conflict := &ConflictError{What: candidateNamed(name)}
 		if of.Policies == 0 {
 			conflict.Problem = "it changes no policy: put one first, or drop it"
-			return Diff{}, conflict
+			return d, conflict
 		}
 		if p.UnchangedSince != 0 && of.PoliciesAt > p.UnchangedSince {
 			conflict.Problem = fmt.Sprintf("its policies have changed in version %d, after version %d: look at them again",
 				of.PoliciesAt, p.UnchangedSince)
-			return Diff{}, conflict
+			return d, conflict
 		}
-		d, err := movedSince(ctx, tx, of.BaseAudit)
-		if err == nil {
+		if d, err = movedSince(ctx, tx, of.BaseAudit); err == nil {
 			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed since version %d, which it is based on: %%s: "+
 				"look at its diff, and rebase it", of.BaseVersion))
 		}
-		if err != nil {
-			return Diff{}, err
+		if err == nil {
+			d, err = applyCandidate(ctx, tx, name, p.Approval)
 		}
-		changes, err := changesOf(ctx, tx, name)
-		if err != nil {
-			return Diff{}, err
+		if err == nil {
+			_, err = of.end(ctx, tx, CandidatePromoted)
 		}
-		if d, err = changes.apply(ctx, tx, p.Approval); err != nil {
-			return Diff{}, err
-		}
-		_, err = of.end(ctx, tx, CandidatePromoted)
 		return d, err
 	})
 }
 
-// apply applies the changes to the active policies if they are approved, and keeps what they replace.
-func (c candidateChanges) apply(ctx context.Context, tx pgx.Tx, a Approval) (Diff, error) {
-	current, err := c.active(ctx, tx)
+// applyCandidate applies the changes of a candidate to the active policies if they are approved, and keeps what they
+// replace.
+func applyCandidate(ctx context.Context, tx pgx.Tx, name string, a Approval) (Diff, error) {
+	changes, current, err := changesAndActive(ctx, tx, name)
 	if err != nil {
 		return Diff{}, err
 	}
-	d, err := Compare(current, c.puts())
+	d, err := Compare(current, changes.puts())
 	if err == nil {
-		err = a.approveChanges(ctx, tx, c, d)
+		err = a.approveChanges(ctx, tx, changes, d)
 	}
-	if err != nil {
-		return Diff{}, err
+	if err == nil {
+		err = changes.keep(ctx, tx, current)
 	}
-	if err := c.keep(ctx, tx, current); err != nil {
-		return Diff{}, fmt.Errorf("keep the replaced policies: %w", err)
+	if err == nil {
+		err = d.write(ctx, tx)
 	}
-	return d, d.write(ctx, tx)
+	return d, err
 }
 
 // keep stores the active policies beside the changes that replace them.
@@ -136,37 +131,35 @@ func (c candidateChanges) keep(ctx context.Context, tx pgx.Tx, current []Policy)
 		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidate_policies c SET was = n.was
 			FROM jsonb_to_recordset($1) AS n(id bigint, was jsonb) WHERE c.id = n.id`, list)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("keep the replaced policies: %w", err)
+	}
+	return nil
 }
 
 // RollBackCandidate restores the policies that the promotion of a candidate has replaced, in one transaction and one
 // version. If one of them has changed since the promotion, it returns a MovedError.
 func (s *DB) RollBackCandidate(ctx context.Context, c Change, name string) (Diff, int64, error) {
-	return write(ctx, s, "roll back "+candidateNamed(name), c, func(tx pgx.Tx) (Diff, error) {
+	return write(ctx, s, "roll back "+candidateNamed(name), c, func(tx pgx.Tx) (d Diff, err error) {
 		of, err := candidateByName(ctx, tx, name)
 		if err == nil {
 			err = of.in(CandidatePromoted)
 		}
 		if err != nil {
-			return Diff{}, err
+			return d, err
 		}
-		changes, err := changesOf(ctx, tx, of.Name)
-		if err != nil {
-			return Diff{}, err
+		changes, current, err := changesAndActive(ctx, tx, of.Name)
+		if err == nil {
+			d, err = Compare(changes.puts(), current)
 		}
-		current, err := changes.active(ctx, tx)
-		if err != nil {
-			return Diff{}, err
-		}
-		d, err := Compare(changes.puts(), current)
 		if err == nil {
 			err = moved(ctx, tx, name, d, "policies that it has changed are not as it left them: %s: "+
 				"restore them as it promoted them, or change the policies themselves")
 		}
-		if err != nil {
-			return Diff{}, err
+		if err == nil {
+			d, err = Compare(current, changes.was())
 		}
-		if d, err = Compare(current, changes.was()); err == nil {
+		if err == nil {
 			err = d.write(ctx, tx)
 		}
 		if err == nil {
@@ -195,10 +188,9 @@ func (s *DB) RebaseCandidate(ctx context.Context, c Change, name string, seen in
 			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed again since version %d: %%s: "+
 				"look at its diff again", seen))
 		}
-		if err != nil {
-			return of, err
+		if err == nil {
+			_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidates SET base_version = base_version + 1 WHERE name = $1`, name)
 		}
-		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidates SET base_version = base_version + 1 WHERE name = $1`, name)
 		if err != nil {
 			return of, err
 		}

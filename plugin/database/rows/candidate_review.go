@@ -22,11 +22,7 @@ type Approval struct {
 
 // approve reviews all changes of a candidate, as they are when they are enforced, and returns why they are declined.
 func (a Approval) approve(ctx context.Context, tx pgx.Tx, candidate string) error {
-	changes, err := changesOf(ctx, tx, candidate)
-	if err != nil {
-		return err
-	}
-	current, err := changes.active(ctx, tx)
+	changes, current, err := changesAndActive(ctx, tx, candidate)
 	if err != nil {
 		return err
 	}

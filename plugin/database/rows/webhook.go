@@ -2,7 +2,6 @@ package rows
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -92,25 +91,24 @@ func (s *DB) CreateWebhook(ctx context.Context, c Change, n NewWebhook) (webhook
 	if n.Types == nil {
 		n.Types = []string{}
 	}
-	w, _, err := write(ctx, s, "create a webhook", c, func(tx pgx.Tx) (Webhook, error) {
+	w, _, err := write(ctx, s, "create a webhook", c, func(tx pgx.Tx) (w Webhook, err error) {
 		var count int
-		err := tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.webhooks WHERE org = $1`, n.Org).Scan(&count)
-		if err != nil {
-			return Webhook{}, err
-		}
-		if count >= MaxWebhooks {
-			return Webhook{}, &ConflictError{
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.webhooks WHERE org = $1`, n.Org).Scan(&count)
+		if err == nil && count >= MaxWebhooks {
+			err = &ConflictError{
 				What: "webhooks", Problem: fmt.Sprintf("there are %d already, which is the most: delete one", count),
 			}
 		}
 		var id int64
-		err = tx.QueryRow(ctx, `INSERT INTO rate_limiter.webhooks (org, url, types, created_by) VALUES ($1, $2, $3, $4)
-			RETURNING id`, n.Org, webhook.NormalURL(n.URL), n.Types, c.Actor).Scan(&id)
-		if err != nil {
-			return Webhook{}, err
+		if err == nil {
+			err = tx.QueryRow(ctx, `INSERT INTO rate_limiter.webhooks (org, url, types, created_by) VALUES ($1, $2, $3, $4)
+				RETURNING id`, n.Org, webhook.NormalURL(n.URL), n.Types, c.Actor).Scan(&id)
 		}
-		if err := addSecret(ctx, tx, id, secret); err != nil {
-			return Webhook{}, err
+		if err == nil {
+			err = addSecret(ctx, tx, id, secret)
+		}
+		if err != nil {
+			return w, err
 		}
 		return oneWebhook(ctx, tx, id)
 	})
@@ -176,25 +174,25 @@ func (s *DB) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (w
 	if now {
 		signs = 0
 	}
-	w, _, err := write(ctx, s, "rotate the secret of a webhook", c, func(tx pgx.Tx) (Webhook, error) {
-		if _, err := oneWebhook(ctx, tx, id); err != nil {
-			return Webhook{}, err
+	w, _, err := write(ctx, s, "rotate the secret of a webhook", c, func(tx pgx.Tx) (w Webhook, err error) {
+		if w, err = oneWebhook(ctx, tx, id); err != nil {
+			return w, err
 		}
 		var count int
-		err := tx.QueryRow(ctx, `WITH ended AS (
+		err = tx.QueryRow(ctx, `WITH ended AS (
 				UPDATE rate_limiter.webhook_secrets
 				SET signs_until = least(signs_until, clock_timestamp() + $2::interval) WHERE webhook = $1
 				RETURNING signs_until
 			) SELECT count(*) FROM ended WHERE signs_until > clock_timestamp()`, id, signs).Scan(&count)
-		if err != nil {
-			return Webhook{}, err
-		}
-		if count >= maxSecrets {
-			return Webhook{}, &ConflictError{What: fmt.Sprint("webhook ", id), Problem: fmt.Sprintf(
+		if err == nil && count >= maxSecrets {
+			err = &ConflictError{What: fmt.Sprint("webhook ", id), Problem: fmt.Sprintf(
 				"it has %d secrets of rotations in the last day: wait, or end these at once", count)}
 		}
-		if err := addSecret(ctx, tx, id, secret); err != nil {
-			return Webhook{}, err
+		if err == nil {
+			err = addSecret(ctx, tx, id, secret)
+		}
+		if err != nil {
+			return w, err
 		}
 		return oneWebhook(ctx, tx, id)
 	})
@@ -204,48 +202,49 @@ func (s *DB) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (w
 // TestWebhook adds a delivery with a test event, which the leader of `ratelimit serve` sends soon, also if it waits
 // after a failure. A disabled webhook, and more than MaxWebhookTests within an hour, are a ConflictError.
 func (s *DB) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
-	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (Delivery, error) {
+	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (d Delivery, err error) {
 		w, err := oneWebhook(ctx, tx, id)
+		if err == nil {
+			err = w.mayTest(ctx, tx)
+		}
 		if err != nil {
-			return Delivery{}, err
-		}
-		if !w.Enabled {
-			return Delivery{}, &ConflictError{What: fmt.Sprint("webhook ", id), Problem: "it is disabled: enable it first"}
-		}
-		var tests int
-		err = tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.webhook_deliveries
-			WHERE webhook = $1 AND created_at > clock_timestamp() - interval '1 hour' AND starts_with(id, $2)`,
-			id, webhook.TestPrefix).Scan(&tests)
-		if err != nil {
-			return Delivery{}, err
-		}
-		if tests >= MaxWebhookTests {
-			return Delivery{}, &ConflictError{What: fmt.Sprint("webhook ", id), Problem: fmt.Sprintf(
-				"it was tested %d times within an hour, which is the most: wait", tests)}
+			return d, err
 		}
 		message := webhook.NewTestID()
-		data, err := json.Marshal(map[string]any{"version": 1, "webhook": id})
-		if err != nil {
-			return Delivery{}, err
-		}
-		_, err = tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET hold_until = NULL WHERE id = $1`, id)
-		if err != nil {
-			return Delivery{}, err
-		}
 		body, err := events.AppendBatch(nil, []events.Event{{
-			ID: message, Source: events.Control, Type: events.WebhookTest, Time: time.Now(), Tenant: w.Org, Data: data,
+			ID: message, Source: events.Control, Type: events.WebhookTest, Time: time.Now(), Tenant: w.Org,
+			Data: fmt.Appendf(nil, `{"version":1,"webhook":%d}`, id),
 		}})
-		if err != nil {
-			return Delivery{}, err
+		if err == nil {
+			_, err = tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET hold_until = NULL WHERE id = $1`, id)
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, created_at, due_at)
-			VALUES ($1, $2, 1, $3, clock_timestamp(), clock_timestamp())`, message, id, string(body))
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, created_at, due_at)
+				VALUES ($1, $2, 1, $3, clock_timestamp(), clock_timestamp())`, message, id, string(body))
+		}
 		if err != nil {
-			return Delivery{}, err
+			return d, err
 		}
 		return oneDelivery(ctx, tx, message)
 	})
 	return d, err
+}
+
+// mayTest returns a ConflictError if the webhook cannot be tested now.
+func (w *Webhook) mayTest(ctx context.Context, tx pgx.Tx) error {
+	what := fmt.Sprint("webhook ", w.ID)
+	if !w.Enabled {
+		return &ConflictError{What: what, Problem: "it is disabled: enable it first"}
+	}
+	var tests int
+	err := tx.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.webhook_deliveries
+		WHERE webhook = $1 AND created_at > clock_timestamp() - interval '1 hour' AND starts_with(id, $2)`,
+		w.ID, webhook.TestPrefix).Scan(&tests)
+	if err == nil && tests >= MaxWebhookTests {
+		err = &ConflictError{What: what, Problem: fmt.Sprintf(
+			"it was tested %d times within an hour, which is the most: wait", tests)}
+	}
+	return err
 }
 
 // Delivery is a message with events to a webhook, with what became of it. It is kept for a week.
