@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -36,9 +37,7 @@ func decode(t testing.TB, text []byte) (e Event) {
 	var c cloudEvent
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&c); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	require.NoError(t, decoder.Decode(&c), "%s", text)
 	at, err := time.Parse(time.RFC3339Nano, c.Time)
 	if err != nil || c.SpecVersion != "1.0" || c.DataContentType != "application/json" || c.Subject != c.PartitionKey {
 		t.Fatalf("%s is no event of ours (%v)", text, err)
@@ -53,9 +52,8 @@ func TestAnEventIsOneLineOfStructuredJSON(t *testing.T) {
 		`"partitionkey":"acme","datacontenttype":"application/json","data":{"count":3}}`
 	e := valid()
 	e.Data = json.RawMessage("{\n \"count\": 3\n}\n")
-	if text := encode(t, e); string(text) != want {
-		t.Errorf("got  %s\nwant %s", text, want)
-	}
+	text := encode(t, e)
+	assert.Equal(t, want, string(text), "got  %s", text)
 }
 
 func TestAnEventOfNoTenantHasNoSubjectAndNoKey(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -53,15 +54,11 @@ func TestANodeFollowsTheOpenCandidate(t *testing.T) {
 		t.Helper()
 		var got state
 		got.name, got.tried, got.active, got.assigned = underCandidate(t, n.await(version))
-		if got != want {
-			t.Errorf("%s: %+v, want %+v", when, got, want)
-		}
+		assert.Equal(t, want, got, "%s", when)
 		loaded := start(t, w.options())
 		defer loaded.stop()
 		got.name, got.tried, got.active, got.assigned = underCandidate(t, loaded.await(version))
-		if got != want {
-			t.Errorf("%s, after a load of all rows: %+v, want %+v", when, got, want)
-		}
+		assert.Equal(t, want, got, "%s, after a load of all rows", when)
 	}
 	opened := w.write(`INSERT INTO rate_limiter.candidates (name) VALUES ('spring');
 		INSERT INTO rate_limiter.candidate_policies (candidate, namespace, name, tier, body) VALUES ('spring', 'default',
@@ -78,13 +75,9 @@ func TestANodeFollowsTheOpenCandidate(t *testing.T) {
 	check("all tenants are assigned", w.write(`DELETE FROM rate_limiter.candidate_tenants;
 		UPDATE rate_limiter.candidates SET percent = 100`), state{"spring", 0, 90, true})
 	want := value[int64](w, `SELECT (extract(epoch FROM created_at) * 1000000)::bigint FROM rate_limiter.candidates`)
-	if got := int64(n.Snapshot().CandidateSet().Created); got != want {
-		t.Errorf("the node has a candidate of %d, want %d", got, want)
-	}
+	assert.Equal(t, want, int64(n.Snapshot().CandidateSet().Created), "the node has a candidate")
 	check("it has ended", w.write(`UPDATE rate_limiter.candidates SET state = 'dropped'`), state{"", 0, 90, false})
-	if s := n.Stats(); s.Loads != 1 {
-		t.Errorf("%d loads of all rows, want one: changes of a candidate are fetched alone", s.Loads)
-	}
+	assert.EqualValues(t, 1, n.Stats().Loads, "loads of all rows")
 }
 
 func TestAChangeOfACandidateThatDoesNotCompileIsLoggedOnce(t *testing.T) {
@@ -129,12 +122,8 @@ func TestCountsOfACandidateAreAddedOnce(t *testing.T) {
 	got := value[string](w, `SELECT string_agg(concat_ws(' ', policy, requests, active_only, candidate_only, "both",
 		examples, last_at - first_at BETWEEN '1 min' AND '10 min'), '; ' ORDER BY policy) FROM rate_limiter.candidate_counts`)
 	const want = ` 11 3 2 3 [{"n": 3}, {"n": 3}, {"n": 2}, {"n": 1}] t; a 2 0 0 0 [] t`
-	if got != want {
-		t.Errorf("counted is %s\nwant      %s", got, want)
-	}
-	if rows := value[int64](w, `SELECT counted FROM rate_limiter.candidate_reports`); rows != 2 {
-		t.Errorf("%d rows are counted, want 2", rows)
-	}
+	assert.Equal(t, want, got)
+	assert.EqualValues(t, 2, value[int64](w, `SELECT counted FROM rate_limiter.candidate_reports`), "rows are counted")
 }
 
 func TestPostgresRejectsCountsThatItWillNeverStore(t *testing.T) {
@@ -148,9 +137,7 @@ func TestPostgresRejectsCountsThatItWillNeverStore(t *testing.T) {
 	}
 	long, err := json.Marshal([]string{strings.Repeat("x", 5<<20)})
 	require.NoError(t, err)
-	if err := report("spring", `[]`); err != nil {
-		t.Errorf("the last counts of a candidate that has just ended: %v", err)
-	}
+	assert.NoError(t, report("spring", `[]`), "the last counts of a candidate that has just ended")
 	for what, err := range map[string]error{
 		"an unknown candidate": report("autumn", `[]`), "no array": report("spring", `{}`),
 		"too many bytes": report("spring", string(long)), "no JSON": report("spring", `[`),

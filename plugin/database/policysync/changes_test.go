@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -57,9 +58,7 @@ func TestBurstOfChangesMakesFewSnapshots(t *testing.T) {
 		version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1`, i+1)
 	}
 	snapshot := n.await(version)
-	if got := limits(snapshot)["tenant-7"]; got != changes {
-		t.Errorf("the limit is %d, want that of the last change", got)
-	}
+	assert.Equal(t, changes, limits(snapshot)["tenant-7"], "the limit")
 	took := time.Since(began)
 	snapshots, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
 	t.Logf("%d changes in %v made %d snapshots", changes, took, snapshots)
@@ -73,16 +72,10 @@ func TestTenThousandChangesInOneTransactionAreFetchedWithoutALoad(t *testing.T) 
 	n := start(t, w.options())
 	n.await(w.policies(1, 100))
 	snapshot := n.await(w.policies(101, 10_100))
-	if snapshot.Len() != 10_100 {
-		t.Errorf("the snapshot has %d rows, want 10100", snapshot.Len())
-	}
+	assert.EqualValues(t, 10_100, snapshot.Len(), "the snapshot has rows")
 	snapshot = n.await(w.write(`DELETE FROM rate_limiter.policies WHERE "limit" % 2 = 0`))
-	if snapshot.Len() != 5050 {
-		t.Errorf("after half of them are deleted the snapshot has %d rows, want 5050", snapshot.Len())
-	}
-	if s := n.Stats(); s.Loads != 1 {
-		t.Errorf("%d loads, want only the first", s.Loads)
-	}
+	assert.EqualValues(t, 5050, snapshot.Len(), "after half of them are deleted the snapshot has rows")
+	assert.EqualValues(t, 1, n.Stats().Loads)
 }
 
 func TestALostConnectionLosesNoChange(t *testing.T) {
@@ -94,23 +87,16 @@ func TestALostConnectionLosesNoChange(t *testing.T) {
 	ctx := context.Background()
 	tx, err := w.pool.Begin(ctx)
 	require.NoError(t, err)
-	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.policies SET "limit" = 7`); err != nil {
-		t.Fatal(err)
-	}
+	_, err = tx.Exec(ctx, `UPDATE rate_limiter.policies SET "limit" = 7`)
+	require.NoError(t, err)
 	cut := value[int64](w, `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 		WHERE datname = current_database() AND application_name = 'tenant-rate-limiting'`)
-	if cut != 1 {
-		t.Fatalf("%d connections were cut off, want 1", cut)
-	}
+	require.EqualValues(t, 1, cut, "connections were cut off")
 	require.NoError(t, tx.Commit(ctx))
 	snapshot := n.await(value[int64](w, `SELECT version FROM rate_limiter.version`))
-	if got := limits(snapshot)["tenant-1"]; got != 7 {
-		t.Errorf("the limit is %d, want 7", got)
-	}
+	assert.EqualValues(t, 7, limits(snapshot)["tenant-1"], "the limit")
 	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts >= 2 })
-	if loads := n.Stats().Loads; loads != 1 {
-		t.Errorf("%d loads, want only the first", loads)
-	}
+	assert.EqualValues(t, 1, n.Stats().Loads)
 }
 
 func TestChangeWhileANodeStartsIsNotMissed(t *testing.T) {
@@ -122,9 +108,7 @@ func TestChangeWhileANodeStartsIsNotMissed(t *testing.T) {
 		for j := range 10 {
 			version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = 'tenant-1'`, i*10+j+1)
 		}
-		if got := limits(n.await(version))["tenant-1"]; got != int64(i*10+10) {
-			t.Errorf("start %d: the limit is %d, want the last one", i, got)
-		}
+		assert.EqualValues(t, int64(i*10+10), limits(n.await(version))["tenant-1"], "start %d: the limit", i)
 		n.stop()
 	}
 }
@@ -158,9 +142,7 @@ func TestDatabaseWithAnotherHistoryIsLoadedAgain(t *testing.T) {
 	w.write(`SET LOCAL session_replication_role = replica;
 		DELETE FROM rate_limiter.policies WHERE tenant > 'tenant-2'; UPDATE rate_limiter.version SET version = 1`)
 	n.until("the earlier version is in force", func(s policysync.Stats) bool { return s.Version == 1 })
-	if n.Snapshot().Len() != 2 {
-		t.Errorf("the snapshot has %d rows, want 2", n.Snapshot().Len())
-	}
+	assert.EqualValues(t, 2, n.Snapshot().Len(), "the snapshot has rows")
 	w.write(`SET LOCAL session_replication_role = replica;
 		DELETE FROM rate_limiter.policies; UPDATE rate_limiter.version SET at = clock_timestamp()`)
 	n.until("the other version 1 is in force", func(policysync.Stats) bool { return n.Snapshot().Len() == 0 })

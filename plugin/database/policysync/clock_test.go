@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -22,12 +23,8 @@ func TestADifferenceOfClocksIsLoggedWhenItBeginsAndWhenItEnds(t *testing.T) {
 		{0, 0}, {900 * time.Millisecond, 0}, {1100 * time.Millisecond, 1}, {time.Hour, 1}, {0, 2}, {-2 * time.Second, 3},
 	} {
 		s.compareClocks(versionRow{serverTime: now.Add(c.offset), localTime: now})
-		if got := strings.Count(log.String(), "\n"); got != c.lines {
-			t.Errorf("at %v there are %d lines, want %d:\n%s", c.offset, got, c.lines, log.String())
-		}
-		if got := s.Stats().ClockOffset; got != c.offset {
-			t.Errorf("the offset is %v, want %v", got, c.offset)
-		}
+		assert.Equal(t, c.lines, strings.Count(log.String(), "\n"), "at %v there are lines:\n%s", c.offset, log.String())
+		assert.Equal(t, c.offset, s.Stats().ClockOffset, "the offset")
 	}
 }
 
@@ -46,9 +43,8 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 		"a negative number of rows": {Source: source, MaxRows: -1},
 		"a name that is too long":   {Source: source, Node: strings.Repeat("n", 257)},
 	} {
-		if _, err := New(o); err == nil {
-			t.Errorf("%s: there is no error", what)
-		}
+		_, err := New(o)
+		assert.Error(t, err, "%s: there is no error", what)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -24,15 +26,12 @@ func TestFaultsOfRowsThatWereNotFetchedStay(t *testing.T) {
 	f.replaceAll([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
 	fresh := f.replaceSome([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
 	want := fmt.Sprint([]policy.Fault{wrong("3", "c"), wrong("2", "b"), wrong("4", "d")}, 3)
-	if got := fmt.Sprint(f.list, f.count); got != want {
-		t.Errorf("the faults are %s, want those of 3, 2 and 4", got)
-	}
+	assert.Equal(t, want, fmt.Sprint(f.list, f.count), "the faults")
 	if len(fresh) != 1 || fresh[0].Key != "4" {
 		t.Errorf("%v are new, want that of 4: 2 was wrong before, and has not changed", fresh)
 	}
-	if fresh = f.replaceSome([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2")); len(fresh) != 1 {
-		t.Errorf("%v are new, want that of 2, which has changed", fresh)
-	}
+	fresh = f.replaceSome([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2"))
+	assert.Len(t, fresh, 1, "are new")
 }
 
 func TestAllFaultsAreCountedAndTheFirstOnesKept(t *testing.T) {
@@ -44,9 +43,7 @@ func TestAllFaultsAreCountedAndTheFirstOnesKept(t *testing.T) {
 	if fresh := f.replaceAll(many); len(f.list) != maxFaults || f.count != 5000 || len(fresh) != maxFaults {
 		t.Errorf("%d of %d are kept, %d are new", len(f.list), f.count, len(fresh))
 	}
-	if again := f.retryKeys(); len(again) != maxReported {
-		t.Errorf("%d rows are fetched again with every change, want %d", len(again), maxReported)
-	}
+	assert.EqualValues(t, maxReported, len(f.retryKeys()), "rows are fetched again with every change")
 	f.replaceSome(nil, rowsOf("0", "1"), rowsOf("0"))
 	if len(f.list) != maxFaults-2 || f.count != 4998 {
 		t.Errorf("after two are right %d of %d are kept, want %d of 4998", len(f.list), f.count, maxFaults-2)

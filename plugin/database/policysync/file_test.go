@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"reflect"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -121,9 +121,7 @@ func TestTheFormatChangesWithTheFormOfTheFile(t *testing.T) {
 		require.NoError(t, writeFile(path, want, time.UnixMicro(1)))
 	}
 	saved, err := ReadFile(path, 0)
-	if err != nil {
-		t.Fatalf("%v: count the format up, git rm this file, and write another with -update", err)
-	}
+	require.NoError(t, err, "count the format up, git rm this file, and write another with -update")
 	if again := built(t, saved.Rows); saved.Rows.Version != 42 || !same(again.Tenants(), want.Tenants()) ||
 		!same(again.Policies(), want.Policies()) || !same(again.Overrides(), want.Overrides()) ||
 		*again.Costs()[0].Cost.Cost != cost {
@@ -146,20 +144,17 @@ func TestAFileOfAnotherFormatIsAnError(t *testing.T) {
 func TestSoakEveryCutAndEveryFlippedBitIsAnError(t *testing.T) {
 	whole := encoded(t, built(t, crowd(1)))
 	for length := range whole {
-		if _, err := read(whole[:length], 100); !errors.Is(err, errDamage) {
-			t.Fatalf("cut to %d of %d bytes: %v, want %v", length, len(whole), err, errDamage)
-		}
+		_, err := read(whole[:length], 100)
+		require.ErrorIs(t, err, errDamage, "cut to %d of %d bytes", length, len(whole))
 	}
 	for bit := 0; bit < len(whole)*8; bit += soak.Count(9, 1) {
 		flipped := slices.Clone(whole)
 		flipped[bit/8] ^= 1 << (bit % 8)
-		if _, err := read(flipped, 100); err == nil {
-			t.Fatalf("bit %d is flipped, and there is no error", bit)
-		}
+		_, err := read(flipped, 100)
+		require.Error(t, err, "bit %d is flipped, and there is no error", bit)
 	}
-	if _, err := read(append(whole, 0), 100); err == nil {
-		t.Error("a byte follows the end, and there is no error")
-	}
+	_, err := read(append(whole, 0), 100)
+	assert.Error(t, err, "a byte follows the end, and there is no error")
 }
 
 func TestAFileKeepsTheOpenCandidateInFull(t *testing.T) {

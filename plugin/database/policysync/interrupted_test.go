@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -20,9 +21,8 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	// A lock on the reports holds the next one up, so that the end comes during it.
 	lock, err := w.pool.Begin(context.Background())
 	require.NoError(t, err)
-	if _, err := lock.Exec(context.Background(), `LOCK rate_limiter.nodes IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	_, err = lock.Exec(context.Background(), `LOCK rate_limiter.nodes IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err)
 	const waiting = `SELECT count(*) FROM pg_stat_activity
 		WHERE wait_event_type = 'Lock' AND datname = current_database() AND query NOT LIKE 'DELETE%'`
 	await.That(w, "a report waits for the lock", func() bool { return value[int](w, waiting) > 0 })
@@ -31,7 +31,5 @@ func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
 	await.That(w, "the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
 	require.NoError(t, lock.Rollback(context.Background()))
 	<-ended
-	if w.reports("busy") {
-		t.Error("its report is left")
-	}
+	assert.False(t, w.reports("busy"), "its report is left")
 }

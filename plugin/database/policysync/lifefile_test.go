@@ -64,9 +64,7 @@ func TestTheNextProcessRemovesTheReportOfAKilledOneButNotOfAFrozenOne(t *testing
 	require.NoError(t, frozen.Signal(syscall.SIGSTOP))
 	_, kill := w.child("killed", dir)
 	kill()
-	if !w.reports("killed") {
-		t.Fatal("the report of a killed process was removed")
-	}
+	require.True(t, w.reports("killed"), "the report of a killed process was removed")
 	options := w.options()
 	options.Node, options.Dir, options.BeatEvery = "next", dir, 10*time.Millisecond
 	next := start(t, options)
@@ -94,9 +92,7 @@ func TestTheNextProcessRemovesTheReportOfOneThatEndedWithoutPostgres(t *testing.
 	w.write(`ALTER TABLE rate_limiter.nodes RENAME TO away`)
 	first.stop()
 	w.write(`ALTER TABLE rate_limiter.away RENAME TO nodes`)
-	if !w.reports("first") {
-		t.Fatal("a report was removed without the table")
-	}
+	require.True(t, w.reports("first"), "a report was removed without the table")
 	options.Node = "second"
 	start(t, options)
 	await.That(w, "the report of the first is removed", func() bool { return !w.reports("first") && w.reports("second") })

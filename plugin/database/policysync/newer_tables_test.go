@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -70,7 +71,6 @@ func TestANodeOnTablesFromBeforeTheFirstReleaseFollowsNothingAndSaysWhatToDo(t *
 	n := start(t, w.options())
 	const advice = "run DROP SCHEMA rate_limiter CASCADE"
 	n.until("the error is logged", func(policysync.Stats) bool { return n.log.count(advice) > 0 })
-	if s := n.Snapshot(); s != nil {
-		t.Errorf("version %d of the rows is in force, want none", s.Version())
-	}
+	s := n.Snapshot()
+	assert.Nil(t, s, "version %d of the rows is in force, want none", s.Version())
 }

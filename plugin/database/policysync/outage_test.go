@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -57,9 +58,7 @@ func TestPoliciesStayInForceWhilePostgresIsStopped(t *testing.T) {
 	server.Start(t)
 	w.pool.Reset()
 	snapshot := cold.await(w.policies(6, 6))
-	if snapshot.Len() != 6 {
-		t.Errorf("after the start of Postgres the snapshot has %d rows, want 6", snapshot.Len())
-	}
+	assert.EqualValues(t, 6, snapshot.Len(), "after the start of Postgres the snapshot has rows")
 }
 
 func TestLoadReadsTheSavedSnapshotBeforeRun(t *testing.T) {
@@ -71,9 +70,7 @@ func TestLoadReadsTheSavedSnapshotBeforeRun(t *testing.T) {
 	n.stop() // saves the snapshot
 	info, err := os.Stat(fileIn(options.Dir))
 	require.NoError(t, err)
-	if mode := info.Mode().Perm(); mode != 0o600 {
-		t.Errorf("the file has mode %o, want 600", mode)
-	}
+	assert.EqualValues(t, 0o600, info.Mode().Perm(), "the file has mode")
 	if left, _ := filepath.Glob(fileIn(options.Dir) + ".*"); len(left) > 0 {
 		t.Errorf("other files remain: %v", left)
 	}
@@ -137,9 +134,8 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 	n = start(t, options)
 	n.await(1)
 	n.stop()
-	if _, err := policysync.ReadFile(fileIn(options.Dir), 0); err != nil {
-		t.Errorf("a damaged file stays when Postgres is there: %v", err)
-	}
+	_, err = policysync.ReadFile(fileIn(options.Dir), 0)
+	assert.NoError(t, err, "a damaged file stays when Postgres")
 }
 
 // closedPort returns an address without a listener.
@@ -159,9 +155,7 @@ func TestANodeWorksWithoutAFolderToSaveIn(t *testing.T) {
 	n := start(t, options)
 	n.await(w.policies(1, 3))
 	n.until("saving is tried", func(s policysync.Stats) bool { return s.Unsaved > 0 })
-	if n.log.count("saving the policies failed") == 0 {
-		t.Errorf("the log lacks the failure:\n%s", n.log)
-	}
+	assert.NotZero(t, n.log.count("saving the policies failed"), "the log lacks the failure:\n%s", n.log)
 }
 
 func TestAnIncompleteFileOfAKilledProcessIsRemoved(t *testing.T) {
@@ -197,9 +191,7 @@ func TestRunEndsWhilePostgresDoesNotAnswer(t *testing.T) {
 	cancel()
 	select {
 	case err := <-ended:
-		if err != nil {
-			t.Errorf("Run ends with %v, want nil", err)
-		}
+		assert.NoError(t, err, "Run ends")
 	case <-time.After(patience):
 		t.Error("Run does not end while Postgres does not answer")
 	}
@@ -215,9 +207,7 @@ func TestAFrozenServerProcessIsReplacedByAnotherSession(t *testing.T) {
 		AND application_name = 'tenant-rate-limiting'`)
 	require.NoError(t, syscall.Kill(frozen, syscall.SIGSTOP))
 	t.Cleanup(func() {
-		if err := syscall.Kill(frozen, syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, syscall.Kill(frozen, syscall.SIGCONT))
 	})
 	snapshot := n.await(w.policies(4, 4))
 	n.until("there is another session", func(s policysync.Stats) bool { return s.Contacts >= 2 })

@@ -3,6 +3,8 @@ package policysync_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
@@ -17,7 +19,5 @@ func TestTheGrantsOfTheReadmeSufficeForANode(t *testing.T) {
 		return value[int](w, `SELECT count(*) FROM rate_limiter.nodes WHERE version = 2`) == 1
 	})
 	n.stop()
-	if left := value[int](w, `SELECT count(*) FROM rate_limiter.nodes`); left != 0 {
-		t.Errorf("%d nodes remain after it has ended", left)
-	}
+	assert.Zero(t, value[int](w, `SELECT count(*) FROM rate_limiter.nodes`), "nodes remain after it has ended")
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -105,9 +106,7 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 				t.Errorf("%+v, want %+v", read.Policy, p)
 			}
 		}
-		if rows := n.Snapshot().Len(); rows == 0 {
-			t.Error("there are no rows")
-		}
+		assert.NotZero(t, n.Snapshot().Len(), "there are no rows")
 	}
 }
 
@@ -142,9 +141,7 @@ func TestLoadingTheSameVersionAgainLogsAndSavesNothing(t *testing.T) {
 		n.until(fmt.Sprintf("load %d", loads+1), func(s policysync.Stats) bool { return s.Loads > loads && s.Saves > 0 })
 		w.write(`SET LOCAL session_replication_role = replica; UPDATE rate_limiter.version SET at = clock_timestamp()`) // all is loaded, and is the same
 	}
-	if saves := n.Stats().Saves; saves != 1 {
-		t.Errorf("one version was saved %d times, want once", saves)
-	}
+	assert.EqualValues(t, 1, n.Stats().Saves, "one version was saved times")
 	if n.log.count("does not compile") != 1 || n.Stats().FaultCount != 1 || n.Snapshot().Len() != 2 {
 		t.Errorf("%d faults, %d rows:\n%s", n.Stats().FaultCount, n.Snapshot().Len(), n.log)
 	}
@@ -158,9 +155,8 @@ func TestAnInvalidRowIsCompiledAgainWithTheNextChange(t *testing.T) {
 		VALUES ('p', 'acme', 'tenant', '%s', 5, 60)`
 	w.write(fmt.Sprintf(policyOn, "GET /a/{x}/c"))
 	n.await(w.write(fmt.Sprintf(policyOn, "GET /a/b/{y}")))
-	if s := n.Stats(); s.FaultCount != 1 {
-		t.Fatalf("faults are %+v, want one of two ambiguous patterns", s.Faults)
-	}
+	s := n.Stats()
+	require.EqualValues(t, 1, s.FaultCount, "faults are %+v, want one of two ambiguous patterns", s.Faults)
 	snapshot := n.await(w.write(`DELETE FROM rate_limiter.policies WHERE endpoint = 'GET /a/{x}/c'`))
 	if s := n.Stats(); s.FaultCount != 0 || snapshot.Len() != 1 {
 		t.Errorf("%d faults and %d rows, want the other row", s.FaultCount, snapshot.Len())
@@ -197,9 +193,7 @@ func TestWithTooManyRowsTheLastGoodSnapshotStays(t *testing.T) {
 	cold.until("the version is too large at the start, too", func(s policysync.Stats) bool {
 		return s.Fault != "" && s.Connected
 	})
-	if cold.Snapshot() != nil {
-		t.Errorf("there is a snapshot of %d rows, want none", cold.Snapshot().Len())
-	}
+	assert.Nil(t, cold.Snapshot(), "there is a snapshot of %d rows, want none", cold.Snapshot().Len())
 	version := w.write(`DELETE FROM rate_limiter.policies WHERE tenant IN ('tenant-1', 'tenant-2')`)
 	for _, n := range []*node{n, cold} {
 		if snapshot := n.await(version); snapshot.Len() != 9 || n.Stats().Fault != "" {
@@ -232,9 +226,7 @@ func TestANodeNeedsOnlyTheRightsToReadAndReport(t *testing.T) {
 		t.Errorf("%d loads, %d catch-ups:\n%s", s.Loads, s.CatchUps, n.log)
 	}
 	n.stop()
-	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
-		t.Errorf("after its end there are %d reports, want none", nodes)
-	}
+	assert.Zero(t, value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`), "after its end there are reports")
 }
 
 func TestANodeReportsItsVersionUntilItEnds(t *testing.T) {
@@ -256,9 +248,7 @@ func TestANodeReportsItsVersionUntilItEnds(t *testing.T) {
 		t.Errorf("the version is reported in force %v s after its write", enforced)
 	}
 	n.stop()
-	if nodes := value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`); nodes != 0 {
-		t.Errorf("after its end there are %d reports, want none", nodes)
-	}
+	assert.Zero(t, value[int64](w, `SELECT count(*) FROM rate_limiter.nodes`), "after its end there are reports")
 }
 
 func TestAnIdleProcessRemovesItsReportAndReportsAgainWhenItServes(t *testing.T) {
@@ -347,17 +337,13 @@ func TestANodeReportsRowsThatCannotApplyBesideThoseThatDoNotCompile(t *testing.T
 
 func TestADatabaseWithoutTablesIsUnusableUntilItIsMigrated(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`)
+	require.NoError(t, err)
 	n := start(t, w.options())
 	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
 	n.wantAdvice("older than this program: run ratelimit migrate up")
-	if n.Snapshot() != nil {
-		t.Error("there is a snapshot")
-	}
-	if _, err := w.pool.Exec(t.Context(), `ALTER SCHEMA later RENAME TO rate_limiter`); err != nil {
-		t.Fatal(err)
-	}
+	assert.Nil(t, n.Snapshot(), "there is a snapshot")
+	_, err = w.pool.Exec(t.Context(), `ALTER SCHEMA later RENAME TO rate_limiter`)
+	require.NoError(t, err)
 	n.await(0)
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
@@ -26,9 +28,7 @@ func TestAStandbyIsFollowedAlsoOnceItIsPromoted(t *testing.T) {
 	if n.log.count("is a standby") != 1 || n.log.count("refused") != 0 || n.log.count("no contact") != 0 {
 		t.Errorf("it logs\n%s\nwant one line about the standby", n.log)
 	}
-	if w.reports("node-1") {
-		t.Error("the node has reported")
-	}
+	assert.False(t, w.reports("node-1"), "the node has reported")
 
 	w.pool.Close() // so the old primary has no client
 	primary.Stop(t)

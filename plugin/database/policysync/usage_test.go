@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -51,18 +52,13 @@ func TestANodeReportsItsUsageWithTheGrantsOfTheReadme(t *testing.T) {
 	const began = `SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM rate_limiter.usage_batches
 		WHERE node = 'node-1/a' AND epoch = '0123456789abcdef'
 			AND began BETWEEN clock_timestamp() - interval '90 s' - $1::interval AND clock_timestamp() - interval '90 s'`
-	if got := value[string](w, began, patience); got != "1 2" {
-		t.Errorf("the batches are %q, want 1 and 2, begun 90 s before their reports", got)
-	}
+	assert.Equal(t, "1 2", value[string](w, began, patience), "the batches")
 	got := value[[]byte](w, `SELECT payload FROM rate_limiter.usage_batches WHERE seq = 2`)
-	if !slices.Equal(got, payload(t, 2)) {
-		t.Errorf("the payload is %x", got)
-	}
+	assert.True(t, slices.Equal(got, payload(t, 2)), "the payload is %x", got)
 	const set = `UPDATE rate_limiter.usage_batches SET began = began - interval '1 h',
 		received_at = received_at - interval '1 h' WHERE seq = 2`
-	if _, err := w.pool.Exec(t.Context(), set); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.pool.Exec(t.Context(), set)
+	require.NoError(t, err)
 	if waits, err := sink.Backlog(t.Context()); err != nil || waits < time.Hour || waits > time.Hour+patience {
 		t.Errorf("the oldest batch has been waiting for %v (%v), want an hour", waits, err)
 	}
@@ -78,9 +74,7 @@ func TestUsageIsReportedAgainWhenPostgresIsBack(t *testing.T) {
 	if err := report(t, sink, 2); err == nil || usage.IsRejection(err) {
 		t.Errorf("over a connection that was closed the error is %v, want one after which the batch is sent again", err)
 	}
-	if err := report(t, sink, 2); err != nil {
-		t.Errorf("the next call fails: %v", err)
-	}
+	assert.NoError(t, report(t, sink, 2), "the next call fails")
 }
 
 // adviceOf returns the advice of an error.
@@ -94,9 +88,8 @@ func adviceOf(err error) string {
 
 func TestADatabaseWithoutUsageIsToBeMigrated(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.pool.Exec(t.Context(), `DROP FUNCTION rate_limiter.report_usage`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.pool.Exec(t.Context(), `DROP FUNCTION rate_limiter.report_usage`)
+	require.NoError(t, err)
 	sink := usageSink(t, policysync.Source{DSN: w.dsn})
 	if err := report(t, sink, 1); usage.IsRejection(err) || !strings.Contains(adviceOf(err), "ratelimit migrate up") {
 		t.Errorf("the error is %v with the advice %q, want one to migrate", err, adviceOf(err))
@@ -114,13 +107,9 @@ func TestABatchThatBreaksARuleIsRejected(t *testing.T) {
 	w := newWorld(t)
 	sink := usageSink(t, policysync.Source{DSN: w.dsn})
 	err := sink.Report(t.Context(), "node-1", "no epoch", 1, 0, payload(t, 1))
-	if !usage.IsRejection(err) {
-		t.Errorf("the error is %v, want a rejection", err)
-	}
+	assert.True(t, usage.IsRejection(err), "the error is %v, want a rejection", err)
 	err = sink.Report(t.Context(), "node-1", "0123456789abcdef", 1, 0, make([]byte, usage.MaxPayload+1))
-	if !usage.IsRejection(err) {
-		t.Errorf("the error is %v, want a rejection", err)
-	}
+	assert.True(t, usage.IsRejection(err), "the error is %v, want a rejection", err)
 }
 
 func TestAnUnreachablePostgresIsNoRejection(t *testing.T) {

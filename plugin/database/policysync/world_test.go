@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -117,9 +118,7 @@ func start(t *testing.T, options policysync.Options) *node {
 	go func() { ended <- s.Run(ctx) }()
 	n.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run ends with %v", err)
-		}
+		assert.NoError(t, <-ended, "Run ends")
 	})
 	t.Cleanup(n.stop)
 	return n

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -39,9 +40,8 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, daily())
 	if err := s.Do(t.Context(), ann, flush, nil, func(context.Context) error {
-		if _, entries := versions(t, s); entries != 2 {
-			t.Errorf("there are %d entries when it is done, want its own beside the policy's", entries)
-		}
+		_, entries := versions(t, s)
+		assert.EqualValues(t, 2, entries, "there are entries when it is done")
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -68,9 +68,7 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 	wantInvalid(t, "an action without an operation", err, "operation")
 	pool.Close()
 	for _, c := range []rows.Change{ann, once("k", "a request")} {
-		if err := s.Do(t.Context(), c, flush, nil, never); err == nil {
-			t.Error("there is no error without a database")
-		}
+		assert.Error(t, s.Do(t.Context(), c, flush, nil, never), "there is no error without a database")
 	}
 }
 
@@ -93,9 +91,8 @@ func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
 		done); !errors.As(err, new(*rows.KeyReusedError)) {
 		t.Errorf("another action under the key: %v", err)
 	}
-	if _, entries := versions(t, s); entries != 2 {
-		t.Errorf("%d audit entries, want those of the two that were not replays", entries)
-	}
+	_, entries := versions(t, s)
+	assert.EqualValues(t, 2, entries, "audit entries")
 }
 
 func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
@@ -133,9 +130,7 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 	}
 	require.NoError(t, all.Wait())
 	for i, text := range answers {
-		if text != answers[0] {
-			t.Errorf("the answer to sender %d is %q, to sender 0 %q", i, text, answers[0])
-		}
+		assert.EqualValues(t, answers[0], text, "the answer to sender %d, to sender 0", i)
 	}
 	if _, entries := versions(t, stores[0]); times != 1 || entries != 1 {
 		t.Errorf("it was done %d times and recorded %d times, want once", times, entries)
@@ -164,9 +159,8 @@ func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, entries := versions(t, s); entries != 1 {
-		t.Errorf("%d audit entries, want the first one's", entries)
-	}
+	_, entries := versions(t, s)
+	assert.EqualValues(t, 1, entries, "audit entries")
 }
 
 func TestActionsUnderTwoKeysDoNotWaitForEachOther(t *testing.T) {
@@ -194,12 +188,9 @@ func TestTheKeyOfAProcessThatDiesDuringAnActionIsFree(t *testing.T) {
 		}
 		return errors.New("it has died")
 	})
-	if err == nil {
-		t.Error("the action of the process that died was done")
-	}
-	if _, entries := versions(t, rows.New(pool)); entries != 2 {
-		t.Errorf("%d audit entries, want one for each try", entries)
-	}
+	assert.Error(t, err, "the action of the process that died was done")
+	_, entries := versions(t, rows.New(pool))
+	assert.EqualValues(t, 2, entries, "audit entries")
 }
 
 func TestRunningActionsLeaveConnectionsToWritersAndReaders(t *testing.T) {
@@ -219,16 +210,12 @@ func TestRunningActionsLeaveConnectionsToWritersAndReaders(t *testing.T) {
 		})
 	}
 	<-inside
-	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
-		t.Errorf("%v, want a write while actions run", err)
-	}
-	if _, err := s.Policies(ctx, rows.PolicyFilter{}); err != nil {
-		t.Errorf("%v, want a read while actions run", err)
-	}
+	_, _, err := s.PutPolicy(ctx, ann, daily())
+	assert.NoError(t, err, "want a write while actions run")
+	_, err = s.Policies(ctx, rows.PolicyFilter{})
+	assert.NoError(t, err, "want a read while actions run")
 	close(leave)
-	if err := all.Wait(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, all.Wait())
 }
 
 func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
@@ -238,7 +225,5 @@ func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
 		_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.answers RENAME TO renamed`)
 		return err
 	})
-	if unkept := new(rows.UnkeptKeyError); !errors.As(err, &unkept) {
-		t.Errorf("%v, want an UnkeptKeyError", err)
-	}
+	assert.ErrorAs(t, err, new(*rows.UnkeptKeyError))
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -46,12 +47,9 @@ func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
 		if err != nil || version != 3 {
 			t.Fatalf("round %d: version %d (%v), want 3", round, version, err)
 		}
-		if got := fmt.Sprint(len(d.Create), len(d.Update), len(d.Delete), d.Unchanged); got != want {
-			t.Errorf("round %d creates, updates, deletes, leaves %s, want %s", round, got, want)
-		}
-		if got := names(t, s); got != "changed=7 created=1000" {
-			t.Errorf("after round %d there is %s", round, got)
-		}
+		assert.Equal(t, want, fmt.Sprint(len(d.Create), len(d.Update), len(d.Delete), d.Unchanged),
+			"round %d creates, updates, deletes,", round)
+		assert.Equal(t, "changed=7 created=1000", names(t, s), "after round %d", round)
 	}
 }
 
@@ -62,9 +60,7 @@ func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
 	if err != nil || len(d.Create) != 1 || len(d.Delete) != 1 {
 		t.Errorf("the difference is %+v (%v), want a create and a delete", d, err)
 	}
-	if got := names(t, s); got != "deleted=1000" {
-		t.Errorf("after it there is %s", got)
-	}
+	assert.Equal(t, "deleted=1000", names(t, s), "after it")
 }
 
 func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
@@ -73,18 +69,12 @@ func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
 	other.Namespace = "eu"
 	put(t, s, other)
 	put(t, s, named("kept")[0])
-	if _, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: named("added"), Partial: true}); err != nil {
-		t.Fatal(err)
-	}
-	if got := names(t, s); got != "other=1000 kept=1000 added=1000" {
-		t.Errorf("a partial set leaves %s", got)
-	}
-	if _, _, err := s.Apply(t.Context(), ann, rows.Set{}); err != nil {
-		t.Fatal(err)
-	}
-	if got := names(t, s); got != "other=1000" {
-		t.Errorf("an empty set leaves %s", got)
-	}
+	_, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: named("added"), Partial: true})
+	require.NoError(t, err)
+	assert.Equal(t, "other=1000 kept=1000 added=1000", names(t, s), "a partial set")
+	_, _, err = s.Apply(t.Context(), ann, rows.Set{})
+	require.NoError(t, err)
+	assert.Equal(t, "other=1000", names(t, s), "an empty set")
 }
 
 func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
@@ -103,9 +93,7 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 			t.Errorf("%s: %v, want policy b named", name, err)
 		}
 	}
-	if got := names(t, s); got != "" {
-		t.Errorf("there is %s", got)
-	}
+	assert.Equal(t, "", names(t, s))
 }
 
 func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {

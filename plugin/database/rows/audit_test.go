@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -20,9 +21,8 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 	p.Limit.Limit = 2000
 	put(t, s, p)
 	bob := rows.Change{Actor: "bob", Reason: "no longer sold"}
-	if _, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0)
+	require.NoError(t, err)
 	entries, next, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "policy"})
 	if err != nil || len(entries) != 3 || next != 0 {
 		t.Fatalf("the audit is %v, then %d (%v), want 3 entries", entries, next, err)
@@ -49,12 +49,10 @@ func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	t.Parallel()
 	s, pool := open(t)
 	doubled := permanent(schema.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000})
-	if _, _, err := s.AddOverride(t.Context(), ann, doubled); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := s.AddOverride(t.Context(), ann, ban()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.AddOverride(t.Context(), ann, doubled)
+	require.NoError(t, err)
+	_, _, err = s.AddOverride(t.Context(), ann, ban())
+	require.NoError(t, err)
 	pgtest.Exec(t, pool, `SET rate_limiter.reason = 'less'; UPDATE rate_limiter.overrides SET factor = 1500
 		WHERE kind = 'multiplier';
 		UPDATE rate_limiter.overrides SET factor = 1 WHERE kind = 'multiplier'; RESET rate_limiter.reason`)
@@ -64,9 +62,8 @@ func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	for _, e := range entries {
 		factors = append(factors, factorOf(t, e.Before)+" to "+factorOf(t, e.After))
 	}
-	if got, want := strings.Join(factors, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"; got != want {
-		t.Errorf("the factors are %s, want %s", got, want)
-	}
+	got, want := strings.Join(factors, ", "), "1.5 to 0.001, 2 to 1.5, no row to null, no row to 2"
+	assert.Equal(t, want, got, "the factors")
 }
 
 // factorOf returns the JSON of the factor of a row in the audit.
@@ -84,9 +81,8 @@ func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	s, _ := open(t)
 	for i := range 5 {
 		numbered := rows.Tenant{Tenant: schema.Tenant{ID: fmt.Sprint("t", i)}}
-		if _, _, err := s.SetTenant(t.Context(), ann, numbered); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.SetTenant(t.Context(), ann, numbered)
+		require.NoError(t, err)
 	}
 	var keys []string
 	filter := rows.AuditFilter{Max: 2}
@@ -101,9 +97,7 @@ func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 		}
 		filter.Before = next
 	}
-	if want := "[t4 t3 t2 t1 t0]"; fmt.Sprint(keys) != want {
-		t.Errorf("the pages have %v, want %s", keys, want)
-	}
+	assert.Equal(t, "[t4 t3 t2 t1 t0]", fmt.Sprint(keys), "the pages have %v", keys)
 	for want, f := range map[int]rows.AuditFilter{
 		1: {Tenant: "t3", Kind: "tenant", Key: "t3", Actor: "ann", Since: time.Unix(0, 0), Until: time.Now().Add(time.Hour)},
 		0: {Since: time.Now().Add(time.Hour)},

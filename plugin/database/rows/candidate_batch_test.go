@@ -60,12 +60,10 @@ func (c *statementCounter) statements(t *testing.T, s *rows.DB, policies int, li
 		list[i].Tier, list[i].Tenant = "", fmt.Sprint("tenant-", i)
 	}
 	before := c.n.Load()
-	if _, err := s.ReviewCandidate(t.Context(), nil, july, list...); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, list...); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.ReviewCandidate(t.Context(), nil, july, list...)
+	require.NoError(t, err)
+	_, _, err = s.PutCandidatePolicies(t.Context(), ann, july, list...)
+	require.NoError(t, err)
 	return c.n.Load() - before
 }
 
@@ -98,9 +96,8 @@ func TestTheLargestCandidateIsPutAtOnceAndABanAppliesBesideIt(t *testing.T) {
 	wantConflict(t, "one policy more", err)
 
 	ban := rows.Override{Override: schema.Override{Kind: schema.KindBan, Tenant: "tenant-7", Permanent: true}}
-	if ban, _, err = s.AddOverride(t.Context(), ann, ban); err != nil {
-		t.Fatal(err)
-	}
+	ban, _, err = s.AddOverride(t.Context(), ann, ban)
+	require.NoError(t, err)
 	loaded, err := policysync.Load(t.Context(), counter.pool)
 	require.NoError(t, err)
 	snapshot, _ := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{ID: ban.ID, Override: ban.Override}}}, nil)

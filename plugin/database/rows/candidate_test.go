@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -19,13 +20,11 @@ const july = "july"
 // candidate opens a candidate that puts policies.
 func candidate(t *testing.T, s *rows.DB, name string, puts ...rows.Policy) {
 	t.Helper()
-	if _, _, err := s.CreateCandidate(t.Context(), ann, name); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.CreateCandidate(t.Context(), ann, name)
+	require.NoError(t, err)
 	for _, p := range puts {
-		if _, _, err := s.PutCandidatePolicies(t.Context(), ann, name, p); err != nil {
-			t.Fatalf("put %s: %v", p.Key(), err)
-		}
+		_, _, err := s.PutCandidatePolicies(t.Context(), ann, name, p)
+		require.NoError(t, err, "put %s", p.Key())
 	}
 }
 
@@ -63,12 +62,9 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 	before := activeRows(t, s)
 
 	candidate(t, s, july, limited(500), named("new")[0])
-	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key()); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(activeRows(t, s), before) {
-		t.Error("an open candidate changes active policies")
-	}
+	_, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key())
+	require.NoError(t, err)
+	assert.Equal(t, before, activeRows(t, s), "an open candidate changes active policies")
 	d, err := s.CandidateDiff(t.Context(), "")
 	if err != nil || len(d.Diff.Create) != 1 || len(d.Diff.Update) != 1 || len(d.Diff.Delete) != 1 ||
 		d.Diff.Update[0].After.Limit.Limit != 500 || !d.Moved.Empty() || d.Candidate.Policies != 3 {
@@ -90,9 +86,7 @@ func TestACandidateIsPromotedAndRolledBackInOneVersionEach(t *testing.T) {
 	if _, version, err := s.RollBackCandidate(t.Context(), ann, july); err != nil || version != last+2 {
 		t.Errorf("rolled back in version %d (%v), want %d", version, err, last+2)
 	}
-	if got := activeRows(t, s); !reflect.DeepEqual(got, before) {
-		t.Errorf("after the rollback there are %+v, want %+v", got, before)
-	}
+	assert.Equal(t, before, activeRows(t, s), "after the rollback")
 	wantAudited(t, s, last+1, "candidate update july", "policy delete 2", "policy insert", "policy update 1")
 	wantAudited(t, s, last+2, "candidate update july", "policy insert", "policy update 1")
 }
@@ -128,9 +122,7 @@ func wantAudited(t *testing.T, s *rows.DB, version int64, want ...string) {
 		for text := range found {
 			matches = matches || strings.HasPrefix(text, entry)
 		}
-		if !matches {
-			t.Errorf("version %d has no entry %q in the audit, only %v", version, entry, found)
-		}
+		assert.True(t, matches, "version %d has no entry %q in the audit, only %v", version, entry, found)
 	}
 }
 
@@ -178,16 +170,14 @@ func TestAChangeOfACandidateIsUndoneOrForgotten(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, daily())
 	candidate(t, s, july, limited(5), named("new")[0])
-	if _, err := s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key()); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("new")[0].Key()); err != nil {
-		t.Error(err)
-	}
+	_, err := s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key())
+	assert.NoError(t, err)
+	_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, july, named("new")[0].Key())
+	assert.NoError(t, err)
 	if d, err := s.CandidateDiff(t.Context(), july); err != nil || d.Candidate.Policies != 0 {
 		t.Errorf("the candidate changes %+v (%v), want nothing", d.Diff, err)
 	}
-	_, err := s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key())
+	_, err = s.UndoCandidatePolicy(t.Context(), ann, july, daily().Key())
 	wantMissing(t, "undo what is no change", err)
 	_, _, err = s.DeleteCandidatePolicy(t.Context(), ann, july, named("new")[0].Key())
 	wantMissing(t, "delete what does not exist", err)
@@ -229,9 +219,7 @@ func TestAPromotionIsDeniedWithTheDifferenceOncePoliciesMoved(t *testing.T) {
 		t.Errorf("the base is version %d, after a rebase in version %d (%v)", c.BaseVersion, base, err)
 	}
 	promote(t, s)
-	if got := activeRows(t, s)[daily().Key()].Limit.Limit; got != 5 {
-		t.Errorf("the limit is %d, want that of the candidate", got)
-	}
+	assert.EqualValues(t, 5, activeRows(t, s)[daily().Key()].Limit.Limit, "the limit")
 }
 
 func TestPoliciesThatAreAsTheyWereHaveNotMoved(t *testing.T) {
@@ -241,9 +229,8 @@ func TestPoliciesThatAreAsTheyWereHaveNotMoved(t *testing.T) {
 	put(t, s, limited(7))
 	put(t, s, daily())
 	put(t, s, named("passing")[0])
-	if _, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), rows.AnyRevision); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), rows.AnyRevision)
+	require.NoError(t, err)
 	promote(t, s)
 }
 
@@ -252,25 +239,22 @@ func TestARollbackIsDeniedOncePoliciesThatItRestoresHaveChanged(t *testing.T) {
 	put(t, s, daily())
 	put(t, s, named("old")[0])
 	candidate(t, s, july, limited(5))
-	if _, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.DeleteCandidatePolicy(t.Context(), ann, july, named("old")[0].Key())
+	require.NoError(t, err)
 	promote(t, s)
 	put(t, s, named("unrelated")[0])
 	put(t, s, limited(6))
 	put(t, s, named("old")[0])
-	_, _, err := s.RollBackCandidate(t.Context(), ann, july)
+	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
 	moved := new(rows.MovedError)
 	if !errors.As(err, &moved) || len(moved.Diff.Update) != 1 || len(moved.Diff.Create) != 1 {
 		t.Fatalf("%v, want two policies", err)
 	}
 	put(t, s, limited(5))
-	if _, err := s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), rows.AnyRevision); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
-		t.Errorf("after they are as it left them: %v", err)
-	}
+	_, err = s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), rows.AnyRevision)
+	require.NoError(t, err)
+	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
+	assert.NoError(t, err, "after they are as it left them")
 }
 
 func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
@@ -300,9 +284,8 @@ func TestACandidateThatHasEndedIsAConflictThatNamesTheEnd(t *testing.T) {
 			t.Errorf("%s: %v, want who has promoted it, and when", name, err)
 		}
 	}
-	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
+	require.NoError(t, err)
 	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
 	wantConflict(t, "roll back twice", err)
 	_, _, err = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
@@ -317,17 +300,15 @@ func TestAPromotionOfWhatHasChangedSinceItWasSeenIsAConflict(t *testing.T) {
 	candidate(t, s, july, daily())
 	seen, err := s.Candidate(t.Context(), july)
 	require.NoError(t, err)
-	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(1)); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = s.PutCandidatePolicies(t.Context(), ann, july, limited(1))
+	require.NoError(t, err)
 	p := rows.Promotion{UnchangedSince: seen.PoliciesAt}
 	_, _, err = s.PromoteCandidate(t.Context(), ann, july, p)
 	wantConflict(t, "promote", err)
 	seen, _ = s.Candidate(t.Context(), july)
 	p.UnchangedSince = seen.PoliciesAt
-	if _, _, err = s.PromoteCandidate(t.Context(), ann, july, p); err != nil {
-		t.Errorf("promote what was seen: %v", err)
-	}
+	_, _, err = s.PromoteCandidate(t.Context(), ann, july, p)
+	assert.NoError(t, err, "promote what was seen")
 }
 
 func TestTenantsAreAssignedByPercentageAndByName(t *testing.T) {
@@ -412,13 +393,10 @@ func TestAPromotionIsReviewedBesideWhatHasMoved(t *testing.T) {
 	}
 	percent := int64(5)
 	_, _, err = s.AssignCandidate(t.Context(), ann, july, rows.Assignment{Percent: &percent, Approval: accept})
-	if !errors.Is(err, unwanted) {
-		t.Errorf("an assignment that is declined returns %v", err)
-	}
+	assert.ErrorIs(t, err, unwanted, "an assignment that is declined")
 	none := rows.Assignment{Percent: new(int64), Approval: accept}
-	if _, _, err = s.AssignCandidate(t.Context(), ann, july, none); err != nil {
-		t.Errorf("an assignment of no tenant: %v", err)
-	}
+	_, _, err = s.AssignCandidate(t.Context(), ann, july, none)
+	assert.NoError(t, err, "an assignment of no tenant")
 }
 
 func TestACandidateIsReviewedBesideItsOwnChanges(t *testing.T) {
@@ -430,9 +408,8 @@ func TestACandidateIsReviewedBesideItsOwnChanges(t *testing.T) {
 	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 1 {
 		t.Errorf("a limit of all tenants below that of one: %+v (%v)", r, err)
 	}
-	if _, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(50)); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(50))
+	require.NoError(t, err)
 	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 0 {
 		t.Errorf("beside a lower limit of the candidate: %+v (%v)", r, err)
 	}

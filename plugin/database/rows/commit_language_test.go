@@ -5,13 +5,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestARejectedCommitIsNotUncertainInAnyLanguage(t *testing.T) {
 	for severity, want := range map[string]bool{"ERROR": false, "FATAL": true} {
 		err := uncertain(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: severity, Code: "40001"})
-		if got := errors.As(err, new(*UncertainError)); got != want {
-			t.Errorf("%s: uncertain is %t, want %t", severity, got, want)
-		}
+		assert.Equal(t, want, errors.As(err, new(*UncertainError)), "%s: uncertain", severity)
 	}
 }

@@ -3,6 +3,7 @@ package rows_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -28,12 +29,10 @@ func TestACostIsSetChangedFoundByAnySpellingAndDeleted(t *testing.T) {
 	if found, err := s.Cost(t.Context(), "", "POST /exports/{any}"); err != nil || found.ID != made.ID {
 		t.Errorf("found %+v (%v)", found, err)
 	}
-	if _, err := s.DeleteCost(t.Context(), ann, made.ID, 1); err == nil {
-		t.Error("it was deleted from a revision that it no longer has")
-	}
-	if _, err := s.DeleteCost(t.Context(), ann, made.ID, 2); err != nil {
-		t.Error(err)
-	}
+	_, err = s.DeleteCost(t.Context(), ann, made.ID, 1)
+	assert.Error(t, err, "it was deleted from a revision that it no longer has")
+	_, err = s.DeleteCost(t.Context(), ann, made.ID, 2)
+	assert.NoError(t, err)
 	_, err = s.CostByID(t.Context(), made.ID)
 	wantMissing(t, "read after the delete", err)
 	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "cost"})
@@ -47,9 +46,8 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 	other := costOf("GET /a", 9, 0)
 	other.Namespace = "other"
 	for _, c := range []rows.Cost{costOf("GET /a", 1, 0), costOf("GET /b", 2, 0), other} {
-		if _, _, err := s.PutCost(t.Context(), ann, c); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.PutCost(t.Context(), ann, c)
+		require.NoError(t, err)
 	}
 	set := rows.Set{KeepPolicies: true, Costs: []rows.Cost{costOf("GET /b", 3, 0), costOf("GET /{c}", 4, 0)}}
 	done, version, err := s.Apply(t.Context(), ann, set)
@@ -69,7 +67,6 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 		t.Errorf("the costs are %v", got)
 	}
 	set.Costs = append(set.Costs, costOf("GET /{d}", 1, 0))
-	if _, _, err := s.Apply(t.Context(), ann, set); err == nil {
-		t.Error("an endpoint was given twice, and the set was applied")
-	}
+	_, _, err = s.Apply(t.Context(), ann, set)
+	assert.Error(t, err, "an endpoint was given twice, and the set was applied")
 }

@@ -1,9 +1,10 @@
 package rows_test
 
 import (
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -46,9 +47,7 @@ func TestADenialSaysWhatWouldAdmitTheRequest(t *testing.T) {
 		c.denial.At = at
 		got := c.denial.WouldAdmit()
 		for _, part := range c.want {
-			if !strings.Contains(got, part) {
-				t.Errorf("%+v: %q, want %q", c.denial, got, part)
-			}
+			assert.Contains(t, got, part, "%+v", c.denial)
 		}
 		if len(c.want) == 0 && got != "" {
 			t.Errorf("%+v: %q, want nothing", c.denial, got)

@@ -87,12 +87,8 @@ func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
 		for _, p := range desired {
 			want[canonicalKey(p)] = values(p)
 		}
-		if !maps.Equal(got, want) {
-			t.Fatalf("after the difference there is %v, want %v", got, want)
-		}
-		if d.Unchanged != len(desired)-len(d.Create)-len(d.Update) {
-			t.Fatalf("%d are unchanged of %d", d.Unchanged, len(desired))
-		}
+		require.True(t, maps.Equal(got, want), "after the difference there is %v, want %v", got, want)
+		require.Equal(t, len(desired)-len(d.Create)-len(d.Update), d.Unchanged, "are unchanged of %d", len(desired))
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -27,9 +28,7 @@ func TestTheConstraintsWithAnErrorTextExist(t *testing.T) {
 	exist, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	for _, name := range append(slices.Collect(maps.Keys(constraints)), slices.Collect(maps.Keys(conflicts))...) {
-		if !slices.Contains(exist, name) {
-			t.Errorf("there is no constraint %s", name)
-		}
+		assert.True(t, slices.Contains(exist, name), "there is no constraint %s", name)
 	}
 }
 
@@ -43,9 +42,8 @@ func TestAuditKindsAreThoseThatTheDatabaseWrites(t *testing.T) {
 	written, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	slices.Sort(written)
-	if listed := slices.Sorted(slices.Values(AuditKinds)); !slices.Equal(written, listed) {
-		t.Errorf("the database writes %q, AuditKinds has %q", written, listed)
-	}
+	listed := slices.Sorted(slices.Values(AuditKinds))
+	assert.True(t, slices.Equal(written, listed), "the database writes %q, AuditKinds has %q", written, listed)
 }
 
 // The patterns match the parts of a CHECK: a range, a length in bytes, a pattern with a length, and a list of values.
@@ -108,9 +106,7 @@ func wantBounds[T any](t *testing.T, f schema.Field[T], check string) {
 		got = strings.Join(append(groups(longest, check), groups(pattern, check)...), "")
 		want = fmt.Sprint(f.MaxLength)
 	}
-	if got != want {
-		t.Errorf("%s is %q in the database by %s, and declared as %q", f.Name, got, check, want)
-	}
+	assert.Equal(t, want, got, "%s is in the database by %s, and declared as", f.Name, check)
 }
 
 // groups returns the matches of the groups of a pattern.
@@ -128,9 +124,7 @@ func TestGoAndSQLAgreeOnCanonicalEndpoints(t *testing.T) {
 	} {
 		var want string
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want))
-		if got := canonical(PolicyKey{Endpoint: endpoint}).Endpoint; got != want {
-			t.Errorf("%q is %q in Go and %q in SQL", endpoint, got, want)
-		}
+		assert.Equal(t, want, canonical(PolicyKey{Endpoint: endpoint}).Endpoint, "%q is in Go and in SQL", endpoint)
 	}
 }
 
@@ -147,9 +141,7 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 			t.Errorf("%v, want the operation, and no password", err)
 		}
 		var invalid *InvalidError
-		if errors.As(err, &invalid) {
-			t.Errorf("%v does not concern a value", err)
-		}
+		assert.False(t, errors.As(err, &invalid), "%v does not concern a value", err)
 	}
 }
 
@@ -164,8 +156,6 @@ func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 		"override 7: ban, ip 10.0.0.1": errors.New(
 			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
 	} {
-		if err.Error() != want {
-			t.Errorf("%q, want %q", err, want)
-		}
+		assert.Equal(t, want, err.Error(), "%q", err)
 	}
 }

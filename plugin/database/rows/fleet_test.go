@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -47,9 +48,8 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 		t.Errorf("the change counts as enforced everywhere after %v", spread)
 	}
 	report(t, pool, "b", version, 0)
-	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	fleet, err = s.Fleet(t.Context(), time.Minute)
+	require.NoError(t, err)
 	if spread, all := fleet.Spread(); !all || spread <= 0 || spread > time.Minute {
 		t.Errorf("the change took %v to reach all (%v)", spread, all)
 	}
@@ -94,9 +94,8 @@ func TestAMalformedReportHidesNoOtherNode(t *testing.T) {
 	if err != nil || len(fleet.Nodes) != 6 {
 		t.Fatalf("the fleet is %+v (%v), want six nodes", fleet, err)
 	}
-	if _, err := json.Marshal(fleet); err != nil {
-		t.Errorf("the fleet as JSON: %v", err)
-	}
+	_, err = json.Marshal(fleet)
+	assert.NoError(t, err, "the fleet as JSON")
 	for _, n := range fleet.Nodes {
 		if away := n.Away(); n.Node == "number" && (len(away) != 1 || away[0].Name != "b" || n.Redis[0].Name != "a") ||
 			n.Node != "number" && len(away) != 0 {
@@ -120,9 +119,8 @@ func TestSpreadIgnoresNodesThatStartedAfterTheChange(t *testing.T) {
 		FROM rate_limiter.version`)
 	pgtest.Exec(t, pool, `UPDATE rate_limiter.nodes SET enforced_at = now() + interval '1 day'
 		WHERE node = 'late'`)
-	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	fleet, err = s.Fleet(t.Context(), time.Minute)
+	require.NoError(t, err)
 	if took, ok := fleet.Spread(); !ok || took != 300*time.Millisecond {
 		t.Errorf("the change took %v (%v), want the 300ms of the node that had reported before", took, ok)
 	}
@@ -159,12 +157,9 @@ func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T)
 	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
 		t.Fatalf("the fleet is %+v (%v), want one silent node", fleet, err)
 	}
-	if fleet.Enforces(version) {
-		t.Error("a version counts as enforced though a node is silent")
-	}
-	if _, err := policysync.RemoveReport(t.Context(), pool, "silent"); err != nil {
-		t.Fatal(err)
-	}
+	assert.False(t, fleet.Enforces(version), "a version counts as enforced though a node is silent")
+	_, err = policysync.RemoveReport(t.Context(), pool, "silent")
+	require.NoError(t, err)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
 		t.Errorf("after it has left the fleet is %+v (%v), want the version enforced", fleet, err)
 	}
@@ -173,9 +168,7 @@ func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T)
 func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
 	s, _ := open(t)
 	_, version := put(t, s, daily())
-	if err := s.Await(t.Context(), version, time.Minute); err != nil {
-		t.Errorf("without nodes waiting ends with %v", err)
-	}
+	assert.NoError(t, s.Await(t.Context(), version, time.Minute), "without nodes waiting ends")
 	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || fleet.Enforces(version) {
 		t.Errorf("without nodes the fleet %+v (%v) enforces the version", fleet, err)
 	}
@@ -215,9 +208,7 @@ func TestAwaitReturnsWithTheLastNode(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- s.Await(t.Context(), version, time.Minute) }()
 	report(t, pool, "slow", version, 0)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 }
 
 // queries counts the queries of a pool.
@@ -244,9 +235,7 @@ func awaitOf(t *testing.T, s *rows.DB, made *queries, callers int, version, enou
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			if err := s.Await(ctx, version, time.Minute); !errors.Is(err, context.Canceled) {
-				t.Errorf("waiting ends with %v, want it to go on until its context ends", err)
-			}
+			assert.ErrorIs(t, s.Await(ctx, version, time.Minute), context.Canceled, "waiting ends")
 		})
 	}
 	await.That(t, "the queries are made", func() bool { return made.made.Load() >= enough })
@@ -285,9 +274,8 @@ func TestNodeReportsItsFaultsAndLeaves(t *testing.T) {
 		!slices.Equal(faults, r.Faults) || fleet.Nodes[0].Source != "disk" {
 		t.Errorf("the fleet is %+v (%v), want a node with faults from disk", fleet, err)
 	}
-	if _, err := policysync.RemoveReport(t.Context(), pool, "a"); err != nil {
-		t.Error(err)
-	}
+	_, err = policysync.RemoveReport(t.Context(), pool, "a")
+	assert.NoError(t, err)
 	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 0 {
 		t.Errorf("after it left the fleet is %+v (%v)", fleet, err)
 	}
@@ -311,9 +299,8 @@ func TestTheReportsOfNodesAreBounded(t *testing.T) {
 	long := `["` + strings.Repeat("x", 60_000) + `"]`
 	pgtest.Exec(t, pool, `DELETE FROM rate_limiter.nodes`)
 	pgtest.Exec(t, pool, insert, "forged-", long)
-	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	fleet, err = s.Fleet(t.Context(), time.Minute)
+	require.NoError(t, err)
 	text, err := json.Marshal(fleet)
 	if err != nil || len(fleet.Nodes) != 2000 || len(text) > 6<<20 || !strings.Contains(string(text), "left out") {
 		t.Errorf("%d nodes take %d bytes (%v), want 2000 in 6 MB, some without their faults", len(fleet.Nodes), len(text), err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -61,17 +62,15 @@ func TestAPairThatASetWritesIsReportedOnce(t *testing.T) {
 		"the tenant's is lower": {list{daily}, list{ofLimit("daily", "tenant", 3), all}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: c.before}); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err := s.Apply(t.Context(), ann, rows.Set{Policies: c.before})
+			require.NoError(t, err)
 			var got rows.Review
 			set := rows.Set{Policies: c.set, Partial: true, Accept: func(_ rows.SetDiff, r rows.Review) error {
 				got = r
 				return nil
 			}}
-			if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err = s.Apply(t.Context(), ann, set)
+			require.NoError(t, err)
 			isOfTier := func(warning string) bool { return strings.Contains(warning, "no tier") }
 			got.Warnings = slices.DeleteFunc(got.Warnings, isOfTier)
 			if len(got.LockOuts) != c.lockOuts || len(got.Warnings) != c.warnings {
@@ -113,9 +112,8 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 			}
 			return declined
 		}
-		if _, _, err := s.Apply(t.Context(), ann, set); !errors.Is(err, declined) {
-			t.Fatalf("apply ends with %v, want %v", err, declined)
-		}
+		_, _, err := s.Apply(t.Context(), ann, set)
+		require.ErrorIs(t, err, declined, "apply ends")
 	}
 }
 
@@ -135,9 +133,8 @@ func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 			}
 			return nil
 		}
-		if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.Apply(t.Context(), ann, set)
+		require.NoError(t, err)
 	}
 }
 
@@ -166,12 +163,10 @@ func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := open(t)
 			put(t, s, own)
-			if _, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "silver"}); err != nil {
-				t.Fatal(err)
-			}
-			if _, _, err := s.SetTenant(t.Context(), ann, ofTier(c.tier, 0)); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "silver"})
+			require.NoError(t, err)
+			_, _, err = s.SetTenant(t.Context(), ann, ofTier(c.tier, 0))
+			require.NoError(t, err)
 			put(t, s, ofLimit("other", "tenant", 1)) // the tier gold exists
 			review, err := s.ReviewPolicy(t.Context(), nil, shared)
 			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
@@ -193,15 +188,11 @@ func TestAPolicyInANamespaceWithoutOtherPoliciesHasAWarning(t *testing.T) {
 			return strings.Contains(warning, "no other policy is in namespace")
 		})
 	}
-	if warns("prod") {
-		t.Error("the first policy of all has a warning")
-	}
+	assert.False(t, warns("prod"), "the first policy of all has a warning")
 	first := ofLimit("hourly", "tenant", 10)
 	first.Namespace = "prod"
 	put(t, s, first)
 	for namespace, want := range map[string]bool{"prod": false, "prdo": true, "": true} {
-		if got := warns(namespace); got != want {
-			t.Errorf("a policy in namespace %q has a warning: %t, want %t", namespace, got, want)
-		}
+		assert.Equal(t, want, warns(namespace), "a policy in namespace %q has a warning", namespace)
 	}
 }

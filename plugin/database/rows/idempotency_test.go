@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -114,10 +115,9 @@ func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
 
 func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
 	s, _ := open(t)
-	if _, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily()); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err := s.PutPolicy(t.Context(), once("k", "two"), named("other")[0])
+	_, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily())
+	require.NoError(t, err)
+	_, _, err = s.PutPolicy(t.Context(), once("k", "two"), named("other")[0])
 	if reused := new(rows.KeyReusedError); !errors.As(err, &reused) || reused.Key != "k" {
 		t.Errorf("the key under another request: %v", err)
 	}
@@ -126,9 +126,7 @@ func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
 	if _, _, err := s.PutPolicy(t.Context(), theirs, named("theirs")[0]); err != nil || theirs.Idempotency.Replayed {
 		t.Errorf("the key of another token: %v, replayed %v", err, theirs.Idempotency.Replayed)
 	}
-	if got := names(t, s); got != "daily=1000 theirs=1000" {
-		t.Errorf("there is %s", got)
-	}
+	assert.Equal(t, "daily=1000 theirs=1000", names(t, s))
 }
 
 func TestWriteThatFailedMayBeTriedAgainUnderItsKey(t *testing.T) {
@@ -147,13 +145,9 @@ func TestInvalidKeysAreErrorsAndWriteNothing(t *testing.T) {
 	s, _ := open(t)
 	for _, key := range []string{"", "a\nb", "ä", "a\x00b", "\xff", strings.Repeat("x", 129)} {
 		_, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily())
-		if invalid := new(rows.InvalidError); !errors.As(err, &invalid) {
-			t.Errorf("%q: %v, want an InvalidError", key, err)
-		}
+		assert.ErrorAs(t, err, new(*rows.InvalidError))
 	}
-	if got := names(t, s); got != "" {
-		t.Errorf("there is %s", got)
-	}
+	assert.Equal(t, "", names(t, s))
 }
 
 func TestOfManyAtOnceUnderOneKeyOneWritesAndAllReturnTheSame(t *testing.T) {
@@ -189,9 +183,8 @@ func TestKeysAreForgottenAfterADay(t *testing.T) {
 	s, pool := open(t)
 	for i, stale := range []bool{false, true} {
 		key := []string{"young", "old"}[i]
-		if _, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily()); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.PutPolicy(t.Context(), once(key, "one"), daily())
+		require.NoError(t, err)
 		if stale {
 			pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - $2::interval WHERE key = $1`, key,
 				rows.KeysKept)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -32,9 +33,7 @@ func permanent(o schema.Override) rows.Override {
 func add(t *testing.T, s *rows.DB, o rows.Override) rows.Override {
 	t.Helper()
 	written, _, err := s.AddOverride(t.Context(), ann, o)
-	if err != nil {
-		t.Fatalf("add %v: %v", o, err)
-	}
+	require.NoError(t, err, "add %v", o)
 	return written
 }
 
@@ -49,9 +48,7 @@ func age(t *testing.T, pool *pgxpool.Pool, id int64, by time.Duration) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatalf("let override %d expire: %v", id, err)
-	}
+	require.NoError(t, err, "let override %d expire", id)
 }
 
 func TestOverrideIsReadAsItWasWritten(t *testing.T) {
@@ -82,9 +79,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		if o.Source == "" {
 			want.Source = "commercial"
 		}
-		if read != want {
-			t.Errorf("%v is read as %+v, want %+v", o, read, want)
-		}
+		assert.Equal(t, want, read, "%v is read as", o)
 	}
 	for want, f := range map[int]rows.OverrideFilter{
 		2: {Tenant: "acme", OverrideMatch: rows.OverrideMatch{User: "bob"}},
@@ -132,9 +127,7 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 
 	age(t, pool, first.ID, time.Second)
 	second := add(t, s, ban())
-	if second.ID == first.ID {
-		t.Error("the new ban is the old row")
-	}
+	assert.NotEqual(t, first.ID, second.ID, "the new ban is the old row")
 	ended, err := history(t.Context(), s, rows.OverrideFilter{Tenant: "acme"})
 	if err != nil || len(ended) != 1 || ended[0].ID != first.ID {
 		t.Errorf("the history is %v (%v), want the ban that had expired", ended, err)
@@ -189,9 +182,8 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	wantConflict(t, "another one with this start", err)
 	begun := launch(3)
 	begun.Tenant, begun.StartsAt = "globex", time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
-	if begun = add(t, s, begun); begun.State != rows.StateInForce {
-		t.Errorf("made %+v, want it in force", begun)
-	}
+	begun = add(t, s, begun)
+	assert.Equal(t, rows.StateInForce, begun.State, "made %+v, want it in force", begun)
 	over := launch(4)
 	over.Tenant = "initech"
 	over = add(t, s, over)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -164,15 +165,13 @@ func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
 	wantMissing(t, "set a tenant that does not exist", err)
 	acme.Revision = rows.Absent
-	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
-		t.Error(err)
-	}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	assert.NoError(t, err)
 	_, _, err = s.SetTenant(t.Context(), ann, acme)
 	wantConflict(t, "create the tenant again", err)
 	acme.Revision, acme.Tier = rows.Present, "gold"
-	if _, _, err = s.SetTenant(t.Context(), ann, acme); err != nil {
-		t.Error(err)
-	}
+	_, _, err = s.SetTenant(t.Context(), ann, acme)
+	assert.NoError(t, err)
 }
 
 func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
@@ -285,7 +284,5 @@ func TestPoliciesAreListedInPages(t *testing.T) {
 		}
 		filter.After = page[len(page)-1].ID
 	}
-	if want := "[p0 p1 p2 p3 p4]"; fmt.Sprint(names) != want {
-		t.Errorf("the pages have %v, want %s", names, want)
-	}
+	assert.Equal(t, "[p0 p1 p2 p3 p4]", fmt.Sprint(names), "the pages have %v", names)
 }

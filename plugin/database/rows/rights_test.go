@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -116,17 +117,14 @@ func TestTheGrantsOfTheReadmeSufficeForEachRole(t *testing.T) {
 	for role, list := range works {
 		s := rows.New(pgtest.Pool(t, server.RoleDSN(role)))
 		for _, w := range list {
-			if err := w.do(t.Context(), s); err != nil {
-				t.Errorf("%s: %s: %v", role, w.what, err)
-			}
+			assert.NoError(t, w.do(t.Context(), s), "%s: %s", role, w.what)
 		}
 	}
 	for _, role := range []string{pgtest.Node, pgtest.ServerRole} {
 		pool := pgtest.Pool(t, server.RoleDSN(role))
 		report(t, pool, role, 1, 0)
-		if _, err := policysync.RemoveReport(t.Context(), pool, role); err != nil {
-			t.Errorf("%s: %v", role, err)
-		}
+		_, err := policysync.RemoveReport(t.Context(), pool, role)
+		assert.NoError(t, err, "%s", role)
 	}
 }
 
@@ -139,9 +137,8 @@ func TestTheRightsOfAKeeperSufficeToTidy(t *testing.T) {
 	age(t, pool, o.ID, 2*time.Hour)
 	put(t, root, daily())
 	report(t, pool, "n1", 1, time.Second)
-	if _, _, err := root.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = root.PutPolicy(t.Context(), once("k", "a request"), daily())
+	require.NoError(t, err)
 	pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - interval '2 days'`)
 	keeper := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.Keeper)))
 	done, err := tidy(t.Context(), keeper, rows.Retention{})

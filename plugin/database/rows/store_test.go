@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -33,9 +35,7 @@ func daily() rows.Policy {
 func put(t *testing.T, s *rows.DB, p rows.Policy) (rows.Policy, int64) {
 	t.Helper()
 	written, version, err := s.PutPolicy(t.Context(), ann, p)
-	if err != nil {
-		t.Fatalf("put %v: %v", p, err)
-	}
+	require.NoError(t, err, "put %v", p)
 	return written, version
 }
 
@@ -57,7 +57,5 @@ func wantConflict(t *testing.T, what string, err error) {
 
 func wantMissing(t *testing.T, what string, err error) {
 	t.Helper()
-	if missing := new(rows.NotFoundError); !errors.As(err, &missing) {
-		t.Errorf("%s: %v, want it not found", what, err)
-	}
+	assert.ErrorAs(t, err, new(*rows.NotFoundError), what)
 }

@@ -2,11 +2,11 @@ package rows_test
 
 import (
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -47,16 +47,14 @@ func TestPoliciesOfEveryTargetAreWrittenFoundAppliedAndDeleted(t *testing.T) {
 	if err != nil || len(d.Update) != len(set.Policies) || len(d.Create)+len(d.Delete) > 0 {
 		t.Errorf("the difference is %+v (%v), want an update of each", d, err)
 	}
-	if _, _, err := s.Apply(t.Context(), ann, set); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = s.Apply(t.Context(), ann, set)
+	require.NoError(t, err)
 	if d, err := s.Diff(t.Context(), set); err != nil || !d.Empty() {
 		t.Errorf("after apply the difference is %+v (%v)", d, err)
 	}
 	for _, p := range ofTargets() {
-		if _, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision); err != nil {
-			t.Errorf("delete %s: %v", p.Key(), err)
-		}
+		_, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision)
+		assert.NoError(t, err, "delete %s", p.Key())
 	}
 	if list, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) > 0 {
 		t.Errorf("%d policies are left (%v)", len(list), err)
@@ -127,10 +125,7 @@ func TestACandidatePutsPoliciesOfEveryTarget(t *testing.T) {
 			t.Errorf("%s has a limit of %d after the promotion", key, p.Limit.Limit)
 		}
 	}
-	if _, _, err := s.RollBackCandidate(t.Context(), ann, july); err != nil {
-		t.Fatal(err)
-	}
-	if after := activeRows(t, s); !reflect.DeepEqual(after, before) {
-		t.Errorf("after the rollback the policies are\n%+v, want\n%+v", after, before)
-	}
+	_, _, err := s.RollBackCandidate(t.Context(), ann, july)
+	require.NoError(t, err)
+	assert.Equal(t, before, activeRows(t, s), "after the rollback the policies")
 }

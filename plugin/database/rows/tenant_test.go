@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -37,10 +38,9 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 	if len(gold) != 1 || gold[0] != "acme" {
 		t.Errorf("gold tenants after Beta are %v, want acme", gold)
 	}
-	if _, err := s.DeleteTenant(t.Context(), ann, "acme", 0); err != nil {
-		t.Error(err)
-	}
-	_, err := s.Tenant(t.Context(), "acme")
+	_, err := s.DeleteTenant(t.Context(), ann, "acme", 0)
+	assert.NoError(t, err)
+	_, err = s.Tenant(t.Context(), "acme")
 	wantMissing(t, "read after the delete", err)
 	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
 	wantMissing(t, "a second delete", err)
@@ -86,9 +86,8 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 		{Name: "gold"},
 		{Name: "gold", Description: "large customers", Revision: 1},
 	} {
-		if _, _, err := s.PutTier(t.Context(), ann, tier); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.PutTier(t.Context(), ann, tier)
+		require.NoError(t, err)
 	}
 	_, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "gold", Revision: 1})
 	wantConflict(t, "put from revision 1 again", err)
@@ -97,9 +96,8 @@ func TestTierIsPutListedAndDeleted(t *testing.T) {
 		len(tiers) != 2 || tiers[0] != want {
 		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
 	}
-	if _, err := s.DeleteTier(t.Context(), ann, "gold", 2); err != nil {
-		t.Error(err)
-	}
+	_, err = s.DeleteTier(t.Context(), ann, "gold", 2)
+	assert.NoError(t, err)
 	_, err = s.DeleteTier(t.Context(), ann, "gold", 0)
 	wantMissing(t, "a second delete", err)
 }
@@ -108,9 +106,8 @@ func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
 	s := used(t, time.Minute) // acme and globex, endpoints and a policy
 	for _, id := range []string{"acme", "corp"} {
 		gold := rows.Tenant{Tenant: schema.Tenant{ID: id, Tier: "gold"}}
-		if _, _, err := s.SetTenant(t.Context(), ann, gold); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := s.SetTenant(t.Context(), ann, gold)
+		require.NoError(t, err)
 	}
 	for want, f := range map[string]rows.TenantFilter{
 		"acme/gold corp/gold":         {},
@@ -152,11 +149,7 @@ func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
 		exec(`INSERT INTO rate_limiter.`+table+` SELECT date_trunc('day', now(), 'UTC'), 1, 0, 0, 0, 0, NULL, id, 0, 0`+late+`
 			FROM rate_limiter.usage_names WHERE name = $1`, table)
 	}
-	if got := listed(); got != " usage_days usage_hours usage_minutes" {
-		t.Errorf("listed are%s", got)
-	}
+	assert.Equal(t, " usage_days usage_hours usage_minutes", listed())
 	exec(`DELETE FROM rate_limiter.usage_minutes`) // as its partitions are dropped
-	if got := listed(); got != " usage_days usage_hours" {
-		t.Errorf("without minutes, listed are%s", got)
-	}
+	assert.Equal(t, " usage_days usage_hours", listed(), "without minutes, listed")
 }

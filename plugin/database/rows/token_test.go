@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -19,9 +20,7 @@ import (
 func create(t *testing.T, s *rows.DB, n rows.NewToken) (string, rows.Token) {
 	t.Helper()
 	secret, token, err := s.CreateToken(t.Context(), ann, n)
-	if err != nil {
-		t.Fatalf("create %+v: %v", n, err)
-	}
+	require.NoError(t, err, "create %+v", n)
 	return secret, token
 }
 
@@ -36,9 +35,7 @@ func expire(t *testing.T, pool *pgxpool.Pool, id int64) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatalf("let token %d expire: %v", id, err)
-	}
+	require.NoError(t, err, "let token %d expire", id)
 }
 
 // tokenOf returns the live token of a secret, or a TokenError.
@@ -137,9 +134,8 @@ func TestTextsThatAreNoSecretsAuthenticateNoCaller(t *testing.T) {
 func TestNeitherTheDatabaseNorTheAuditContainsASecret(t *testing.T) {
 	s, pool := open(t)
 	secret, _ := create(t, s, rows.NewToken{Name: "ci", Role: rows.RoleAdmin})
-	if _, err := s.RevokeToken(t.Context(), ann, "ci"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.RevokeToken(t.Context(), ann, "ci")
+	require.NoError(t, err)
 	for _, table := range []string{"tokens", "audit"} {
 		var list []byte
 		if err := pool.QueryRow(t.Context(), `SELECT jsonb_agg(to_jsonb(x))::text
@@ -167,9 +163,7 @@ func TestErrorOfAnInvalidTokenNamesTheField(t *testing.T) {
 	} {
 		secret, _, err := s.CreateToken(t.Context(), ann, n)
 		wantInvalid(t, field, err, field)
-		if secret != "" {
-			t.Errorf("%s: a secret is returned", field)
-		}
+		assert.Equal(t, "", secret, "%s: a secret is returned", field)
 	}
 	_, _, err := s.CreateToken(t.Context(), rows.Change{Actor: "ann"}, rows.NewToken{
 		Name: "ci", Role: rows.RoleAdmin,

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -49,12 +50,9 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 	awaitBlocked(t, pool)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := s.Policies(ctx, rows.PolicyFilter{}); err != nil {
-		t.Errorf("%v, want a connection for a reader while writers wait", err)
-	}
-	if err := errors.Join(busy.Rollback(t.Context()), writers.Wait()); err != nil {
-		t.Error(err)
-	}
+	_, err = s.Policies(ctx, rows.PolicyFilter{})
+	assert.NoError(t, err, "want a connection for a reader while writers wait")
+	assert.NoError(t, errors.Join(busy.Rollback(t.Context()), writers.Wait()))
 }
 
 // awaitBlocked returns once writers wait for the lock of writes.
@@ -90,13 +88,10 @@ func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing
 	})
 	armed.Store(true)
 	_, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	if uncertain := new(rows.UncertainError); !errors.As(err, &uncertain) {
-		t.Errorf("%v, want an UncertainError", err)
-	}
+	assert.ErrorAs(t, err, new(*rows.UncertainError))
 	armed.Store(false)
-	if _, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = s.PutPolicy(t.Context(), once("k", "a request"), daily())
+	require.NoError(t, err)
 	if version, entries := versions(t, s); version != 1 || entries != 1 {
 		t.Errorf("version %d and %d entries, want one write", version, entries)
 	}

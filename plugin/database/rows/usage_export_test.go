@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -84,9 +85,7 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 			q.ByPolicy, q.To = true, may.AddDate(0, 0, 1)
 		},
 	} {
-		if got := export(t, s, change); got != want {
-			t.Errorf("the rows are\n%s\nwant\n%s", got, want)
-		}
+		assert.Equal(t, want, export(t, s, change), "the rows")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -111,9 +112,7 @@ func TestUsageIsFilteredAndGroupedByEndpointAndPolicy(t *testing.T) {
 		list := usageOf(t, s, "1d", change)
 		text, err := json.Marshal(list)
 		require.NoError(t, err)
-		if got := at.ReplaceAllString(string(text), ""); got != want {
-			t.Errorf("the rows are %s, want %s", got, want)
-		}
+		assert.Equal(t, want, at.ReplaceAllString(string(text), ""), "the rows")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -57,9 +58,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 		t.Fatalf("the audit has %d entries (%v), want one for each of %d writes", len(entries), err, writes)
 	}
 	for i, e := range entries {
-		if want := int64(writes - i); e.Version != want {
-			t.Errorf("entry %d is of version %d, want %d", e.ID, e.Version, want)
-		}
+		assert.Equal(t, int64(writes-i), e.Version, "entry %d is of version", e.ID)
 		checkStep(t, e)
 	}
 }
@@ -101,9 +100,7 @@ func TestAWriteThatEndsHalfWayWritesNothing(t *testing.T) {
 			}()
 			awaitStopped(t, pool)
 			die(t, pool, cancel)
-			if err := <-died; err == nil {
-				t.Error("the write succeeds")
-			}
+			assert.Error(t, <-died, "the write succeeds")
 			require.NoError(t, holder.Rollback(t.Context()))
 			if version, entries := versions(t, s); version != 0 || entries != 0 || names(t, s) != "" {
 				t.Errorf("version %d, %d audit entries and %q remain", version, entries, names(t, s))
@@ -152,11 +149,8 @@ func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 	awaitStopped(t, pool)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, _, err := s.PutPolicy(ctx, ann, daily()); err != nil {
-		t.Errorf("while tidying waits for the reports, a write fails: %v", err)
-	}
+	_, _, err = s.PutPolicy(ctx, ann, daily())
+	assert.NoError(t, err, "while tidying waits for the reports, a write fails")
 	require.NoError(t, node.Rollback(t.Context()))
-	if err := <-tidied; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-tidied)
 }

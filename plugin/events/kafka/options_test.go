@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -88,9 +89,8 @@ func TestAWrongSettingIsNamedWithTheFix(t *testing.T) {
 		}
 	}
 	for _, pairs := range [][]string{{}, {"kafka-brokers", "k-1:9092, [::1]:9092"}} {
-		if _, err := parse(t, pairs...); err != nil {
-			t.Errorf("%q: %v", pairs, err)
-		}
+		_, err := parse(t, pairs...)
+		assert.NoError(t, err, "%q", pairs)
 	}
 }
 
@@ -160,9 +160,7 @@ func TestAProducerAuthenticatesByCertificateAndPassword(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			err = p.Send(ctx, batch)
 			cancel()
-			if err == nil {
-				t.Fatalf("%s: sent with a wrong password", mechanism)
-			}
+			require.Error(t, err, "%s: sent with a wrong password", mechanism)
 		}
 		require.NoError(t, os.WriteFile(password, []byte("new secret\r\n"), 0o600))
 		sendUntil(t, p, batch)
@@ -201,8 +199,6 @@ func TestAnAuthorityThatDidNotSignTheBrokerIsNamedAsTheFault(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		err = p.Send(ctx, []events.Event{event("first", "acme")})
 		cancel()
-		if err == nil {
-			t.Fatal("sent to a broker of another authority")
-		}
+		require.Error(t, err, "sent to a broker of another authority")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -74,9 +75,7 @@ func TestWhatABrokerCannotDoForAWhileIsRetriedAndStoredOnce(t *testing.T) {
 				if rejected := w.sendAll(batch); len(rejected) > 0 {
 					t.Errorf("rejected %d events, want none", len(rejected))
 				}
-				if failing.Hits() != 3 {
-					t.Errorf("the fault was met %d times, want 3", failing.Hits())
-				}
+				assert.EqualValues(t, 3, failing.Hits(), "the fault was met times")
 				w.wantOnce(batch)
 			})
 		})
@@ -97,9 +96,7 @@ func TestEventsSentInOrderAreStoredInOrderAlthoughKafkaFailsSomeRequests(t *test
 			Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: 3,
 		})
 		w.sendAllBy(w.producer.SendInOrder, batch)
-		if failing.Hits() != 3 {
-			t.Errorf("the fault was met %d times, want 3", failing.Hits())
-		}
+		assert.EqualValues(t, 3, failing.Hits(), "the fault was met times")
 		w.wantOnce(append(batchOf(3), batch...))
 	})
 }
@@ -124,9 +121,7 @@ func TestWhatKafkaNeverTakesIsRejectedAndTheOthersAreStored(t *testing.T) {
 			w := newWorld(t)
 			w.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.MessageTooLarge})
 			rejected := w.sendAll([]events.Event{event("large", "acme")})
-			if len(rejected) != 1 {
-				t.Errorf("rejected %v, want the event", rejected)
-			}
+			assert.Len(t, rejected, 1)
 			next := []events.Event{event("next", "acme")}
 			w.sendAll(next)
 			w.wantOnce(next)
@@ -196,9 +191,7 @@ func TestEventsThatWaitedForKafkaAreStoredOnceWhenItIsBack(t *testing.T) {
 		w.cluster.Close()
 		batch := batchOf(30)
 		for range 6 {
-			if err := w.send(10*time.Second, batch); err == nil {
-				t.Fatal("sent without a broker")
-			}
+			require.Error(t, w.send(10*time.Second, batch), "sent without a broker")
 		}
 		w.start(kfake.SeedTopics(4, topic))
 		w.sendAll(batch)
@@ -236,9 +229,7 @@ func TestABatchThatIsGivenUpDoesNotStayInMemory(t *testing.T) {
 			for k := range batch {
 				batch[k] = event(fmt.Sprint(i, "-", k), "acme")
 			}
-			if err := w.send(time.Second, batch); err == nil {
-				t.Fatal("sent without a broker")
-			}
+			require.Error(t, w.send(time.Second, batch), "sent without a broker")
 		}
 		if n := w.producer.client.BufferedProduceRecords(); n > maxBuffered || len(w.producer.sent) > maxBuffered+500 {
 			t.Errorf("%d events wait, %d are kept; want at most %d", n, len(w.producer.sent), maxBuffered)

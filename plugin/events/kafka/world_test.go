@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -102,9 +103,7 @@ func (w *world) sendAllBy(
 func (w *world) unsent(err error) *Unsent {
 	w.t.Helper()
 	var u *Unsent
-	if !errors.As(err, &u) {
-		w.t.Fatalf("error is %v, want an Unsent", err)
-	}
+	require.True(w.t, errors.As(err, &u), "error is %v, want an Unsent", err)
 	return u
 }
 
@@ -123,9 +122,7 @@ func (w *world) stored() (all []*kgo.Record) {
 	defer cancel()
 	for int64(len(all)) < want {
 		fetched := consumer.PollFetches(ctx)
-		if err := fetched.Err(); err != nil {
-			w.t.Fatalf("%d of %d records: %v", len(all), want, err)
-		}
+		require.NoError(w.t, fetched.Err(), "%d of %d records", len(all), want)
 		all = append(all, fetched.Records()...)
 	}
 	return all
@@ -143,9 +140,7 @@ func (w *world) wantOnce(batch []events.Event) {
 	for _, e := range batch {
 		want[e.Tenant] = append(want[e.Tenant], e.ID)
 	}
-	if fmt.Sprint(order) != fmt.Sprint(want) {
-		w.t.Errorf("stored %v, want %v", order, want)
-	}
+	assert.Equal(w.t, fmt.Sprint(want), fmt.Sprint(order), "stored %v, want %v", order, want)
 }
 
 // batchOf returns n events of three tenants.

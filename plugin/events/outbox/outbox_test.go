@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -85,16 +86,10 @@ func TestAnEventOfATransactionThatCommitsLateIsReadAfterThoseOfLaterOnes(t *test
 	add(t, early, "early-1", "early-2")
 	add(t, late, "late-2")
 	commit(t, early)
-	if got := consume(t, pool); got != "early-1 early-2" {
-		t.Errorf("read %q, want the events of the transaction that has committed", got)
-	}
+	assert.Equal(t, "early-1 early-2", consume(t, pool))
 	commit(t, late)
-	if got := consume(t, pool); got != "late-1 late-2" {
-		t.Errorf("read %q, want the events of the transaction that committed late", got)
-	}
-	if got := consume(t, pool); got != "" {
-		t.Errorf("read %q again", got)
-	}
+	assert.Equal(t, "late-1 late-2", consume(t, pool))
+	assert.Equal(t, "", consume(t, pool), "read again")
 }
 
 func TestAnEventIsAddedIfAndOnlyIfItsTransactionCommits(t *testing.T) {
@@ -104,9 +99,7 @@ func TestAnEventIsAddedIfAndOnlyIfItsTransactionCommits(t *testing.T) {
 	require.NoError(t, gone.Rollback(t.Context()))
 	addAll(t, pool, "a")
 	addAll(t, pool, "a", "b") // repeated
-	if got := consume(t, pool); got != "a b" {
-		t.Errorf("read %q, want each committed event once", got)
-	}
+	assert.Equal(t, "a b", consume(t, pool))
 }
 
 func TestAnEventIsReadAsItWasAdded(t *testing.T) {
@@ -121,13 +114,9 @@ func TestAnEventIsReadAsItWasAdded(t *testing.T) {
 		t.Fatalf("read %v, %v", all, err)
 	}
 	got := all[0].Event
-	if !got.Time.Equal(e.Time) {
-		t.Errorf("the time is %v, want %v", got.Time, e.Time)
-	}
+	assert.True(t, got.Time.Equal(e.Time), "the time is %v, want %v", got.Time, e.Time)
 	got.Time = e.Time
-	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", e) {
-		t.Errorf("read %q, want %q", got, e)
-	}
+	assert.Equal(t, fmt.Sprintf("%q", e), fmt.Sprintf("%q", got), "read %q, want %q", got, e)
 }
 
 func TestAnEventThatCannotBeSentIsNotAdded(t *testing.T) {
@@ -150,9 +139,7 @@ func TestAnEventThatCannotBeSentIsNotAdded(t *testing.T) {
 func TestOldEventsAreDeletedAndCountedWhereTheyWereNotRead(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	addAll(t, pool, "a", "b", "c")
-	if got := consume(t, pool); got != "a b c" {
-		t.Fatalf("read %q", got)
-	}
+	require.Equal(t, "a b c", consume(t, pool))
 	addAll(t, pool, "d", "e", "f", "g")
 	pgtest.Exec(t, pool, `UPDATE rate_limiter.outbox SET added_at = added_at - interval '8 days'
 		WHERE event IN ('a', 'd')`)
@@ -160,17 +147,12 @@ func TestOldEventsAreDeletedAndCountedWhereTheyWereNotRead(t *testing.T) {
 		t.Fatalf("tidied with %v, %v", more, err)
 	}
 	checkLag(t, pool, 3, 1) // d was not read
-	if got := consume(t, pool); got != "e f g" {
-		t.Errorf("read %q, want what is left", got)
-	}
+	assert.Equal(t, "e f g", consume(t, pool))
 	addAll(t, pool, "h", "i", "j")
-	if _, err := tidy(t.Context(), pool, Kept, 2); err != nil {
-		t.Fatal(err)
-	}
+	_, err := tidy(t.Context(), pool, Kept, 2)
+	require.NoError(t, err)
 	checkLag(t, pool, 2, 2) // h is one too many
-	if got := consume(t, pool); got != "i j" {
-		t.Errorf("read %q, want the last two", got)
-	}
+	assert.Equal(t, "i j", consume(t, pool))
 }
 
 // checkLag checks how far the consumer is behind.
@@ -190,9 +172,7 @@ func TestACursorDoesNotMoveBack(t *testing.T) {
 	addAll(t, pool, "a", "b")
 	consume(t, pool)
 	move(t, pool, 1)
-	if got := consume(t, pool); got != "" {
-		t.Errorf("read %q again", got)
-	}
+	assert.Equal(t, "", consume(t, pool), "read again")
 }
 
 // Two readers give positions at the same time, while others add.
@@ -226,13 +206,9 @@ func TestConcurrentReadersGiveEachEventOnePosition(t *testing.T) {
 		}()
 	}
 	for range 2 * writers {
-		if err := <-faults; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-faults)
 	}
-	if got := len(strings.Fields(consume(t, pool))); got != writers*each {
-		t.Errorf("read %d events, want %d", got, writers*each)
-	}
+	assert.EqualValues(t, writers*each, len(strings.Fields(consume(t, pool))), "read events")
 	var last, most int64
 	err := pool.QueryRow(t.Context(), `SELECT last, (SELECT max(position) FROM rate_limiter.outbox)
 		FROM rate_limiter.outbox_state`).Scan(&last, &most)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -18,15 +19,11 @@ import (
 func TestAKeeperAddsReadsAndTidies(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Keeper))
 	addAll(t, pool, "a", "b")
-	if got := consume(t, pool); got != "a b" {
-		t.Errorf("read %q", got)
-	}
-	if _, err := tidy(t.Context(), pool, 0, 1); err != nil {
-		t.Error(err)
-	}
-	if _, err := Lags(t.Context(), pool); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, "a b", consume(t, pool))
+	_, err := tidy(t.Context(), pool, 0, 1)
+	assert.NoError(t, err)
+	_, err = Lags(t.Context(), pool)
+	assert.NoError(t, err)
 }
 
 // change is the data of an event of a change.
@@ -56,9 +53,8 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 		`INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('ci', sha256('secret'), 'admin')`,
 		`SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`,
 	} {
-		if _, err := tx.Exec(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
+		_, err := tx.Exec(t.Context(), statement)
+		require.NoError(t, err, "%s", statement)
 	}
 	if all, err := Read(t.Context(), keeper, consumer, 10); err != nil || len(all) != 0 {
 		t.Fatalf("before the commit there are %v (%v)", all, err)
@@ -70,9 +66,7 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 		"tier insert  ", "tenant insert acme ", "policy insert acme 5", "policy update acme 9", "override insert acme ",
 		"override delete acme ",
 	}
-	if len(all) != len(want) {
-		t.Fatalf("there are %d events, want %d: %v", len(all), len(want), all)
-	}
+	require.Equal(t, len(want), len(all), "there are events: %v", all)
 	for i, e := range all {
 		checkChange(t, e, want[i])
 	}
@@ -92,18 +86,14 @@ func checkChange(t *testing.T, e Entry, want string) {
 	if err == nil {
 		err = published.Validate(value)
 	}
-	if err != nil {
-		t.Errorf("the event of %q: %v", want, err)
-	}
+	assert.NoError(t, err, "the event of %q", want)
 	limit := ""
 	if c.Kind == "policy" {
 		text, err := json.Marshal(c.After["limit"])
 		require.NoError(t, err)
 		limit = string(text)
 	}
-	if got := strings.Join([]string{c.Kind, c.Operation, c.Org, limit}, " "); got != want {
-		t.Errorf("the event has %q, want %q", got, want)
-	}
+	assert.Equal(t, want, strings.Join([]string{c.Kind, c.Operation, c.Org, limit}, " "), "the event")
 	if c.Org != e.Tenant || c.Actor != "ann" || c.Reason != "launch" || c.Version != 1 || c.Key == "" ||
 		(c.Before == nil) != (c.Operation == "insert") || (c.After == nil) != (c.Operation == "delete") {
 		t.Errorf("the event of %q has %+v", want, c)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -105,9 +106,7 @@ func (w *world) run(to *topic) (r *Relay, end func()) {
 	go func() { ended <- r.Run(ctx) }()
 	end = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			w.t.Error(err)
-		}
+		assert.NoError(w.t, <-ended)
 	})
 	w.t.Cleanup(end)
 	return r, end
@@ -184,9 +183,7 @@ func TestOneProcessSendsAndAnotherTakesOver(t *testing.T) {
 	end()
 	w.add(events.PolicyUpdated, "c")
 	w.await(func() bool { return second.Stats().Sent == 1 })
-	if to.ids() != "a b c" {
-		t.Errorf("stored %q, want each once", to.ids())
-	}
+	assert.Equal(t, "a b c", to.ids())
 }
 
 func TestWhatATopicDoesNotTakeIsSentAgainAndWhatItRejectsIsSkipped(t *testing.T) {
@@ -228,9 +225,8 @@ func TestASessionThatWasKilledMeanwhileSendsAtLeastOnce(t *testing.T) {
 			once = append(once, id)
 		}
 	}
-	if strings.Join(once, " ") != "a b c" {
-		t.Errorf("stored %q, want each at least once, in the order of commits", to.ids())
-	}
+	assert.Equal(t, "a b c", strings.Join(once, " "),
+		"stored %q, want each at least once, in the order of commits", to.ids())
 }
 
 func TestEventsCountAsWaitingAlsoBeforeTheFirstIsSent(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -49,15 +50,11 @@ func TestTheReceiverOfTheDocsVerifiesDeliveries(t *testing.T) {
 		t.Errorf("this file does not have the code of docs/webhooks.md:\n%s", code)
 	}
 	for _, part := range []string{exampleSecret, exampleID, exampleBody, exampleSignature, fmt.Sprint(instant.Unix())} {
-		if !strings.Contains(string(text), "`"+part+"`") {
-			t.Errorf("docs/webhooks.md has no `%s`", part)
-		}
+		assert.Contains(t, string(text), "`"+part+"`", "docs/webhooks.md has no `%s`", part)
 	}
 	s, old, now := NewSecret(), NewSecret(), time.Now()
 	r := &http.Request{Header: headers("msg_1", Sign("msg_1", now, []byte("body"), old, s), now)}
-	if err := verify(r, []byte("body"), s.Text()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, verify(r, []byte("body"), s.Text()))
 	if verify(r, []byte("another"), s.Text()) == nil || verify(r, []byte("body"), NewSecret().Text()) == nil {
 		t.Error("a forged delivery is verified")
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
@@ -44,9 +45,7 @@ func headers(id, signature string, at time.Time) http.Header {
 
 func TestASignatureIsThatOfTheSpecification(t *testing.T) {
 	s := parse(t, exampleSecret)
-	if got := Sign(exampleID, instant, []byte(exampleBody), s); got != exampleSignature {
-		t.Errorf("the signature is %q, want %q", got, exampleSignature)
-	}
+	assert.Equal(t, exampleSignature, Sign(exampleID, instant, []byte(exampleBody), s), "the signature")
 }
 
 func TestOnlyARecentUnchangedDeliveryIsVerified(t *testing.T) {
@@ -67,9 +66,7 @@ func TestOnlyARecentUnchangedDeliveryIsVerified(t *testing.T) {
 		"!without an id":            Verify(headers("", signature, instant), body, instant, s),
 		"!with a part of signature": Verify(headers("msg_1", signature[:20], instant), body, instant, s),
 	} {
-		if (err != nil) != strings.HasPrefix(what, "!") {
-			t.Errorf("%s: %v", what, err)
-		}
+		assert.Equal(t, strings.HasPrefix(what, "!"), (err != nil), "%s: %v", what, err)
 	}
 }
 
@@ -83,13 +80,9 @@ func TestASecretShowsInNoLog(t *testing.T) {
 	require.NoError(t, err)
 	all := fmt.Sprintf("%s %v %q %x %#v %+v %d %s", s, s, s, s, s, struct{ S Secret }{s}, s, text) + log.String()
 	for _, form := range []string{s.Text(), s.Text()[6:], fmt.Sprintf("%x", []byte(s)), fmt.Sprint([]byte(s))} {
-		if strings.Contains(all, form) {
-			t.Errorf("%s is in %s", form, all)
-		}
+		assert.NotContains(t, all, form, "is in")
 	}
-	if again := parse(t, s.Text()); string(again) != string(s) {
-		t.Error("the text of a secret is another secret")
-	}
+	assert.Equal(t, string(s), string(parse(t, s.Text())), "the text of a secret is another secret")
 }
 
 func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
@@ -104,21 +97,15 @@ func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
 		"2002:7f00:1::", "2002:a9fe:a9fe::1", "2002:a00:1::", "2002:808:808::1", "2001::1", "2001:0:7f00:1::", "100::1",
 		"5f00::1", "3fff::1",
 	} {
-		if none.Allows(netip.MustParseAddr(text)) {
-			t.Errorf("%s is allowed", text)
-		}
+		assert.False(t, none.Allows(netip.MustParseAddr(text)), "%s is allowed", text)
 	}
 	for _, text := range []string{
 		"8.8.8.8", "1.1.1.1", "172.32.0.1", "100.128.0.1", "169.253.0.1", "2606:4700::1111", "2a00:1450::1",
 		"::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
 	} {
-		if !none.Allows(netip.MustParseAddr(text)) {
-			t.Errorf("%s is denied", text)
-		}
+		assert.True(t, none.Allows(netip.MustParseAddr(text)), "%s is denied", text)
 	}
-	if none.Allows(netip.Addr{}) {
-		t.Error("no address is allowed")
-	}
+	assert.False(t, none.Allows(netip.Addr{}), "no address is allowed")
 	private, err := ParseNetworks("10.1.0.0/16, 127.0.0.1,fd00::/8")
 	require.NoError(t, err)
 	some := &Targets{Private: private}
@@ -126,18 +113,15 @@ func TestAddressesThatAreNotPublicAreDeniedInAllTheirForms(t *testing.T) {
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "64:ff9b::10.1.2.3": true, "127.0.0.1": true, "fd00::1": true,
 		"10.2.0.1": false, "127.0.0.2": false, "169.254.169.254": false, "8.8.8.8": true,
 	} {
-		if some.Allows(netip.MustParseAddr(text)) != want {
-			t.Errorf("%s with networks: want %v", text, want)
-		}
+		assert.Equal(t, want, some.Allows(netip.MustParseAddr(text)), "%s with networks", text)
 	}
 	mapped, err := ParseNetworks("::ffff:10.1.0.0/112, ::ffff:127.0.0.1, 64:ff9b::a02:0/112")
 	require.NoError(t, err)
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "127.0.0.1": true, "10.2.0.1": true, "10.3.0.1": false, "127.0.0.2": false,
 	} {
-		if (&Targets{Private: mapped}).Allows(netip.MustParseAddr(text)) != want {
-			t.Errorf("%s with networks of embedded addresses: want %v", text, want)
-		}
+		assert.Equal(t, want, (&Targets{Private: mapped}).Allows(netip.MustParseAddr(text)),
+			"%s with networks of embedded addresses", text)
 	}
 	for _, text := range []string{"", "10.0.0.0", "10.0.0.1/8", "x", "10.0.0.0/33"} {
 		if list, err := ParseNetworks(text); text != "10.0.0.0" && err == nil {
@@ -153,9 +137,8 @@ func TestAddressesAreCheckedWithTheirPorts(t *testing.T) {
 		"8.8.8.8:22": false, "8.8.8.8:25": false, "8.8.8.8:0": false, "127.0.0.1:443": false, "x:443": false,
 		"[::ffff:127.0.0.1]:443": false, "[fe80::1%eth0]:443": false,
 	} {
-		if err := none.CheckAddress(text); (err == nil) != want {
-			t.Errorf("%s: %v", text, err)
-		}
+		err := none.CheckAddress(text)
+		assert.Equal(t, want, (err == nil), "%s: %v", text, err)
 	}
 }
 
@@ -178,12 +161,8 @@ func TestURLsThatWebhooksMayNotCallAreNamedByTheirFault(t *testing.T) {
 			t.Errorf("%.60q: %v, want %q", text, err, fault)
 		}
 	}
-	if err := http.CheckURL("http://example.com/"); err != nil {
-		t.Error(err)
-	}
-	if http.CheckURL("gopher://example.com/") == nil {
-		t.Error("HTTP allows another scheme")
-	}
+	assert.NoError(t, http.CheckURL("http://example.com/"))
+	assert.NotNil(t, http.CheckURL("gopher://example.com/"), "HTTP allows another scheme")
 }
 
 func TestDelaysGrowFourfoldUpToFourHours(t *testing.T) {
@@ -191,12 +170,8 @@ func TestDelaysGrowFourfoldUpToFourHours(t *testing.T) {
 		0: 5 * time.Second, 1: 5 * time.Second, 2: 20 * time.Second, 3: 80 * time.Second, 4: 320 * time.Second,
 		7: 4 * time.Hour, 8: 4 * time.Hour, 1 << 30: 4 * time.Hour,
 	} {
-		if got := Backoff(failures, 1); got != want {
-			t.Errorf("after %d failures the delay is %v, want %v", failures, got, want)
-		}
-		if got := Backoff(failures, 0.25); got != want/4 {
-			t.Errorf("after %d failures a quarter of the delay is %v", failures, got)
-		}
+		assert.Equal(t, want, Backoff(failures, 1), "after %d failures the delay", failures)
+		assert.EqualValues(t, want/4, Backoff(failures, 0.25), "after %d failures a quarter of the delay", failures)
 	}
 }
 
@@ -218,9 +193,8 @@ func TestRetryAfterIsReadFromAnswersThatMeanIt(t *testing.T) {
 		{429, instant.Add(-time.Minute).UTC().Format(http.TimeFormat), 0},
 		{429, instant.Add(9000 * time.Hour).UTC().Format(http.TimeFormat), maxDelay},
 	} {
-		if got := RetryAfter(c.status, http.Header{"Retry-After": {c.text}}, instant); got != c.want {
-			t.Errorf("%d with %q: %v, want %v", c.status, c.text, got, c.want)
-		}
+		assert.Equal(t, c.want, RetryAfter(c.status, http.Header{"Retry-After": {c.text}}, instant),
+			"%d with %q", c.status, c.text)
 	}
 }
 
@@ -239,9 +213,7 @@ func TestASubscriptionGetsItsTypesAndAnOrgItsOwnEvents(t *testing.T) {
 		"not what operators do": !Wants("acme", nil, step),
 		"not of no org":         !Wants("acme", nil, event(events.PolicyUpdated, "", `{}`)),
 	} {
-		if !got {
-			t.Errorf("it is not so: %s", what)
-		}
+		assert.True(t, got, "it is not so: %s", what)
 	}
 }
 
@@ -282,9 +254,8 @@ func TestAnOrgReadsNeitherReasonsNorNumbersOfSharedLimits(t *testing.T) {
 			t.Errorf("the org reads %s (%v), want %s", got.Data, err, c.want)
 		}
 	}
-	if _, err := ForOrg(*event(events.Denial, "acme", `[]`)); err == nil {
-		t.Error("data that is no object is read")
-	}
+	_, err := ForOrg(*event(events.Denial, "acme", `[]`))
+	assert.Error(t, err, "data that is no object is read")
 }
 
 func TestEveryFieldOfARowIsSentToItsOrgOrHiddenForAReason(t *testing.T) {

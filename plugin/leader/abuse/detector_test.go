@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,23 +28,18 @@ func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testi
 	}
 	reason := w.text(`SELECT reason FROM rate_limiter.overrides`)
 	const want = "of its 5000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
-	if !strings.Contains(reason, want) {
-		t.Errorf("the reason is %q, want one with %q", reason, want)
-	}
+	assert.Contains(t, reason, want, "the reason")
 	const moves = "none warn shadow, warn half shadow, half none shadow, none warn enforce, warn half enforce"
 	if got := w.text(`SELECT string_agg(from_step || ' ' || to_step || ' ' || mode, ', ' ORDER BY id)
 		FROM rate_limiter.abuse_steps`); got != moves {
 		t.Errorf("the moves are %q, want %q", got, moves)
 	}
-	if got := w.text(`SELECT count(*)::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'`); got != "4" {
-		t.Errorf("%s events of moves are in the outbox, want 4", got)
-	}
+	assert.Equal(t, "4", w.text(`SELECT count(*)::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'`),
+		"events of moves are in the outbox")
 	w.checkEvent(w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step'
 		ORDER BY id DESC LIMIT 1`))
 	actors := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`)
-	if got := actors; got != "abuse detector" {
-		t.Errorf("the audit has the changes of %q", got)
-	}
+	assert.Equal(t, "abuse detector", actors, "the audit has the changes")
 }
 
 func TestABurstOfSecondsLeadsToNoStepWhereverTheMinuteTurns(t *testing.T) {
@@ -59,29 +55,21 @@ func TestABurstOfSecondsLeadsToNoStepWhereverTheMinuteTurns(t *testing.T) {
 	w.past("goes on", append(make([]minute, 24), repeat(4, minute{denied: 9000})...)...)
 	w.detect(Enforce)
 	for name := range bursts {
-		if got := w.step(name); got != "none" {
-			t.Errorf("bursts every four minutes, %s: the tenant is on %s, want none", name, got)
-		}
+		assert.Equal(t, "none", w.step(name), "bursts every four minutes, %s: the tenant", name)
 	}
-	if got := w.step("goes on"); got != "warn" {
-		t.Errorf("after denials of four minutes the tenant is on %s, want warn", got)
-	}
+	assert.Equal(t, "warn", w.step("goes on"), "after denials of four minutes the tenant")
 }
 
 func TestAPenaltyIsReplacedAsTheTenantClimbsAndEndsWhenItIsQuiet(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(13, scraped)...)
 	w.detect(Enforce)
-	if got := w.penalties("acme"); got != "multiplier 100 by abuse detector" {
-		t.Errorf("on %s the penalties are %q", w.step("acme"), got)
-	}
+	assert.Equal(t, "multiplier 100 by abuse detector", w.penalties("acme"), "on %s the penalties", w.step("acme"))
 	w.past("acme", repeat(5, minute{admitted: 10, denied: 990})...) // under its penalty
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object('since',
 		clock_timestamp() - interval '20 minutes')`)
 	w.detect(Enforce)
-	if got := w.penalties("acme"); got != "ban by abuse detector" {
-		t.Errorf("on %s the penalties are %q", w.step("acme"), got)
-	}
+	assert.Equal(t, "ban by abuse detector", w.penalties("acme"), "on %s the penalties", w.step("acme"))
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object('step', 'half', 'since',
 		clock_timestamp() - interval '1 hour', 'flagged_at', clock_timestamp() - interval '1 hour')`)
 	w.past("acme", repeat(2, minute{admitted: 10})...)
@@ -90,9 +78,7 @@ func TestAPenaltyIsReplacedAsTheTenantClimbsAndEndsWhenItIsQuiet(t *testing.T) {
 		t.Errorf("quiet, it is on %s with the penalties %q", step, got)
 	}
 	ended := w.text(`SELECT count(*)::text FROM rate_limiter.override_history WHERE ended_by = 'abuse detector'`)
-	if got := ended; got != "2" {
-		t.Errorf("%s penalties are in the history, want 2", got)
-	}
+	assert.Equal(t, "2", ended, "penalties are in the history")
 }
 
 func TestModesThatDoNotEnforceLiftPenaltiesAtOnce(t *testing.T) {
@@ -108,9 +94,8 @@ func TestModesThatDoNotEnforceLiftPenaltiesAtOnce(t *testing.T) {
 		if got := w.penalties("acme"); got != "" || w.step("acme") != "none" {
 			t.Errorf("%s: on %s the penalties are %q", mode, w.step("acme"), got)
 		}
-		if got := w.text(`SELECT string_agg(author, ' ' ORDER BY id) FROM rate_limiter.overrides`); got != "ann waf" {
-			t.Errorf("%s: the overrides of %q are left, want those of others", mode, got)
-		}
+		assert.Equal(t, "ann waf", w.text(`SELECT string_agg(author, ' ' ORDER BY id) FROM rate_limiter.overrides`),
+			"%s: the overrides of are left", mode)
 	}
 }
 
@@ -126,14 +111,10 @@ func TestExemptTenantsAreOnNoStep(t *testing.T) {
 	}
 	w.detect(Enforce)
 	for name, want := range map[string]string{"own": "none", "partner": "none", "gold": "ban_1h", "hook": "tenth"} {
-		if got := w.step(name); got != want {
-			t.Errorf("%s is on %s, want %s", name, got, want)
-		}
+		assert.Equal(t, want, w.step(name), "%s", name)
 	}
 	own := w.text(`SELECT string_agg(reason, ', ' ORDER BY id) FROM rate_limiter.overrides WHERE author = 'ann'`)
-	if got := own; got != "contract, webhook, contract from 2099 on" {
-		t.Errorf("the operator's overrides are %q", got)
-	}
+	assert.Equal(t, "contract, webhook, contract from 2099 on", own, "the operator's overrides")
 }
 
 func TestAPenaltyThatAnOperatorEndsStaysAway(t *testing.T) {
@@ -164,9 +145,8 @@ func TestAForgivenTenantLosesItsStep(t *testing.T) {
 		t.Errorf("it is on %s with the penalties %q", step, got)
 	}
 	const want = "forgiven by ann: a load test"
-	if got := w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`); got != want {
-		t.Errorf("the last move is because %q", got)
-	}
+	assert.Equal(t, want, w.text(`SELECT reason FROM rate_limiter.abuse_steps ORDER BY id DESC LIMIT 1`),
+		"the last move is because")
 	event := w.text(`SELECT data::text FROM rate_limiter.outbox WHERE type LIKE '%abuse.step' ORDER BY id DESC LIMIT 1`)
 	if w.checkEvent(event); !strings.Contains(event, want) {
 		t.Errorf("the last event is %s", event)
@@ -174,9 +154,7 @@ func TestAForgivenTenantLosesItsStep(t *testing.T) {
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET forgiven_until = now() - interval '1 hour'`)
 	w.past("acme", repeat(3, scraped)...)
 	w.detect(Enforce)
-	if got := w.step("acme"); got != "warn" {
-		t.Errorf("after the time it is on %s, want warn", got)
-	}
+	assert.Equal(t, "warn", w.step("acme"), "after the time it")
 }
 
 func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
@@ -184,9 +162,7 @@ func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
 	stuffing := minute{admitted: 600, denied: 400, addresses: 128}
 	w.past("acme", repeat(3, stuffing)...)
 	w.detect(Shadow)
-	if got := w.step("acme"); got != "none" {
-		t.Errorf("without a baseline it is on %s", got)
-	}
+	assert.Equal(t, "none", w.step("acme"), "without a baseline it")
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = '{"step": "none",
 		"demand": {"mean": 900, "variance": 900, "learned": 200}, "users": {"mean": 1, "variance": 1, "learned": 200},
 		"addresses": {"mean": 12, "variance": 30, "learned": 200},
@@ -206,12 +182,9 @@ func TestAPenaltyIsNotMadeForATenantThatWasForgivenMeanwhile(t *testing.T) {
 	w.past("acme", repeat(8, scraped)...)
 	w.detect(Shadow)
 	p := penalized{Tenant: "acme", State: []byte(`{"step": "tenth"}`), Reason: "x", Now: w.now()}
-	if _, err := p.reconcile(t.Context(), w.keeper); err != nil {
-		t.Fatal(err)
-	}
-	if got := w.penalties("acme"); got != "" {
-		t.Errorf("it has the penalties %q for a step that it is not on", got)
-	}
+	_, err := p.reconcile(t.Context(), w.keeper)
+	require.NoError(t, err)
+	assert.Equal(t, "", w.penalties("acme"), "it has the penalties for a step that it is not")
 }
 
 // One lowered limit must not ban a fifth of all customers.
@@ -221,20 +194,15 @@ func TestNoTenantClimbsWhileManyAreFlaggedAtOnce(t *testing.T) {
 		w.past(fmt.Sprint("tenant-", i), repeat(8, scraped)...)
 	}
 	w.detect(Enforce)
-	if got := w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step <> 'none'`); got != "0" {
-		t.Errorf("%s tenants are on a step", got)
-	}
-	if got := strings.Count(w.log.String(), "flags so many tenants at once"); got == 0 {
-		t.Errorf("the log has %s", w.log.String())
-	}
+	assert.Equal(t, "0", w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step <> 'none'`),
+		"tenants are on a step")
+	assert.NotZero(t, strings.Count(w.log.String(), "flags so many tenants at once"), "the log has %s", w.log.String())
 	w.past("acme", repeat(8, scraped)...) // alone: the others have sent nothing since
 	for i := range 2 * massFlagged {
 		w.past(fmt.Sprint("tenant-", i), repeat(8, minute{admitted: 10})...)
 	}
 	w.detect(Enforce)
-	if got := w.step("acme"); got != "half" {
-		t.Errorf("one that attacks is on %s", got)
-	}
+	assert.Equal(t, "half", w.step("acme"), "one that attacks")
 }
 
 // The cause of a flag is the same for all, but not all have the least number of denials in the same minute.
@@ -249,9 +217,8 @@ func TestNoTenantClimbsWhileManyAreFlaggedThatBecameSuspectInDifferentMinutes(t 
 		w.past(fmt.Sprint("tenant-", i), append(repeat(begin, calm), repeat(minutes-begin, scraped)...)...)
 	}
 	w.detect(Enforce)
-	if got := w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step IN ('half', 'tenth')`); got != "0" {
-		t.Errorf("%s tenants have a penalty", got)
-	}
+	assert.Equal(t, "0", w.text(`SELECT count(*)::text FROM rate_limiter.abuse_tenants WHERE step IN ('half', 'tenth')`),
+		"tenants have a penalty")
 }
 
 // Another program may have a penalty of its own, of which there can be one for a tenant.
@@ -264,15 +231,10 @@ func TestAPenaltyThatCannotBeMadeKeepsNoOtherTenantFromOne(t *testing.T) {
 	}
 	d := New(Options{Mode: Enforce, Config: Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	require.NoError(t, d.Run(t.Context(), w.keeper))
-	if got := w.penalties("beta"); got != "multiplier 500 by abuse detector" {
-		t.Errorf("on %s the penalties of another tenant are %q", w.step("beta"), got)
-	}
-	if got := w.penalties("acme"); got != "multiplier 300 by waf" {
-		t.Errorf("the penalties of the tenant are %q", got)
-	}
-	if got := w.log.String(); !strings.Contains(got, `penalty of \"acme\"`) {
-		t.Errorf("the log has %s", got)
-	}
+	assert.Equal(t, "multiplier 500 by abuse detector", w.penalties("beta"),
+		"on %s the penalties of another tenant", w.step("beta"))
+	assert.Equal(t, "multiplier 300 by waf", w.penalties("acme"), "the penalties of the tenant")
+	assert.Contains(t, w.log.String(), `penalty of \"acme\"`, "the log")
 }
 
 func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
@@ -280,9 +242,7 @@ func TestANewLeaderScoresEveryMinuteOnce(t *testing.T) {
 	w.past("acme", repeat(6, scraped)...)
 	w.detect(Shadow)
 	before := w.text(`SELECT state::text || scored_at FROM rate_limiter.abuse_tenants`)
-	if w.step("acme") != "warn" {
-		t.Fatalf("it is on %s", w.step("acme"))
-	}
+	require.Equal(t, "warn", w.step("acme"))
 	w.detect(Shadow)
 	// A minute may have passed meanwhile, in which the tenant has sent nothing.
 	if after := w.text(`SELECT state::text || scored_at FROM rate_limiter.abuse_tenants`); after != before &&
@@ -297,27 +257,21 @@ func TestAPenaltyEndsAlsoIfTheClockIsSetBackByADay(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
 	w.detect(Enforce)
-	if got := w.step("acme"); got != "half" {
-		t.Fatalf("it is on %s", got)
-	}
+	require.Equal(t, "half", w.step("acme"))
 	w.past("acme", repeat(2, minute{admitted: 10})...)
 	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = now() + interval '1 day'`)
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = state || jsonb_build_object(
 		'since', clock_timestamp() + interval '1 day', 'flagged_at', clock_timestamp() + interval '1 day')`)
 	w.detect(Enforce)
 	const isPast = `SELECT ((state ->> 'since')::timestamptz < clock_timestamp())::text FROM rate_limiter.abuse_tenants`
-	if got := w.text(isPast); got != "true" {
-		t.Errorf("it is %s that its step began before now", got)
-	}
+	assert.Equal(t, "true", w.text(isPast), "it is that its step began before now")
 }
 
 func TestDenialsByAnOutageAndByLimitsOfOthersFlagNothing(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(20, minute{admitted: 10, unavailable: 990})...)
 	w.detect(Enforce)
-	if got := w.step("acme"); got != "none" {
-		t.Errorf("a tenant that fail mode closed denied is on %s", got)
-	}
+	assert.Equal(t, "none", w.step("acme"), "a tenant that fail mode closed denied")
 }
 
 // What a keeper's login can do is bounded, also if it is stolen.
@@ -340,12 +294,8 @@ func TestStatesOfTenantsThatSendNothingAreDropped(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(3, minute{admitted: 10})...)
 	w.detect(Shadow)
-	if got := w.step("acme"); got != "none" {
-		t.Fatalf("it is on %s", got)
-	}
+	require.Equal(t, "none", w.step("acme"))
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET scored_at = now() - interval '8 days'`)
 	w.detect(Shadow)
-	if got := w.step("acme"); got != "new" {
-		t.Errorf("after a week it is on %s, want that it is dropped", got)
-	}
+	assert.Equal(t, "new", w.step("acme"), "after a week it")
 }

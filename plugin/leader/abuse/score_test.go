@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -68,26 +69,19 @@ func TestATenantThatKeepsBeingDeniedClimbsTheLadderAndComesDownWhenItIsQuiet(t *
 		"3m0s warn", "8m0s half", "13m0s tenth", "18m0s ban_5m", "23m0s tenth", "28m0s ban_1h",
 		"1h28m0s tenth",
 	}
-	if !reflect.DeepEqual(p.steps, want) {
-		t.Errorf("its steps are %q, want %q", p.steps, want)
-	}
+	assert.Equal(t, want, p.steps, "its steps")
 	p.minutes(60, calm)
-	if want = append(want, "1h43m0s half", "1h58m0s warn", "2h13m0s none"); !reflect.DeepEqual(p.steps, want) {
-		t.Errorf("its steps are %q, want %q", p.steps, want)
-	}
+	want = append(want, "1h43m0s half", "1h58m0s warn", "2h13m0s none")
+	assert.Equal(t, want, p.steps, "its steps")
 }
 
 func TestAReasonNamesTheStepAndTheNumbers(t *testing.T) {
 	p := newPlayer()
 	p.minutes(3, attack)
 	const want = "a warning, because 2700 of its 3000 requests in 5 minutes were denied (90 %, a flag from 80 %)"
-	if got := p.last.Reason(); got != want {
-		t.Errorf("the reason is %q, want %q", got, want)
-	}
+	assert.Equal(t, want, p.last.Reason(), "the reason")
 	p.minutes(20, calm)
-	if got := p.last.Reason(); got != "unsuspicious" {
-		t.Errorf("the reason of a calm minute is %q", got)
-	}
+	assert.Equal(t, "unsuspicious", p.last.Reason(), "the reason of a calm minute")
 }
 
 func TestARepeatWithinADayClimbsFaster(t *testing.T) {
@@ -95,9 +89,7 @@ func TestARepeatWithinADayClimbsFaster(t *testing.T) {
 		p := newPlayer()
 		p.minutes(8, attack) // up to half of its limits
 		p.minutes(40, calm)
-		if p.state.Step != None {
-			t.Fatalf("it is on %v", p.state.Step)
-		}
+		require.Equal(t, None, p.state.Step)
 		p.minutes(pause, calm)
 		p.steps = nil
 		p.minutes(9, attack)
@@ -106,28 +98,22 @@ func TestARepeatWithinADayClimbsFaster(t *testing.T) {
 		}
 		return p.steps
 	}
-	if got, want := climbs(600), []string{"half", "ban_5m"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("within a day it climbs %q, want %q", got, want)
-	}
-	if got, want := climbs(24*60), []string{"warn", "half"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("after a day it climbs %q, want %q", got, want)
-	}
+	got, want := climbs(600), []string{"half", "ban_5m"}
+	assert.Equal(t, want, got, "within a day it climbs")
+	got, want = climbs(24*60), []string{"warn", "half"}
+	assert.Equal(t, want, got, "after a day it climbs")
 }
 
 func TestWhatAPenaltyDeniesIsNoEvidence(t *testing.T) {
 	p := newPlayer()
 	p.minutes(8, attack)
-	if p.state.Step != Half {
-		t.Fatalf("it is on %v", p.state.Step)
-	}
+	require.Equal(t, Half, p.state.Step)
 	// Its limit is 100 requests a minute, and now it sends 300: two thirds are denied. With half the limit more are.
 	for range 40 {
 		factor := p.state.Step.Factor()
 		p.minute(Observation{Minute: limited(300, 100, factor), Factor: factor})
 	}
-	if p.state.Step != None {
-		t.Errorf("a tenant that is denied mostly by its penalty is on %v", p.state.Step)
-	}
+	assert.Equal(t, None, p.state.Step, "a tenant that is denied mostly by its penalty")
 }
 
 func TestFewDenialsFlagNothing(t *testing.T) {
@@ -147,9 +133,7 @@ func TestAnExemptTenantIsOnNoStep(t *testing.T) {
 	}
 	p.most = Tenth // an exemption within the tenant, which a ban would beat
 	p.minutes(60, attack)
-	if p.state.Step != Tenth {
-		t.Errorf("a tenant that must not be banned is on %v", p.state.Step)
-	}
+	assert.Equal(t, Tenth, p.state.Step, "a tenant that must not be banned")
 	p.most = None
 	p.minutes(1, attack)
 	const want = "no penalty after a tenth of each limit, because it is exempt"
@@ -197,9 +181,7 @@ func TestRetriesAfterOurFaultAreExcused(t *testing.T) {
 		t.Errorf("retries within 15 minutes after an outage lead to %q", p.steps)
 	}
 	p.minutes(2, attack)
-	if p.state.Step != Warn {
-		t.Errorf("what goes on after 15 minutes leads to %v", p.state.Step)
-	}
+	assert.Equal(t, Warn, p.state.Step, "what goes on after 15 minutes leads")
 }
 
 func TestAForgivenTenantStartsAnew(t *testing.T) {
@@ -227,12 +209,9 @@ func TestAStateIsReadAsItWasWritten(t *testing.T) {
 	if err := json.Unmarshal(text, &read); err != nil || !reflect.DeepEqual(read, p.state) {
 		t.Errorf("%s is read as %+v, %v", text, read, err)
 	}
-	if err := json.Unmarshal([]byte(`{"step":"jail"}`), &read); err == nil {
-		t.Error("a step that does not exist is read")
-	}
-	if _, err := Step(9).MarshalText(); err == nil {
-		t.Error("a step that does not exist is written")
-	}
+	assert.Error(t, json.Unmarshal([]byte(`{"step":"jail"}`), &read), "a step that does not exist is read")
+	_, err = Step(9).MarshalText()
+	assert.Error(t, err, "a step that does not exist is written")
 }
 
 // play plays bursts of denials, of a number of seconds each, which begin so many seconds after every period. Beside
@@ -267,9 +246,7 @@ func TestWhatIsDeniedForThreeMinutesIsFlaggedWheneverItBegins(t *testing.T) {
 	for first := 60; first < 120; first++ {
 		p := newPlayer()
 		p.play(8, 60*60, first, 181, 10)
-		if len(p.steps) != 1 {
-			t.Errorf("denials for 3 minutes from second %d on lead to %q, want a warning", first%60, p.steps)
-		}
+		assert.Len(t, p.steps, 1, "denials for 3 minutes from second %d on lead", first%60)
 	}
 }
 

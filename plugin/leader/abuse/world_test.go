@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -40,17 +41,14 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
+	_, err := w.pool.Exec(w.Context(), sql, args...)
+	require.NoError(w, err, "%s", sql)
 }
 
 // text returns the result of a query for one text.
 func (w *world) text(sql string, args ...any) (text string) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), sql, args...).Scan(&text); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
+	require.NoError(w, w.pool.QueryRow(w.Context(), sql, args...).Scan(&text), "%s", sql)
 	return text
 }
 
@@ -114,9 +112,7 @@ func (w *world) detect(mode Mode) *Detector {
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	require.NoError(w, d.Run(w.Context(), w.keeper))
-	if strings.Contains(w.log.String(), "failed") {
-		w.Fatal(w.log.String())
-	}
+	require.NotContains(w, w.log.String(), "failed")
 	return d
 }
 
@@ -129,9 +125,7 @@ func (w *world) checkEvent(text string) {
 	if err == nil {
 		err = published.Validate(data)
 	}
-	if err != nil {
-		w.Errorf("%s: %v", text, err)
-	}
+	assert.NoError(w, err, "%s", text)
 }
 
 // step returns the step of a tenant.

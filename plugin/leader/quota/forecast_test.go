@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -31,9 +33,8 @@ func TestANoticeForecastsWhenAQuotaIsExhausted(t *testing.T) {
 			for ago, tokens := range c.spent {
 				w.spend("acme", "POST /a", tokens, ago)
 			}
-			if _, err := w.lead(true); err != nil {
-				t.Fatal(err)
-			}
+			_, err := w.lead(true)
+			require.NoError(t, err)
 			at := w.event().ExhaustedAt
 			switch {
 			case c.after == 0 && at != nil:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
@@ -19,9 +20,8 @@ func TestNoticesAreCountedByThreshold(t *testing.T) {
 	w.spend("acme", "a", 80, 0)
 	w.spend("globex", "a", 90, 0)
 	w.spend("initech", "a", 50, 0)
-	if _, err := w.lead(true); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.lead(true)
+	require.NoError(t, err)
 	values := promtest.CheckPublished(t, "testdata/metrics.golden", w.watcher)
 	promtest.WantValues(t, values, "rate_limiter_quota_notices_total ", map[string]float64{"100": 0, "50": 1, "80": 2})
 	if at := values["rate_limiter_quota_checked_timestamp_seconds"]; at < float64(time.Now().Add(-time.Hour).Unix()) {
@@ -39,9 +39,8 @@ func TestNoticesHaveThePublishedForm(t *testing.T) {
 	}
 	w := newWorld(t, daily(100), schema.Limit{Name: "each", Scope: "tenant+endpoint", Limit: 100, WindowSize: 3600})
 	w.spend("acme", "a", 80, 0)
-	if _, err := w.lead(true); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.lead(true)
+	require.NoError(t, err)
 	for _, n := range append(w.events, full) {
 		text, err := json.Marshal(n)
 		require.NoError(t, err)
@@ -49,13 +48,9 @@ func TestNoticesHaveThePublishedForm(t *testing.T) {
 		if err == nil {
 			err = published.Validate(value)
 		}
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		}
+		assert.NoError(t, err, "%s", text)
 	}
-	if len(w.events) != 2 {
-		t.Errorf("%d events, want 2", len(w.events))
-	}
+	assert.Len(t, w.events, 2)
 }
 
 func TestTheIDOfANoticeNamesItsTenantPolicyEndpointWindowAndThreshold(t *testing.T) {

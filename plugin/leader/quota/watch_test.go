@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
@@ -89,9 +90,8 @@ func TestReturnedTokensRepeatNoNotice(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
 	w.want("80 %", "acme daily 80% of 100: 80")
-	if _, err := w.buckets.Forget(t.Context(), policy.KeysOf(w.bounds("acme", "a", 0).Bounds)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.buckets.Forget(t.Context(), policy.KeysOf(w.bounds("acme", "a", 0).Bounds))
+	require.NoError(t, err)
 	w.spend("acme", "a", 50, 0)
 	w.want("50 % after a reset", "")
 	w.spend("acme", "a", 35, 0)
@@ -148,14 +148,10 @@ func TestWhatALeaderLeftIsNoticedByTheNext(t *testing.T) {
 		t.Fatalf("a leader that does not look: %q (%v)", got, err)
 	}
 	w.want("an hour later", "acme daily 80% of 100: 80")
-	if !w.event().Late {
-		t.Error("the notice does not say that it is late")
-	}
+	assert.True(t, w.event().Late, "the notice does not say that it is late")
 	w.spend("acme", "a", 20, 0)
 	w.want("in time", "acme daily 100% of 100: 100")
-	if w.event().Late {
-		t.Error("the notice says that it is late")
-	}
+	assert.False(t, w.event().Late, "the notice says that it is late")
 }
 
 func TestUsageThatANodeReportsLateIsNoticedAsLate(t *testing.T) {
@@ -237,9 +233,8 @@ func (*killer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) 
 func TestACheckThatIsKilledAtAnyStatementLosesAndRepeatsNoNotice(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
-	if _, err := w.lead(false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.lead(false)
+	require.NoError(t, err)
 	config, err := pgx.ParseConfig(w.dsn)
 	require.NoError(t, err)
 	kills := 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -155,9 +156,8 @@ func (w *world) unreported(rows []usage.Row, ago time.Duration) {
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
+	_, err := w.pool.Exec(w.Context(), sql, args...)
+	require.NoError(w, err, "%s", sql)
 }
 
 // leader returns a leader that watches quotas, or one that does not.
@@ -186,13 +186,9 @@ func (w *world) lead(watches bool) (string, error) {
 		rows, errRead := w.pool.Query(w.Context(), `SELECT format('%s %s%s %s%% of %s: %s', tenant, split_part(policy, '/', 1),
 				CASE WHEN endpoint <> '' THEN ' at ' || endpoint END, threshold, "limit", used)
 			FROM rate_limiter.quota_notices WHERE noticed_at >= $1 ORDER BY tenant, policy, endpoint, threshold`, before)
-		if errRead != nil {
-			w.Fatal(errRead)
-		}
+		require.Nil(w, errRead)
 		list, errRead := pgx.CollectRows(rows, pgx.RowTo[string])
-		if errRead != nil {
-			w.Fatal(errRead)
-		}
+		require.Nil(w, errRead)
 		if err == nil && len(list) != len(w.events) {
 			w.Errorf("%d notices and %d events", len(list), len(w.events))
 		}
@@ -204,12 +200,8 @@ func (w *world) lead(watches bool) (string, error) {
 func (w *world) want(what, want string) {
 	w.Helper()
 	got, err := w.lead(true)
-	if err != nil {
-		w.Fatalf("%s: %v", what, err)
-	}
-	if got != want {
-		w.Errorf("%s: the notices are %q, want %q", what, got, want)
-	}
+	require.NoError(w, err, "%s", what)
+	assert.Equal(w, want, got, "%s: the notices", what)
 }
 
 // daily returns a limit of a tenant and day.
@@ -224,8 +216,6 @@ func daily(quantity int64, change ...func(*schema.Limit)) schema.Limit {
 // event returns the one event of the last lead.
 func (w *world) event() quota.Notice {
 	w.Helper()
-	if len(w.events) != 1 {
-		w.Fatalf("the events are %+v, want one", w.events)
-	}
+	require.Len(w, w.events, 1, "the events")
 	return w.events[0]
 }

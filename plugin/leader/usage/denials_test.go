@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -44,9 +45,7 @@ func TestDenialsOfAllNodesAreMergedByMinute(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	if want := (usage.Sketch{1: 3, 2: 3, 3: 3, 7: 3}); all != want {
-		t.Errorf("the users are %v, want %v", all, want)
-	}
+	assert.Equal(t, (usage.Sketch{1: 3, 2: 3, 3: 3, 7: 3}), all, "the users")
 }
 
 func TestOldDenialsAreDropped(t *testing.T) {
@@ -57,7 +56,5 @@ func TestOldDenialsAreDropped(t *testing.T) {
 	w.exec(`UPDATE rate_limiter.abuse_denials SET at = at - interval '61 minutes'`)
 	w.report(p.node, deniedBatch(p, 10, 1), 2*denialsKept)
 	w.lead()
-	if n := w.number(`SELECT count(*) FROM rate_limiter.abuse_denials`); n != 0 {
-		t.Errorf("%d rows of more than an hour ago are kept", n)
-	}
+	assert.Zero(t, w.number(`SELECT count(*) FROM rate_limiter.abuse_denials`), "rows of more than an hour ago are kept")
 }

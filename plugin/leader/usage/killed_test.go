@@ -3,6 +3,8 @@ package usage
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // A leader is killed before each of its statements in turn, while it unpacks, sums an hour up and closes a day.
@@ -26,9 +28,7 @@ func TestALeaderThatIsKilledAtAnyStatementCountsNothingTwice(t *testing.T) {
 	}
 	w.kill.disarm()
 	for _, table := range []string{"usage_minutes", "usage_hours", "usage_days"} {
-		if got := w.admitted(table); got != 18 {
-			t.Errorf("%s has %d admitted after %d kills, want 18", table, got, killed-1)
-		}
+		assert.EqualValues(t, 18, w.admitted(table), "%s has admitted after %d kills", table, killed-1)
 	}
 	if killed < 20 {
 		t.Errorf("a leader ends after %d statements, want more than it needs to sum up", killed)

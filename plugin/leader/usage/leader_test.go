@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -52,9 +53,7 @@ func TestACheckThatFailsDoesNotKeepTheLeaderFromItsOtherWork(t *testing.T) {
 	if done, err := l.Once(t.Context()); err == nil || done.Batches != 1 || chores != 1 {
 		t.Errorf("the leader has done %+v and %d times its chores, with %v", done, chores, err)
 	}
-	if lines := w.log.Count("the quotas cannot be read"); lines != 1 {
-		t.Errorf("%d lines report the check, want one", lines)
-	}
+	assert.EqualValues(t, 1, w.log.Count("the quotas cannot be read"), "lines report the check")
 }
 
 func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
@@ -75,9 +74,7 @@ func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
 	w.exec(`UPDATE rate_limiter.usage_batches SET payload = $1 WHERE fault <> ''`, payload)
 	for range 2 {
 		w.lead()
-		if got := w.admitted("usage_minutes"); got != 11 {
-			t.Errorf("a leader that can decode it has %d admitted, want 11", got)
-		}
+		assert.EqualValues(t, 11, w.admitted("usage_minutes"), "a leader that can decode it has admitted")
 	}
 }
 
@@ -86,9 +83,8 @@ func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
 	l := w.newLeader()
 	p := newProcess(1)
 	w.reportBytes(p.node, p.epoch, 1, 0, []byte("damaged"))
-	if done := w.lead(); done.Faulty != 1 {
-		t.Fatalf("the leader has done %+v, want the batch set aside", done)
-	}
+	done := w.lead()
+	require.EqualValues(t, 1, done.Faulty, "the leader has done %+v, want the batch set aside", done)
 	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
 	s, err := l.open(t.Context())
 	require.NoError(t, err)
@@ -159,9 +155,7 @@ func TestWhatComesAfterItsDayWasClosedCountsOnTheDayItComes(t *testing.T) {
 		inTime != 1 {
 		t.Errorf("%d count in time and %d late, want 1 and 10", inTime, late)
 	}
-	if hours := w.admitted("usage_hours"); hours != 11 {
-		t.Errorf("the hours have %d, want 11 at their true time", hours)
-	}
+	assert.EqualValues(t, 11, w.admitted("usage_hours"), "the hours")
 }
 
 func TestADayStaysOpenWhileALiveSourceHasNotReportedItsEnd(t *testing.T) {
@@ -177,13 +171,10 @@ func TestADayStaysOpenWhileALiveSourceHasNotReportedItsEnd(t *testing.T) {
 		FROM rate_limiter.usage_state`).Scan(&w.leader.shift); err != nil {
 		t.Fatal(err)
 	}
-	if done := w.lead(); done.Days != 0 {
-		t.Error("at 01:30 the day before is closed, although a live source has reported until 00:59")
-	}
+	assert.Zero(t, w.lead().Days, "at 01:30 the day before is closed, although a live source has reported until 00:59")
 	w.exec(`UPDATE rate_limiter.usage_sources SET watermark = watermark + interval '1 minute'`)
-	if done := w.lead(); done.Days != 1 {
-		t.Error("at 01:30 the day before is open, although all live sources have reported until 01:00")
-	}
+	assert.EqualValues(t, 1, w.lead().Days,
+		"at 01:30 the day before is open, although all live sources have reported until 01:00")
 }
 
 func TestALeaderRecoversFromAMissingPartitionAndLogsItOnce(t *testing.T) {
@@ -199,9 +190,7 @@ func TestALeaderRecoversFromAMissingPartitionAndLogsItOnce(t *testing.T) {
 	w.report(p.node, p.next(count("acme", 10)), 0)
 	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 10 })
 	await.That(w, "logged", func() bool { return w.log.Count("succeeds again") == 1 })
-	if failures := w.log.Count("unpacking usage failed"); failures != 1 {
-		t.Errorf("%d lines report the failure, want one", failures)
-	}
+	assert.EqualValues(t, 1, w.log.Count("unpacking usage failed"), "lines report the failure")
 }
 
 func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
@@ -212,9 +201,8 @@ func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
 	p := newProcess(1)
 	w.report(p.node, p.next(count("acme", 1)), 0)
 	for range 3 {
-		if _, err := w.leader.Once(t.Context()); err == nil {
-			t.Fatal("the leader succeeds without space")
-		}
+		_, err := w.leader.Once(t.Context())
+		require.Error(t, err, "the leader succeeds without space")
 	}
 	l := w.run()
 	await.That(w, "failed", func() bool { return w.log.Count("unpacking usage failed") == 1 })
@@ -261,12 +249,9 @@ func TestPartitionsAreMadeAheadAndDroppedAfterTheirRetention(t *testing.T) {
 	}
 	w.exec(`UPDATE rate_limiter.usage_state SET days_until = '2026-01-01', hours_until = '2026-01-01'`)
 	w.exec(`SELECT rate_limiter.keep_usage_partitions()`)
-	if left := w.number(`SELECT count(*) FROM pg_class WHERE relname ~ '^usage_[a-z]+_2020'`); left != 0 {
-		t.Errorf("%d old partitions are left", left)
-	}
-	if n := partitions("usage_minutes"); n != 5 {
-		t.Errorf("there are %d partitions of minutes, want 2 days back, today and 2 ahead", n)
-	}
+	assert.Zero(t, w.number(`SELECT count(*) FROM pg_class WHERE relname ~ '^usage_[a-z]+_2020'`),
+		"old partitions are left")
+	assert.EqualValues(t, 5, partitions("usage_minutes"), "there are partitions of minutes")
 }
 
 func TestReportUsageBoundsWhatANodeCanStore(t *testing.T) {
@@ -298,16 +283,12 @@ func TestReportUsageBoundsWhatANodeCanStore(t *testing.T) {
 	}
 	w.exec(`INSERT INTO rate_limiter.usage_nodes
 		SELECT session_user, 'n' || i, 0, 0, now() FROM generate_series(3, 2000) i`)
-	if _, err := w.pool.Exec(t.Context(), call, "one more", epoch, 1, "0", []byte("x")); err == nil {
-		t.Error("a login can report as any number of nodes")
-	}
+	_, err := w.pool.Exec(t.Context(), call, "one more", epoch, 1, "0", []byte("x"))
+	assert.Error(t, err, "a login can report as any number of nodes")
 	w.exec(`UPDATE rate_limiter.usage_nodes SET login = 'another'`)
-	if _, err := w.pool.Exec(t.Context(), call, "many", epoch, 1, "0", []byte("x")); err != nil {
-		t.Errorf("what another login has stored counts: %v", err)
-	}
-	if n := w.number(`SELECT count(*) FROM rate_limiter.usage_batches`); n != 1 {
-		t.Errorf("%d batches are stored, want one", n)
-	}
+	_, err = w.pool.Exec(t.Context(), call, "many", epoch, 1, "0", []byte("x"))
+	assert.NoError(t, err, "what another login has stored counts")
+	assert.EqualValues(t, 1, w.number(`SELECT count(*) FROM rate_limiter.usage_batches`), "batches are stored")
 }
 
 func TestABatchWithAnImpossibleAgeGetsAPossibleTime(t *testing.T) {
@@ -334,9 +315,7 @@ func TestNamesBeyondTheBoundCountTogether(t *testing.T) {
 	for name, want := range map[string]int64{"acme": 11, "(other)": 11_100} {
 		got := w.number(`SELECT sum(admitted)::bigint FROM rate_limiter.usage_minutes
 			JOIN rate_limiter.usage_names ON id = tenant WHERE name = $1`, name)
-		if got != want {
-			t.Errorf("%s has %d admitted, want %d", name, got, want)
-		}
+		assert.Equal(t, want, got, "%s has admitted", name)
 	}
 }
 
@@ -354,9 +333,7 @@ func TestAnOpenReportOfANodeStopsNoUnpacking(t *testing.T) {
 		require.NoError(t, err)
 	}
 	began := time.Now()
-	if done := w.lead(); done.Batches != 2 {
-		t.Errorf("the leader has unpacked %d batches in %v, want both", done.Batches, time.Since(began))
-	}
+	assert.EqualValues(t, 2, w.lead().Batches, "the leader has unpacked batches in %v", time.Since(began))
 	waiting := func(node string) int64 {
 		return w.number(`SELECT batches FROM rate_limiter.usage_nodes WHERE node = $1`, node)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -203,13 +204,10 @@ func TestTwoLeadersAtOnceAddEveryBatchOnce(t *testing.T) {
 	await.That(w, "all unpacked", func() bool { return leaders[0].Stats().Batches+leaders[1].Stats().Batches >= want })
 	await.That(w, "all summed up", func() bool { return w.admitted("usage_hours") >= want })
 	for _, table := range []string{"usage_minutes", "usage_hours"} {
-		if got := w.admitted(table); got != want {
-			t.Errorf("%s has %d admitted, want %d", table, got, want)
-		}
+		assert.Equal(t, want, w.admitted(table), "%s has admitted", table)
 	}
-	if first, second := leaders[0].Stats().Batches, leaders[1].Stats().Batches; first+second != want {
-		t.Errorf("the leaders have added %d and %d batches, want %d together", first, second, want)
-	}
+	first, second := leaders[0].Stats().Batches, leaders[1].Stats().Batches
+	assert.Equal(t, want, first+second, "the leaders have added %d and %d batches together", first, second)
 }
 
 // reportTogether reports batches of processes in one transaction, so that leaders find all of them at the same time.

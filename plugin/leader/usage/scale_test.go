@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -150,9 +151,7 @@ func TestADayOfATenantIsReadWithoutTheRowsOfOthers(t *testing.T) {
 	f := newFleet(10)
 	f.report(s, 50, time.Minute)
 	s.unpackAll()
-	if got := s.admitted("usage_minutes"); got != 3*minutesOfDay*100+2*10*50 {
-		t.Errorf("%d admitted, want those of yesterday and of the fleet", got)
-	}
+	assert.EqualValues(t, 3*minutesOfDay*100+2*10*50, s.admitted("usage_minutes"))
 }
 
 func TestTheRowsOfATenantAreSideBySideOnceTheyAreSummedUp(t *testing.T) {
@@ -164,9 +163,8 @@ func TestTheRowsOfATenantAreSideBySideOnceTheyAreSummedUp(t *testing.T) {
 	s.leader.shift = 2 * day // yesterday is over for long
 	s.lead()
 	s.readDay(17)
-	if got := s.admitted("usage_minutes"); got != 3*minutesOfDay*int64(s.tenants) {
-		t.Errorf("the minutes have %d admitted after they were ordered", got)
-	}
+	assert.EqualValues(t, 3*minutesOfDay*int64(s.tenants), s.admitted("usage_minutes"),
+		"the minutes have admitted after they were ordered")
 	// Of each hour and of the day, they begin on one page and may end on the next.
 	for table, most := range map[string]int64{"usage_minutes": 2 * 24, "usage_hours": 2 * 24, "usage_days": 2} {
 		if got := s.mostPages(table); got > most {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -56,9 +57,7 @@ func TestTheTierThatWasSeenLastIsKnown(t *testing.T) {
 		b.Tiers = step.tiers
 		w.report(p.node, b, step.ago)
 		w.lead()
-		if got := w.storedTiers(); got != step.want {
-			t.Errorf("known are %s, want %s", got, step.want)
-		}
+		assert.Equal(t, step.want, w.storedTiers())
 	}
 }
 

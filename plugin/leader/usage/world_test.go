@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -129,9 +130,8 @@ func (w *world) lead() Stats {
 		l := w.newLeader()
 		l.shift, l.options.GapAfter = w.leader.shift, w.leader.options.GapAfter
 		var err error
-		if done, err = l.Once(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		done, err = l.Once(w.Context())
+		require.NoError(w, err)
 		return done.Leading
 	})
 	return done
@@ -140,17 +140,14 @@ func (w *world) lead() Stats {
 // number returns the result of a query for one number.
 func (w *world) number(sql string, args ...any) (n int64) {
 	w.Helper()
-	if err := w.pool.QueryRow(w.Context(), sql, args...).Scan(&n); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
+	require.NoError(w, w.pool.QueryRow(w.Context(), sql, args...).Scan(&n), "%s", sql)
 	return n
 }
 
 func (w *world) exec(sql string, args ...any) {
 	w.Helper()
-	if _, err := w.pool.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
+	_, err := w.pool.Exec(w.Context(), sql, args...)
+	require.NoError(w, err, "%s", sql)
 }
 
 // admitted returns the sum over a table.
@@ -180,9 +177,7 @@ func (w *world) runWith(change func(*Options)) *Leader {
 	go func() { ended <- l.Run(ctx) }()
 	w.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			w.Error(err)
-		}
+		assert.NoError(w, <-ended)
 	})
 	return l
 }

@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -89,9 +92,7 @@ func TestAnAttackUnderManyNamesIsBounded(t *testing.T) {
 			count != seconds*orgs {
 			t.Errorf("%d denials written, %+v; want %d lines a second that count all", count, s, DefaultMaxGroups+1)
 		}
-		if stats.Folded != seconds*(orgs-DefaultMaxGroups) {
-			t.Errorf("%d are in lines of others, want %d", stats.Folded, seconds*(orgs-DefaultMaxGroups))
-		}
+		assert.EqualValues(t, seconds*(orgs-DefaultMaxGroups), stats.Folded, "are in lines of others")
 	})
 }
 
@@ -102,9 +103,8 @@ func BenchmarkLine(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, g := range r.window.groups {
-			if _, err := r.encode(g); err != nil {
-				b.Fatal(err)
-			}
+			_, err := r.encode(g)
+			require.NoError(b, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,9 +36,7 @@ func file(t *testing.T, options FileOptions) (folder string, f *File, write func
 	options.Path = filepath.Join(folder, "denials")
 	f = NewFile(options)
 	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, f.Close())
 	})
 	return folder, f, func(lines ...string) {
 		t.Helper()
@@ -45,17 +44,13 @@ func file(t *testing.T, options FileOptions) (folder string, f *File, write func
 		for i, line := range lines {
 			batch[i].Text = []byte(line)
 		}
-		if err := f.Write(t.Context(), batch); err != nil {
-			t.Errorf("write %q: %v", lines, err)
-		}
+		assert.NoError(t, f.Write(t.Context(), batch), "write %q", lines)
 	}
 }
 
 func expect(t *testing.T, folder, want string) {
 	t.Helper()
-	if got := contents(t, folder); got != want {
-		t.Errorf("files are\n%swant\n%s", got, want)
-	}
+	assert.Equal(t, want, contents(t, folder))
 }
 
 func TestAFullFileIsRotatedAndTheOldestReplaced(t *testing.T) {
@@ -80,9 +75,7 @@ func TestTwoProcessesShareAFileThroughItsRotation(t *testing.T) {
 	}
 	write("a2")
 	expect(t, folder, "denials 600 b2 a2\ndenials.1 600 a1 b1\n")
-	if err := young.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, young.Close())
 }
 
 func TestAFileSurvivesWhatOthersDoToIt(t *testing.T) {
@@ -94,9 +87,7 @@ func TestAFileSurvivesWhatOthersDoToIt(t *testing.T) {
 	expect(t, folder, "denials 600 b\ndenials-moved 600 a\n")
 	require.NoError(t, os.Remove(path))
 	write("c")
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, f.Close())
 	write("d")
 	expect(t, folder, "denials 600 c d\ndenials-moved 600 a\n")
 }
@@ -121,7 +112,6 @@ func TestAFileThatCannotBeOpenedOrRotatedIsAnError(t *testing.T) {
 	write("b")
 	expect(t, folder, "denials 600 b\ndenials.1 600 a\n")
 	missing := NewFile(FileOptions{Path: filepath.Join(folder, "no", "such", "folder")})
-	if err := missing.Write(t.Context(), line); !os.IsNotExist(errors.Unwrap(err)) {
-		t.Errorf("error is %v, want that of opening", err)
-	}
+	err := missing.Write(t.Context(), line)
+	assert.True(t, os.IsNotExist(errors.Unwrap(err)), "error is %v, want that of opening", err)
 }

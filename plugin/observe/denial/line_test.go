@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
@@ -173,9 +174,8 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 			for i := range lines { // the last of several is that of others: groups come in any order, and so do ids
 				var e event
 				require.NoError(t, json.Unmarshal(lines[i].Text, &e))
-				if faults := published.check("", decoded(t, lines[i].Text)); len(faults) != 0 {
-					t.Errorf("%s: %s\n%s", kind.name, lines[i].Text, strings.Join(faults, "\n"))
-				}
+				faults := published.check("", decoded(t, lines[i].Text))
+				assert.Empty(t, faults, "%s: %s\n%s", kind.name, lines[i].Text, strings.Join(faults, "\n"))
 				if len(lines) == 1 || e.Others {
 					got.Write(bytes.Replace(lines[i].Text, []byte(e.ID), []byte("00c0ffee00c0ffee-1"), 1))
 					got.WriteByte('\n')
@@ -205,9 +205,8 @@ func TestHostileNamesMakeValidLinesOfBoundedLength(t *testing.T) {
 			d.RequestID = text
 			options := Options{ShowUsers: true, Node: text}
 			line := written(t, options, d)[0]
-			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
-				t.Errorf("%.2000s\n%s", line.Text, strings.Join(faults, "\n"))
-			}
+			faults := published.check("", decoded(t, line.Text))
+			assert.Empty(t, faults, "%.2000s\n%s", line.Text, strings.Join(faults, "\n"))
 			if bytes.ContainsAny(line.Text, "\n\r\x00\u2028") || !utf8.Valid(line.Text) || len(line.Text) > worst {
 				t.Errorf("a line of %d bytes: %.2000q", len(line.Text), line.Text)
 			}

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -112,9 +115,7 @@ func (s *shelf) events(t testing.TB) []event {
 	defer s.mu.Unlock()
 	events := make([]event, len(s.lines))
 	for i, line := range s.lines {
-		if err := json.Unmarshal(line.Text, &events[i]); err != nil {
-			t.Fatalf("%q is no JSON: %v", line.Text, err)
-		}
+		require.NoError(t, json.Unmarshal(line.Text, &events[i]), "%q is no JSON", line.Text)
 		if events[i].Count != line.Denials || events[i].Org != readable(line.Org) {
 			t.Errorf("the line is of %q and counts %d, its text %s", line.Org, line.Denials, line.Text)
 		}
@@ -150,9 +151,7 @@ func running(t *testing.T, options Options) (r *Recorder, to *shelf, end func())
 	return r, to, func() {
 		t.Helper()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		assert.NoError(t, <-ended)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -91,9 +93,8 @@ func TestADenialIsRecordedForEachPolicyThatDenies(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if _, got := recorded(t, Options{}, test.decision); got != test.want {
-				t.Errorf("recorded\n%swant\n%s", got, test.want)
-			}
+			_, got := recorded(t, Options{}, test.decision)
+			assert.Equal(t, test.want, got)
 		})
 	}
 }
@@ -119,9 +120,7 @@ func TestDenialsOfOneTenantPolicyAndSecondAreOneLine(t *testing.T) {
 globex 1 2000-01-01T00:00:00.000250Z 2000-01-01T00:00:00.000250Z
 acme 1 2000-01-01T00:00:01.000250Z 2000-01-01T00:00:01.000250Z
 `
-		if got.String() != want {
-			t.Errorf("lines are\n%swant\n%s", got.String(), want)
-		}
+		assert.Equal(t, want, got.String())
 	})
 }
 
@@ -204,13 +203,10 @@ func TestUsersAndAddressesAreHashedUnlessTheyAreToBeShown(t *testing.T) {
 			hashes[hidden] = true
 		}
 	}
-	if len(hashes) != 3*4 {
-		t.Errorf("%d hashes, want one for each name and salt (%d)", len(hashes), 3*4)
-	}
+	assert.EqualValues(t, 3*4, len(hashes))
 	shown := Options{ShowUsers: true}
-	if events, _ := recorded(t, shown, one); events[0].User != "u_42" {
-		t.Errorf("the user is %q, want it as it is", events[0].User)
-	}
+	events, _ := recorded(t, shown, one)
+	assert.Equal(t, "u_42", events[0].User, "the user")
 	if events, _ := recorded(t, shown, anonymous); events[0].Org != "192.0.2.7" || events[0].OrgKind != "ip" {
 		t.Errorf("the tenant is %q, want the address as it is", events[0].Org)
 	}
@@ -232,9 +228,7 @@ func TestObservingAllocatesNothingButForTheFirstOfALine(t *testing.T) {
 				r.Observe(decided("b", answered{minute, denies}))
 			}
 			r.Observe(d)
-			if allocations := testing.AllocsPerRun(100, func() { r.Observe(d) }); allocations != 0 {
-				t.Errorf("%s: %v allocations, want 0", name, allocations)
-			}
+			assert.Zero(t, testing.AllocsPerRun(100, func() { r.Observe(d) }), "%s allocations", name)
 		}
 	})
 }

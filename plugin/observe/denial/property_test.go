@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -119,9 +120,7 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 				wait(pauses[i%len(pauses)])
 			}
 			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-ended)
 			stats = accounted(t, r)
 		})
 		dropped := uint64(0)

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -56,9 +58,7 @@ acme minute 1 1 u_1 10 60 quota
 acme minute 48 48  10 60 quota
 globex minute 1 1 u_42 10 60 quota
 `
-	if got != want {
-		t.Errorf("rows are\n%swant\n%s", got, want)
-	}
+	assert.Equal(t, want, got)
 }
 
 func TestAFloodGivesABoundedNumberOfRecentDenials(t *testing.T) {
@@ -112,9 +112,7 @@ func TestATenantReadsOfSharedLimitsOnlyWhatItsAnswersShow(t *testing.T) {
 		"shared shadow": {[]answered{{shadow, denies}}, map[string]uint64{"shadow": 0}},
 	} {
 		rows := taken(t, Options{}, func(r *Recorder) { r.Observe(decided("acme", c.bounds...)) })
-		if len(rows) != len(c.want) {
-			t.Errorf("%s: %d rows", name, len(rows))
-		}
+		assert.Equal(t, len(c.want), len(rows), "%s rows", name)
 		for _, row := range rows {
 			if row.TenantCount != c.want[row.Policy] || row.Shadow != (row.Policy == "shadow") {
 				t.Errorf("%s: the tenant reads %d of %s, want %d", name, row.TenantCount, row.Policy, c.want[row.Policy])
@@ -127,13 +125,9 @@ func TestObservingAllocatesNothingForARequestThatIsAdmittedAndForAnotherDenialOf
 	r := New(Options{Recent: true})
 	admitted, denied := decided("acme", answered{named("minute", policy.Tenant), decision.Status{}}),
 		decided("acme", answered{named("minute", policy.Tenant), denies})
-	if n := testing.AllocsPerRun(1000, func() { r.Observe(admitted) }); n != 0 {
-		t.Errorf("an admitted request costs %v allocations", n)
-	}
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { r.Observe(admitted) }), "an admitted request costs allocations")
 	// A second that ends meanwhile begins a window, so the mean is below one, and no test may fail by the clock.
-	if n := testing.AllocsPerRun(1000, func() { r.Observe(denied) }); n != 0 {
-		t.Errorf("a denial costs %v allocations", n)
-	}
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { r.Observe(denied) }), "a denial costs allocations")
 }
 
 func TestARecentDenialHasTheIDsOfItsRequestsAndWhatWasLeft(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
@@ -71,9 +73,7 @@ func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 			`when the queue is full" sink=shelf error="no space left on device"
 level=INFO msg="denial events are being written again" sink=shelf dropped_so_far=0
 `
-		if messages.String() != want {
-			t.Errorf("logged\n%swant\n%s", messages, want)
-		}
+		assert.Equal(t, want, messages.String(), "logged\n%s", messages)
 	})
 }
 
@@ -148,14 +148,11 @@ func TestASinkThatIsStuckHoldsUpNeitherRequestsNorOtherSinksNorTheEnd(t *testing
 		if s := stats.Sinks[0]; s.Name != "pipe" || s.Dropped[Shutdown] != (Tally{5, 5}) {
 			t.Errorf("%+v, want all lines dropped at the end", s)
 		}
-		if count, _ := sums(to.events(t)); count != 5 {
-			t.Errorf("the other sink has %d denials, want 5", count)
-		}
+		count, _ := sums(to.events(t))
+		assert.EqualValues(t, 5, count, "the other sink has denials")
 		close(pipe.free)
 		synctest.Wait()
-		if again := accounted(t, r); again.Sinks[0] != stats.Sinks[0] {
-			t.Errorf("what was written too late has changed the account to %+v", again.Sinks[0])
-		}
+		assert.EqualValues(t, stats.Sinks[0], accounted(t, r).Sinks[0], "what was written too late has changed the account")
 	})
 }
 
@@ -184,9 +181,8 @@ func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
 		if took := time.Since(start); took > DefaultFlushTime+drain.Grace {
 			t.Errorf("the end took %v", took)
 		}
-		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {
-			t.Errorf("%+v, want the line dropped", s)
-		}
+		s := accounted(t, r).Sinks[0]
+		assert.Equal(t, (Tally{1, 1}), s.Dropped[Shutdown], "%+v, want the line dropped", s)
 	})
 }
 
@@ -247,12 +243,9 @@ func TestAWriteThatTakesTooLongIsEnded(t *testing.T) {
 		wait(drain.FirstPause) // it is being written again
 		start := time.Now()
 		end()
-		if took := time.Since(start); took != DefaultFlushTime {
-			t.Errorf("the end took %v, want %v", took, DefaultFlushTime)
-		}
-		if s := accounted(t, r).Sinks[0]; s.Dropped[Shutdown] != (Tally{1, 1}) {
-			t.Errorf("%+v, want the line dropped", s)
-		}
+		assert.EqualValues(t, DefaultFlushTime, time.Since(start), "the end took")
+		s := accounted(t, r).Sinks[0]
+		assert.Equal(t, (Tally{1, 1}), s.Dropped[Shutdown], "%+v, want the line dropped", s)
 	})
 }
 

@@ -65,12 +65,9 @@ func decode(t testing.TB, text []byte, into any) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		t.Fatalf("%.2000s: %v", text, err)
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		t.Fatalf("%.2000s: something follows its end", text)
-	}
+	require.NoError(t, decoder.Decode(into), "%.2000s", text)
+	_, err := decoder.Token()
+	require.Equal(t, io.EOF, err, "%.2000s: something follows its end", text)
 }
 
 // check returns all faults of a decoded value.
@@ -164,9 +161,7 @@ func TestTheSchemaRejectsWhatNoLineMaySay(t *testing.T) {
 	published := readSchema(t)
 	const good = `{"event":"rate_limit_denial","version":1,"id":"00c0ffee00c0ffee-1","count":1,"answers":0,` +
 		`"first":"2000-01-01T00:00:00.000000Z","last":"2000-01-01T00:00:00.000000Z","mode":"enforce","reason":"quota"}`
-	if faults := published.check("", decoded(t, []byte(good))); len(faults) != 0 {
-		t.Fatalf("the least line: %q", faults)
-	}
+	require.Empty(t, published.check("", decoded(t, []byte(good))), "the least line")
 	for _, change := range []struct{ name, old, new string }{
 		{"another event", "rate_limit_denial", "audit"},
 		{"another version", `"version":1`, `"version":2`},

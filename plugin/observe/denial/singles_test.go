@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -32,9 +34,7 @@ func TestTheFirstDenialsOfASecondHaveALineEachAndOneLineCountsTheOthers(t *testi
 			"acme 1 u_0 192.0.2.0 true []", "acme 1 u_1 192.0.2.1 true []", "acme 1 u_2 192.0.2.2 true []",
 			"globex 1 u_42  true []", "acme 7 u_3 192.0.2.3 false [user ip]", "acme 1 u_42  true []",
 		}
-		if strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Errorf("lines are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
+		assert.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"))
 		accounted(t, r)
 	})
 }
@@ -85,9 +85,7 @@ func TestLinesOfASecondAreBoundedWithTheirBytes(t *testing.T) {
 				lines, most, singles+groups+maxOthers+1, MaxLine)
 		}
 		count, _ := sums(to.events(t))
-		if count != tenants*4*maxRequestIDs {
-			t.Errorf("lines count %d denials, want %d", count, tenants*4*maxRequestIDs)
-		}
+		assert.EqualValues(t, tenants*4*maxRequestIDs, count, "lines count denials")
 	})
 }
 

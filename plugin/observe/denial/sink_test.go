@@ -1,10 +1,11 @@
 package denial
 
 import (
-	"errors"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // torn is a stream that takes a few bytes, once, and fails.
@@ -27,16 +28,10 @@ func TestALineThatWasWrittenInPartDamagesNoOther(t *testing.T) {
 	batch := []Line{{Text: []byte(`{"a":1}`)}, {Text: []byte(`{"b":2}`)}}
 	to := &torn{room: 11}
 	w := NewWriter(to)
-	if err := w.Write(t.Context(), batch); !errors.Is(err, errDiskFull) {
-		t.Errorf("error is %v, want the stream's", err)
-	}
-	if err := w.Write(t.Context(), batch); err != nil {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, w.Write(t.Context(), batch), errDiskFull)
+	assert.NoError(t, w.Write(t.Context(), batch))
 	const want = "{\"a\":1}\n{\"b\n{\"a\":1}\n{\"b\":2}\n"
-	if to.text.String() != want {
-		t.Errorf("written %q, want %q", to.text.String(), want)
-	}
+	assert.Equal(t, want, to.text.String())
 }
 
 // lazy is a stream that takes nothing and says nothing.
@@ -45,9 +40,7 @@ type lazy struct{}
 func (lazy) Write([]byte) (int, error) { return 0, nil }
 
 func TestAStreamThatTakesLessThanItShouldHasFailed(t *testing.T) {
-	if err := NewWriter(lazy{}).Write(t.Context(), []Line{{Text: []byte("{}")}}); !errors.Is(err, io.ErrShortWrite) {
-		t.Errorf("error is %v, want %v", err, io.ErrShortWrite)
-	}
+	assert.ErrorIs(t, NewWriter(lazy{}).Write(t.Context(), []Line{{Text: []byte("{}")}}), io.ErrShortWrite)
 }
 
 func TestReasonsHaveTheNamesThatMetricsUse(t *testing.T) {
@@ -55,7 +48,5 @@ func TestReasonsHaveTheNamesThatMetricsUse(t *testing.T) {
 	for r := Groups; r < reasons; r++ {
 		got += r.String() + " "
 	}
-	if want := "groups queue sink rejected shutdown "; got != want {
-		t.Errorf("names are %q, want %q", got, want)
-	}
+	assert.Equal(t, "groups queue sink rejected shutdown ", got)
 }

@@ -35,6 +35,7 @@ func TestRunStopsWorkAtTheLimitAndLeavesItAfterTheGrace(t *testing.T) {
 				if stopped.Load() != test.stopped {
 					t.Errorf("stopped: %v", stopped.Load())
 				}
+				time.Sleep(test.reaction) // until the work has ended
 			})
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
@@ -172,9 +173,8 @@ func FuzzBatch(f *testing.F) {
 		if b.UnmarshalBinary(sealed(body)) != nil {
 			return
 		}
-		if again := encoded(t, &b); !bytes.Equal(again, sealed(body)) {
-			t.Errorf("%x is written as %x", body, again)
-		}
+		again := encoded(t, &b)
+		assert.True(t, bytes.Equal(again, sealed(body)), "%x is written as %x", body, again)
 	})
 }
 
@@ -183,7 +183,5 @@ func TestSumsStopAtTheirBounds(t *testing.T) {
 	for range 5 {
 		c.Add(Counts{Admitted: 1 << 62, Cost: -1 << 63, Remaining: 9})
 	}
-	if want := (Counts{Admitted: maxCount, Cost: -maxCount, Remaining: 9}); c != want {
-		t.Errorf("counts are %+v, want %+v", c, want)
-	}
+	assert.Equal(t, (Counts{Admitted: maxCount, Cost: -maxCount, Remaining: 9}), c)
 }

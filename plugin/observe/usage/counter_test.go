@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -113,9 +115,7 @@ func TestWhereARequestCounts(t *testing.T) {
 			}
 			got[row.Policy] = row.Counts
 		}
-		if !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s counts\n%+v, want\n%+v", name, got, test.want)
-		}
+		assert.Equal(t, test.want, got, "%s counts", name)
 	}
 }
 
@@ -133,9 +133,7 @@ func TestRequestsOfAllConnectionsAddUp(t *testing.T) {
 	if got := rowsOf(c); !reflect.DeepEqual(got, want) || c.Rows() != 0 {
 		t.Errorf("rows are %+v, want %+v; %d stay", got, want, c.Rows())
 	}
-	if got := rowsOf(c); len(got) != 0 {
-		t.Errorf("they count again: %+v", got)
-	}
+	assert.Empty(t, rowsOf(c), "they count again")
 }
 
 func TestASettlementChangesTheCost(t *testing.T) {
@@ -151,9 +149,7 @@ func TestASettlementChangesTheCost(t *testing.T) {
 	}
 	c.Settled(b, reservation.Settlement{Actual: 31, Change: 1, Tenant: "acme", Endpoint: "chat"})
 	want := []Row{{Key{"acme", "chat", "daily//"}, Counts{Cost: 1, Remaining: NoRemaining}}}
-	if got := rowsOf(c); !reflect.DeepEqual(got, want) {
-		t.Errorf("a settlement after the batch counts %+v, want %+v", got, want)
-	}
+	assert.Equal(t, want, rowsOf(c), "a settlement after the batch counts")
 }
 
 // An address is personal data, and there are too many of them.
@@ -165,9 +161,7 @@ func TestAnonymousRequestsHaveNoTenant(t *testing.T) {
 		c.Observe(d)
 	}
 	want := []Row{{Key{"", "GET /x", ""}, Counts{Admitted: 100, Remaining: NoRemaining}}}
-	if got := rowsOf(c); !reflect.DeepEqual(got, want) {
-		t.Errorf("rows are %+v, want %+v", got, want)
-	}
+	assert.Equal(t, want, rowsOf(c))
 }
 
 func TestARouteThatDoesNotExistIsNoEndpoint(t *testing.T) {
@@ -186,9 +180,7 @@ func TestARouteThatDoesNotExistIsNoEndpoint(t *testing.T) {
 	for _, row := range c.cut() {
 		got[row.Endpoint]++
 	}
-	if want := map[string]int{"": 2, "chat": 2, "GET /x": 2}; !reflect.DeepEqual(got, want) {
-		t.Errorf("rows by endpoint are %v, want %v", got, want)
-	}
+	assert.Equal(t, map[string]int{"": 2, "chat": 2, "GET /x": 2}, got, "rows by endpoint")
 }
 
 func TestNamesThatPostgresCannotStoreAreReplaced(t *testing.T) {
@@ -200,9 +192,7 @@ func TestNamesThatPostgresCannotStoreAreReplaced(t *testing.T) {
 	got := total{}
 	got.add(c.cut())
 	for endpoint, want := range map[string]int64{"\uFFFD": 2, "a\uFFFDb": 1, long[:MaxName-1]: 1} {
-		if n := got[Key{"acme", endpoint, ""}].Admitted; n != want {
-			t.Errorf("%.20q counts %d requests, want %d", endpoint, n, want)
-		}
+		assert.Equal(t, want, got[Key{"acme", endpoint, ""}].Admitted, "%.20q counts requests", endpoint)
 	}
 }
 
@@ -281,9 +271,7 @@ func TestCountingARequestOfARowThatExistsAllocatesNothing(t *testing.T) {
 		c.Observe(d)
 		c.Settled(b, settled)
 	})
-	if n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	assert.Zero(t, n)
 }
 
 // BenchmarkObserve is the cost of counting one request of four limits. With 10,000 tenants in turn the rows are in no

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -35,9 +36,7 @@ func TestAnEstimateOfNamesThatAreMadeForItIsBounded(t *testing.T) {
 	for i := range s {
 		s[i] = maxRank
 	}
-	if got := s.Estimate(); got != maxCount {
-		t.Errorf("the estimate is %d, want the bound", got)
-	}
+	assert.EqualValues(t, maxCount, s.Estimate(), "the estimate")
 }
 
 func TestMergedSketchesAreThatOfAllNames(t *testing.T) {
@@ -111,9 +110,7 @@ func TestDenialsCountByWhatDenied(t *testing.T) {
 		if all := c.cutDenials(); len(all) > 0 {
 			got = all[0]
 		}
-		if got != test.want {
-			t.Errorf("a request %s counts as %+v, want %+v", name, got, test.want)
-		}
+		assert.Equal(t, test.want, got, "a request %s counts as", name)
 	}
 }
 
@@ -180,8 +177,6 @@ func TestDenialsThatDoNotFitIntoABatchFollowInTheNext(t *testing.T) {
 		}
 	}
 	for i := range tenants {
-		if seen[fmt.Sprint("tenant-", i)] != 1 {
-			t.Fatalf("tenant-%d has %d denials in %d batches", i, seen[fmt.Sprint("tenant-", i)], len(r.queue))
-		}
+		require.EqualValues(t, 1, seen[fmt.Sprint("tenant-", i)], "tenant-%d has denials in %d batches", i, len(r.queue))
 	}
 }

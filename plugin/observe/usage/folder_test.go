@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,9 +33,7 @@ func TestTheNextProcessReportsWhatAnEndedOneLeft(t *testing.T) {
 		}
 		began := time.Now()
 		end()
-		if time.Since(began) != 0 {
-			t.Errorf("the end took %v although nothing is lost", time.Since(began))
-		}
+		assert.Zero(t, time.Since(began), "the end took although nothing is lost")
 		elapse(time.Hour)
 		sink.setFail(nil)
 		second, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, Node: "node-1/b"})
@@ -43,9 +42,7 @@ func TestTheNextProcessReportsWhatAnEndedOneLeft(t *testing.T) {
 			t.Errorf("%d requests are stored, want 3; stats are %+v", sink.requests(), second.Stats())
 		}
 		age := sink.seen().ages[delivered{"node-1/a", first.epoch, 1}]
-		if want := time.Hour + 16*time.Second; age != want {
-			t.Errorf("the first batch began %v ago, want %v; %v", age, want, sink.seen().order)
-		}
+		assert.Equal(t, time.Hour+16*time.Second, age, "the first batch began ago; %v", sink.seen().order)
 		end()
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 			t.Errorf("%v stays (%v)", entries, err)

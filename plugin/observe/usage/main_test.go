@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
@@ -228,9 +229,7 @@ func running(t *testing.T, o ReporterOptions) (r *Reporter, end func()) {
 	go func() { ended <- r.Run(ctx) }()
 	end = sync.OnceFunc(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run ends with %v", err)
-		}
+		assert.NoError(t, <-ended, "Run ends")
 	})
 	t.Cleanup(end)
 	return r, end

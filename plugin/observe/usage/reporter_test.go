@@ -13,6 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
@@ -38,9 +41,7 @@ func TestWhatIsCountedIsReportedEveryFewSeconds(t *testing.T) {
 		r, _ := running(t, ReporterOptions{Counter: c, Sink: sink})
 		admit(t, c, "acme", 3)
 		elapse(4 * time.Second)
-		if sink.seen().calls != 0 {
-			t.Errorf("%d calls after 4 s, want none", sink.seen().calls)
-		}
+		assert.Zero(t, sink.seen().calls, "calls after 4 s")
 		elapse(2 * time.Second)
 		admit(t, c, "acme", 4)
 		elapse(5 * time.Second)
@@ -123,9 +124,7 @@ func TestABatchWaitsUntilThePostgresThatFailedStoresIt(t *testing.T) {
 			t.Errorf("%d requests are stored, want 7; stats are %+v", sink.requests(), r.Stats())
 		}
 		for i, id := range sink.seen().order {
-			if id.seq != int64(i+1) {
-				t.Errorf("batch %d came at place %d", id.seq, i+1)
-			}
+			assert.EqualValues(t, int64(i+1), id.seq, "batch came at place %d", i+1)
 		}
 		first := sink.seen().ages[delivered{"node-1", r.epoch, 1}]
 		if first < 70*time.Second || first > 76*time.Second {
@@ -176,9 +175,7 @@ func TestABatchThatPostgresRejectsHoldsUpNoOther(t *testing.T) {
 		if s := r.Stats(); s.Dropped[Rejected] != 1 || s.Stored != 1 || sink.requests() != 4 {
 			t.Errorf("stats are %+v with %d requests, want one batch dropped and one stored", s, sink.requests())
 		}
-		if !strings.Contains(text.String(), "rejects it") {
-			t.Errorf("the log lacks the reason:\n%s", text)
-		}
+		assert.Contains(t, text.String(), "rejects it", "the log lacks the reason:\n%s", text)
 	})
 }
 
@@ -197,9 +194,7 @@ func TestBatchesBeyondTheMaximumAreDroppedTheOldestFirst(t *testing.T) {
 		if s := r.Stats(); s.Waiting != 3 || s.Dropped[Room] != 7 {
 			t.Errorf("stats are %+v, want 3 of 10 batches", s)
 		}
-		if files := filesIn(t, dir); len(files) != 3 {
-			t.Errorf("files are %v, want 3", files)
-		}
+		assert.Len(t, filesIn(t, dir), 3)
 		sink.setFail(nil)
 		elapse(10 * time.Second)
 		end()
@@ -260,9 +255,8 @@ func TestTheEndWaitsForABoundedTime(t *testing.T) {
 			if dir != "" {
 				kept = len(filesIn(t, dir))
 			}
-			if want := map[bool][2]int{true: {2, 0}, false: {0, 2}}[dir == ""]; want != [2]int{int(dropped), kept} {
-				t.Errorf("%d batches were dropped and %d kept, want %v:\n%s", dropped, kept, want, text)
-			}
+			assert.EqualValues(t, [2]int{int(dropped), kept}, map[bool][2]int{true: {2, 0}, false: {0, 2}}[dir == ""],
+				"%d batches were dropped and %d kept:\n%s", dropped, kept, text)
 		})
 	}
 }
@@ -297,16 +291,12 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 				for _, stop := range end {
 					stop()
 				}
-				if c.Dropped() != 0 {
-					t.Fatalf("%d counts were dropped", c.Dropped())
-				}
+				require.Zero(t, c.Dropped(), "counts were dropped")
 			}
 			sink.setFail(nil)
 			last, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Dir: dir})
 			elapse(3 * sweepEvery)
-			if got := sink.sum(); !reflect.DeepEqual(got, want) {
-				t.Errorf("seed %d: stored is\n%v, counted\n%v; %+v", seed, got, want, last.Stats())
-			}
+			assert.Equal(t, want, sink.sum(), "seed %d: stored, counted; %+v", seed, last.Stats())
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
@@ -24,9 +26,7 @@ func TestATierIsReportedOncePerTenantAndChange(t *testing.T) {
 	cut := func() (got []string) {
 		c.cut()
 		for _, tier := range c.cutTiers(now) {
-			if tier.Namespace != "default" {
-				t.Errorf("the namespace of %+v is not that of the config", tier)
-			}
+			assert.Equal(t, "default", tier.Namespace, "the namespace of %+v is not that of the config", tier)
 			got = append(got, fmt.Sprintf("%s %s (%s)", tier.Tenant, tier.Tier, tier.Source))
 		}
 		return got
@@ -69,9 +69,8 @@ func TestATierIsReportedOncePerTenantAndChange(t *testing.T) {
 		{"a request without a tenant", func() { c.Observe(decidedBy(t, 1, "", "a", "pro", "default")) }, nil},
 	} {
 		step.do()
-		if got := cut(); !slices.Equal(got, step.want) {
-			t.Errorf("%s: %v is reported, want %v", step.name, got, step.want)
-		}
+		got := cut()
+		assert.True(t, slices.Equal(got, step.want), "%s: %v is reported, want %v", step.name, got, step.want)
 	}
 }
 
@@ -100,9 +99,7 @@ func TestTiersBeyondABatchAreReportedWhenTheyAreSeenAgain(t *testing.T) {
 			reported[tier.Tenant] = true
 		}
 	}
-	if len(reported) != tenants {
-		t.Errorf("the tiers of %d of %d tenants are reported", len(reported), tenants)
-	}
+	assert.Equal(t, tenants, len(reported), "the tiers of of tenants are reported")
 }
 
 func TestTheTiersOfAllTenantsBetweenTwoBatchesAreBounded(t *testing.T) {
@@ -114,9 +111,7 @@ func TestTheTiersOfAllTenantsBetweenTwoBatchesAreBounded(t *testing.T) {
 	for i := range c.stripes {
 		held += len(c.stripes[i].tiers)
 	}
-	if held != maxSeen {
-		t.Errorf("%d tiers are held, want %d", held, maxSeen)
-	}
+	assert.EqualValues(t, maxSeen, held, "tiers are held")
 	if c.cut(); len(c.cutTiers(time.Unix(0, 0))) != MaxTiers || c.tiers.Load() != 0 {
 		t.Error("after the batch the counter is not empty")
 	}

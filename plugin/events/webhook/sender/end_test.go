@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -41,9 +42,7 @@ func TestARequestIsFinishedAlsoIfTheProcessEndsWhileTheOutboxIsRead(t *testing.T
 	stop()
 	require.NoError(t, tx.Commit(t.Context()))
 	close(release)
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 	if hook := w.hook(id); hook.Waiting != 0 || hook.DeliveredAt.IsZero() {
 		t.Errorf("the webhook is %+v, want the delivery recorded", hook)
 	}

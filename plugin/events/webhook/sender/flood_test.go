@@ -44,9 +44,8 @@ func TestAFloodOfDenialsLeavesRoomForNotices(t *testing.T) {
 	pgtest.Exec(t, w.pool, `SELECT rate_limiter.report_denials('edge',
 		'[{"event": "a-1", "at": "2026-11-22T14:20:07Z", "tenant": "acme", "data": {}}]')`)
 	w.happen("acme", 3)
-	if _, err := w.session.enqueue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.session.enqueue(t.Context())
+	require.NoError(t, err)
 	if hook := w.hook(id); hook.Dropped != 1 || hook.Waiting != maxDenials+1 {
 		t.Errorf("dropped %d and waiting %d, want the denial, and %d with the notices", hook.Dropped, hook.Waiting,
 			maxDenials+1)
@@ -113,9 +112,8 @@ func TestTheDeliveriesOfOneReadAreMadeInItsOrder(t *testing.T) {
 	r := w.newReceiver(status(200))
 	w.subscribe("acme", r.URL)
 	w.happen("acme", maxRead)
-	if _, err := w.session.enqueue(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.session.enqueue(t.Context())
+	require.NoError(t, err)
 	// The rows are now in another order in the table, as in the room of deleted ones.
 	const shuffle = `CLUSTER rate_limiter.webhook_deliveries USING webhook_deliveries_pkey`
 	pgtest.Exec(t, w.pool, shuffle)
@@ -123,9 +121,7 @@ func TestTheDeliveriesOfOneReadAreMadeInItsOrder(t *testing.T) {
 	next := 1
 	for _, m := range w.want(r, maxRead/maxEvents) {
 		for _, e := range m.events {
-			if want := fmt.Sprint("notice-", next); e.ID != want {
-				t.Fatalf("arrived %s, want %s", e.ID, want)
-			}
+			require.Equal(t, fmt.Sprint("notice-", next), e.ID)
 			next++
 		}
 	}

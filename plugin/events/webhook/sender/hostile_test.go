@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
@@ -118,16 +119,10 @@ func TestNoReceiverHarmsOrDelaysAnother(t *testing.T) {
 	w.work()
 	w.want(healthy, 1)
 	for name, r := range receivers {
-		if got := w.hook(ids[name]).LastError; got != r.fault {
-			t.Errorf("a receiver that %s: %q, want %q", name, got, r.fault)
-		}
+		assert.Equal(t, r.fault, w.hook(ids[name]).LastError, "a receiver that %s", name)
 	}
-	if metadata.Load() != 0 {
-		t.Error("the sender followed a redirect")
-	}
-	if log := w.log.String(); strings.Contains(log, "whsec_") {
-		t.Errorf("the log has a secret: %s", log)
-	}
+	assert.Zero(t, metadata.Load(), "the sender followed a redirect")
+	assert.NotContains(t, w.log.String(), "whsec_", "the log has a secret")
 }
 
 // closedURL returns the URL of a port on which nothing listens.
@@ -148,9 +143,8 @@ func TestAReceiverThatHangsDoesNotDelayTheOthers(t *testing.T) {
 	w.happen("slow", 1)
 	w.happen("fast", 1)
 	for range 3 { // while the first request to slow runs
-		if _, err := w.session.round(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.session.round(t.Context())
+		require.NoError(t, err)
 		require.NoError(t, w.session.await(t.Context(), nil))
 		w.happen("slow", 1)
 		w.happen("fast", 1)
@@ -173,9 +167,7 @@ func TestAddressesThatAreNotPublicAreDeniedWhenTheyAreDialed(t *testing.T) {
 		_, id := w.subscribe(org, "http://"+host+port)
 		w.happen(org, 1)
 		w.work()
-		if got := w.hook(id).LastError; got != (&webhook.AddressError{}).Error() {
-			t.Errorf("%s: %q, want what is said of every name without a public address", host, got)
-		}
+		assert.Equal(t, (&webhook.AddressError{}).Error(), w.hook(id).LastError, "%s", host)
 	}
 	w.want(r, 0)
 }
@@ -190,9 +182,7 @@ func TestAURLThatTheFlagsDoNotAllowIsNotCalled(t *testing.T) {
 	w.happen("acme", 1)
 	w.work()
 	w.want(r, 0)
-	if got := w.hook(id).LastError; !strings.Contains(got, "must begin with https://") {
-		t.Errorf("the error is %q", got)
-	}
+	assert.Contains(t, w.hook(id).LastError, "must begin with https://", "the error")
 }
 
 func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -30,12 +31,8 @@ func TestEventsArriveInSignedBatchesAtTheWebhooksThatWantThem(t *testing.T) {
 	w.work()
 	w.want(other, 0)
 	got := w.want(ofAcme, 2) // 100 and 20
-	if err := webhook.Verify(got[0].header, got[0].body, w.clock(), secret); err != nil {
-		t.Error(err)
-	}
-	if kind := got[0].header.Get("Content-Type"); kind != events.BatchMediaType {
-		t.Errorf("the content type is %q", kind)
-	}
+	assert.NoError(t, webhook.Verify(got[0].header, got[0].body, w.clock(), secret))
+	assert.Equal(t, events.BatchMediaType, got[0].header.Get("Content-Type"), "the content type")
 	if len(got[0].events) != 100 || len(got[1].events) != 20 {
 		t.Errorf("the batches have %d and %d events, want 100 and 20", len(got[0].events), len(got[1].events))
 	}
@@ -70,18 +67,14 @@ func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 		return fmt.Sprintf(`{"event": %q, "at": "2026-11-22T14:20:07Z", "tenant": %q, "data":
 			{"count": 3, "policy": "all", "scope": "global", "limit": {"quantity": 9}}}`, id, org)
 	}
-	if kept := report("[" + denial("a-1", "acme") + "]"); kept != -1 {
-		t.Errorf("without webhooks %d are kept, want -1", kept)
-	}
+	assert.EqualValues(t, -1, report("["+denial("a-1", "acme")+"]"), "without webhooks are kept")
 	ofAcme := w.newReceiver(status(200))
 	w.subscribe("acme", ofAcme.URL)
 	if kept := report("[" + denial("a-1", "acme") + "," + denial("g-1", "globex") + "," + denial("a-2", "acme") + "," +
 		strings.Replace(denial("a-3", "acme"), "a-3", `a-3\u0001`, 1) + "]"); kept != 3 {
 		t.Errorf("%d are kept, want those of acme", kept)
 	}
-	if kept := report("[" + denial("a-1", "acme") + "]"); kept != 0 {
-		t.Errorf("%d are kept once more, while they wait", kept)
-	}
+	assert.Zero(t, report("["+denial("a-1", "acme")+"]"), "are kept once more, while they wait")
 	w.work()
 	got := w.want(ofAcme, 1)[0].events
 	if len(got) != 2 || got[0].ID != "a-1" || got[1].ID != "a-2" || got[0].Source != "/nodes/edge%201" ||
@@ -127,13 +120,10 @@ func TestATestIsSentAtOnceAlsoAfterAFailure(t *testing.T) {
 	w.work()
 	w.work()
 	w.want(r, 1)
-	if _, err := w.store.TestWebhook(t.Context(), ann, id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.store.TestWebhook(t.Context(), ann, id)
+	require.NoError(t, err)
 	w.work()
-	if got := w.want(r, 2)[1].events[0].Type; got != string(events.WebhookTest) {
-		t.Errorf("arrived: %s", got)
-	}
+	assert.Equal(t, string(events.WebhookTest), w.want(r, 2)[1].events[0].Type)
 }
 
 func TestAFailedDeliveryIsSentAgainWithGrowingDelaysAndTheSameIDAndBody(t *testing.T) {
@@ -153,12 +143,9 @@ func TestAFailedDeliveryIsSentAgainWithGrowingDelaysAndTheSameIDAndBody(t *testi
 		if string(again.body) != string(first.body) || again.header.Get("webhook-id") != first.header.Get("webhook-id") {
 			t.Errorf("try %d has another id or body", i+2)
 		}
-		if again.header.Get("webhook-timestamp") == first.header.Get("webhook-timestamp") {
-			t.Errorf("try %d has the timestamp of the first one", i+2)
-		}
-		if err := webhook.Verify(again.header, again.body, w.clock(), secret); err != nil {
-			t.Error(err)
-		}
+		assert.NotEqual(t, first.header.Get("webhook-timestamp"), again.header.Get("webhook-timestamp"),
+			"try %d has the timestamp of the first one", i+2)
+		assert.NoError(t, webhook.Verify(again.header, again.body, w.clock(), secret))
 	}
 	if hook := w.hook(id); hook.Failures != 5 || hook.LastError != "answered 500" || hook.FailingSince.IsZero() {
 		t.Errorf("the webhook is listed as %+v", hook)
@@ -218,20 +205,15 @@ func TestAReceiverThatIsGoneDisablesItsWebhookAtOnce(t *testing.T) {
 	}
 	published, err := jsonschema.NewCompiler().Compile("../../../../schema/webhook_disabled.schema.json")
 	require.NoError(t, err)
-	if err := published.Validate(any(e.Data)); err != nil {
-		t.Errorf("the data of the event: %v", err)
-	}
-	if !strings.Contains(w.log.String(), "a webhook was disabled") {
-		t.Errorf("the log is %q", w.log.String())
-	}
+	assert.NoError(t, published.Validate(any(e.Data)), "the data of the event")
+	assert.Contains(t, w.log.String(), "a webhook was disabled", "the log")
 	entries, _, err := w.store.Audit(t.Context(), rows.AuditFilter{Kind: "webhook", Max: 1})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "update" || entries[0].Reason != hook.DisabledFor ||
 		entries[0].Actor != "webhooks" || entries[0].Tenant != "acme" {
 		t.Errorf("the audit has %+v (%v)", entries, err)
 	}
-	if _, err := w.store.EnableWebhook(t.Context(), ann, id, true); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.store.EnableWebhook(t.Context(), ann, id, true)
+	require.NoError(t, err)
 	r.answer = status(200)
 	w.work()
 	w.want(r, 2) // what had waited; the event while it was disabled is not kept
@@ -311,22 +293,17 @@ func TestBothSecretsSignForADayAfterARotation(t *testing.T) {
 	got := w.want(r, 2)
 	for i, m := range got {
 		at := w.clock().Add(time.Duration(i-1) * 24 * time.Hour)
-		if err := webhook.Verify(m.header, m.body, at, fresh); err != nil {
-			t.Errorf("delivery %d by the new secret: %v", i, err)
-		}
-		if err := webhook.Verify(m.header, m.body, at, old); (err == nil) != (i == 0) {
-			t.Errorf("delivery %d by the old secret: %v", i, err)
-		}
+		assert.NoError(t, webhook.Verify(m.header, m.body, at, fresh), "delivery %d by the new secret", i)
+		err := webhook.Verify(m.header, m.body, at, old)
+		assert.EqualValues(t, (i == 0), (err == nil), "delivery %d by the old secret: %v", i, err)
 	}
-	if _, _, err := w.store.RotateWebhook(t.Context(), ann, id, true); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = w.store.RotateWebhook(t.Context(), ann, id, true)
+	require.NoError(t, err)
 	w.happen("acme", 1)
 	w.work()
 	last := w.want(r, 3)[2]
-	if err := webhook.Verify(last.header, last.body, w.clock(), fresh); err == nil {
-		t.Error("a secret that was ended at once still signs")
-	}
+	assert.Error(t, webhook.Verify(last.header, last.body, w.clock(), fresh),
+		"a secret that was ended at once still signs")
 }
 
 func TestTheClockOfTheDatabaseCountsAndNotThatOfTheProcess(t *testing.T) {
@@ -340,9 +317,8 @@ func TestTheClockOfTheDatabaseCountsAndNotThatOfTheProcess(t *testing.T) {
 			(id, webhook, events, body, created_at, due_at)
 		VALUES ('msg_1', $1, 1, '[{}]', clock_timestamp() - interval '1 hour', clock_timestamp())`, id)
 	w.work()
-	if err := webhook.Verify(w.want(r, 1)[0].header, r.messages()[0].body, time.Now(), secret); err != nil {
-		t.Errorf("by the clock of the database: %v", err)
-	}
+	assert.NoError(t, webhook.Verify(w.want(r, 1)[0].header, r.messages()[0].body, time.Now(), secret),
+		"by the clock of the database")
 }
 
 func TestEventsThatDoNotFitAQueueAreDroppedAndCounted(t *testing.T) {
@@ -365,9 +341,7 @@ func TestEventsThatDoNotFitAQueueAreDroppedAndCounted(t *testing.T) {
 	if hook := w.hook(id); hook.Waiting != 0 || hook.Dropped != 150+100+maxWaiting-1 {
 		t.Errorf("after the time for tries %d are dropped and %d wait, want all given up", hook.Dropped, hook.Waiting)
 	}
-	if dropped := w.sender.Stats().Dropped; dropped != 150+100+maxWaiting-1 {
-		t.Errorf("the sender counts %d", dropped)
-	}
+	assert.EqualValues(t, 150+100+maxWaiting-1, w.sender.Stats().Dropped, "the sender counts")
 }
 
 func TestWhatALostSenderHasDeliveredButNotRecordedIsSentOnceMore(t *testing.T) {
@@ -393,9 +367,7 @@ func TestWhatALostSenderHasDeliveredButNotRecordedIsSentOnceMore(t *testing.T) {
 	go func() { ended <- w.sender.Run(ctx) }()
 	await.That(t, "a second delivery is recorded", func() bool { return w.sender.Stats().Delivered == 1 })
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 	got := w.want(r, 2)
 	if got[0].header.Get("webhook-id") != got[1].header.Get("webhook-id") || string(got[0].body) != string(got[1].body) {
 		t.Error("the second delivery has another id or body")
@@ -448,23 +420,19 @@ func TestTheSenderNeedsOnlyTheRightsOfAKeeper(t *testing.T) {
 	w := newGrantedWorld(t)
 	r := w.newReceiver(status(410))
 	_, id := w.subscribe("", r.URL)
-	if _, _, err := w.store.RotateWebhook(t.Context(), ann, id, false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.store.TestWebhook(t.Context(), ann, id); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := w.store.RotateWebhook(t.Context(), ann, id, false)
+	require.NoError(t, err)
+	_, err = w.store.TestWebhook(t.Context(), ann, id)
+	require.NoError(t, err)
 	w.work()
 	w.want(r, 1)
-	if hook := w.hook(id); hook.Enabled {
-		t.Error("the webhook is not disabled")
-	}
+	assert.False(t, w.hook(id).Enabled, "the webhook is not disabled")
 	w.pass(deliveriesKept + time.Hour)
 	w.work()
 	require.NoError(t, w.store.DeleteWebhook(t.Context(), ann, id))
 	w.want(r, 1)
 	var left int
-	err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM rate_limiter.webhook_deliveries)
+	err = w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM rate_limiter.webhook_deliveries)
 		+ (SELECT count(id) FROM rate_limiter.webhook_secrets)`).Scan(&left)
 	if err != nil || left != 0 {
 		t.Errorf("%d rows are left (%v)", left, err)

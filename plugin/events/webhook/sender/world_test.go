@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -171,9 +172,7 @@ func (w *world) newReceiver(answer func(http.ResponseWriter, *http.Request)) *re
 			return // the sender gave up
 		}
 		m := message{header: request.Header, body: body}
-		if err := json.Unmarshal(body, &m.events); err != nil {
-			w.Errorf("the body is no batch: %v: %s", err, body)
-		}
+		assert.NoError(w, json.Unmarshal(body, &m.events), "the body is no batch: %s", body)
 		r.mu.Lock()
 		r.got = append(r.got, m)
 		r.mu.Unlock()
@@ -199,9 +198,7 @@ func (r *receiver) messages() []message {
 func (w *world) want(r *receiver, count int) []message {
 	w.Helper()
 	all := r.messages()
-	if len(all) != count {
-		w.Fatalf("%d deliveries have arrived, want %d", len(all), count)
-	}
+	require.Equal(w, count, len(all), "deliveries have arrived")
 	return all
 }
 
