@@ -3,8 +3,11 @@
 package leadership
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,5 +62,91 @@ func Pause(ctx context.Context, length time.Duration) {
 	select {
 	case <-time.After(length):
 	case <-ctx.Done():
+	}
+}
+
+// Job is work that one process at a time does: the one that holds the lock.
+type Job struct {
+	// Connect opens a session of its own, as a role with the rights of keeper.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// SetUp sets parameters of a new session, and checks its rights; nil: there are none.
+	SetUp func(ctx context.Context, conn *pgx.Conn) error
+	Lock  int64         // the number of the advisory lock
+	Every time.Duration // between two tries to take it
+	Retry time.Duration // before a new session; 0: Every
+	// Waiting is called while another process has the lock; nil: nothing is.
+	Waiting func()
+	// Lead does the work in the session that holds the lock, until there is an error or ctx ends.
+	Lead  func(ctx context.Context, conn *pgx.Conn) error
+	Fault *Fault // records the errors of sessions; Lead records successes
+}
+
+// Run does a job, or waits for its lock, until ctx ends. After an error it starts a new session, so it always returns
+// nil.
+func Run(ctx context.Context, j Job) error {
+	for ctx.Err() == nil {
+		if err := j.session(ctx); err != nil && ctx.Err() == nil {
+			j.Fault.Record(err)
+		}
+		Pause(ctx, cmp.Or(j.Retry, j.Every))
+	}
+	return nil
+}
+
+func (j Job) session(ctx context.Context) error {
+	conn, err := j.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer Close(conn)
+	if err := Wait(ctx, conn, j.Lock, j.Every, j.Waiting); err != nil {
+		return err
+	}
+	return j.Lead(ctx, conn)
+}
+
+// Open opens a session for the job, which does not hold the lock.
+func (j Job) Open(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryTime)
+	defer cancel()
+	conn, err := j.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	if j.SetUp != nil {
+		if err := j.SetUp(ctx, conn); err != nil {
+			Close(conn)
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// Fault logs the first error of some work, and the first success after it. It is safe for concurrent use.
+type Fault struct {
+	Log    *slog.Logger
+	Level  slog.Level // of Begins
+	Begins string
+	Ends   string             // "": the success is not logged
+	Advice func(error) string // what an operator has to do about an error, or ""; nil: there is no advice
+
+	failing atomic.Bool
+}
+
+// Failing reports whether the last work failed.
+func (f *Fault) Failing() bool { return f.failing.Load() }
+
+// Record records an error of the work, or a success.
+func (f *Fault) Record(err error) {
+	before := f.failing.Swap(err != nil)
+	switch {
+	case err != nil && !before:
+		args := []any{"error", err}
+		if f.Advice != nil {
+			args = append(args, "advice", f.Advice(err))
+		}
+		f.Log.Log(context.Background(), f.Level, f.Begins, args...)
+	case err == nil && before && f.Ends != "":
+		f.Log.Info(f.Ends)
 	}
 }

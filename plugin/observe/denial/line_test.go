@@ -235,3 +235,17 @@ func TestLongTenantsThatBeginAlikeHaveLinesOfTheirOwn(t *testing.T) {
 
 // readable is text as JSON can carry it: each byte that is not UTF-8 is replaced.
 func readable(text string) string { return string([]rune(text)) }
+
+func TestALineHasNoCharacterOfANameThatATerminalObeys(t *testing.T) {
+	t.Parallel()
+	const org = "\u202eemca"
+	d := new(decision.Decision)
+	d.Reset()
+	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: org}
+	d.Deny(decision.Banned)
+	line := written(t, complete, d)[0]
+	var got struct{ Org string }
+	if err := json.Unmarshal(line.Text, &got); err != nil || got.Org != org || bytes.ContainsRune(line.Text, '\u202e') {
+		t.Errorf("%s (%v): want %q, escaped", line.Text, err, org)
+	}
+}

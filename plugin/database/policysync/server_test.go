@@ -1,0 +1,147 @@
+package policysync_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+)
+
+func TestTheGrantsOfTheReadmeSufficeForANode(t *testing.T) {
+	server := pgtest.Granted(t)
+	w := &world{t, server.RoleDSN(pgtest.Node), pgtest.Pool(t, server.DSN("ratelimit"))}
+	n := start(t, w.options())
+	n.await(w.policies(1, 3))
+	n.await(w.policies(4, 4))
+	n.until("it has reported", func(policysync.Stats) bool {
+		return value[int](w, `SELECT count(*) FROM rate_limiter.nodes WHERE version = 2`) == 1
+	})
+	n.stop()
+	assert.Zero(t, value[int](w, `SELECT count(*) FROM rate_limiter.nodes`), "nodes remain after it has ended")
+}
+
+func TestAStandbyIsFollowedAlsoOnceItIsPromoted(t *testing.T) {
+	primary := pgtest.Start(t)
+	w := worldOn(t, primary)
+	first := w.policies(1, 3)
+	standby := primary.Standby(t)
+	options := w.options()
+	options.Source.DSN = standby.Here(primary, w.dsn)
+	options.Dir, options.BeatEvery = t.TempDir(), 10*time.Millisecond
+	n := start(t, options)
+	n.await(first)
+	n.await(w.policies(4, 4))
+	if s := n.Stats(); !s.Standby || !s.Connected || n.Snapshot().Len() != 4 {
+		t.Errorf("the node has %+v, want four rows of a standby", s)
+	}
+	if n.log.count("is a standby") != 1 || n.log.count("refused") != 0 || n.log.count("no contact") != 0 {
+		t.Errorf("it logs\n%s\nwant one line about the standby", n.log)
+	}
+	assert.False(t, w.reports("node-1"), "the node has reported")
+
+	w.pool.Close() // so the old primary has no client
+	primary.Stop(t)
+	standby.Promote(t)
+	promoted := &world{t, options.Source.DSN, pgtest.Pool(t, options.Source.DSN)}
+	n.until("it follows no standby any more", func(s policysync.Stats) bool { return s.Connected && !s.Standby })
+	await.That(promoted, "it reports", func() bool { return promoted.reports("node-1") })
+	n.await(promoted.policies(5, 5))
+	if n.log.count("no longer a standby") != 1 || n.log.count("no contact") != 0 {
+		t.Errorf("it logs\n%s\nwant one line about the promotion", n.log)
+	}
+}
+
+// The end of a process interrupts the query that runs then, and with it the connection.
+func TestANodeThatEndsDuringAQueryRemovesItsReport(t *testing.T) {
+	w := newWorld(t)
+	options := w.options()
+	options.Node, options.BeatEvery = "busy", 10*time.Millisecond
+	n := start(t, options)
+	await.That(w, "it reports", func() bool { return w.reports("busy") })
+	// A lock on the reports holds the next one up, so that the end comes during it.
+	lock, err := w.pool.Begin(context.Background())
+	require.NoError(t, err)
+	_, err = lock.Exec(context.Background(), `LOCK rate_limiter.nodes IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err)
+	const waiting = `SELECT count(*) FROM pg_stat_activity
+		WHERE wait_event_type = 'Lock' AND datname = current_database() AND query NOT LIKE 'DELETE%'`
+	await.That(w, "a report waits for the lock", func() bool { return value[int](w, waiting) > 0 })
+	ended := make(chan struct{})
+	go func() { n.stop(); close(ended) }()
+	await.That(w, "the report is interrupted", func() bool { return value[int](w, waiting) == 0 })
+	require.NoError(t, lock.Rollback(context.Background()))
+	<-ended
+	assert.False(t, w.reports("busy"), "its report is left")
+}
+
+func TestANodeOnNewerTablesLogsThatOnceAndFollowsThem(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true)`); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, w.options())
+	n.await(w.policies(1, 1))
+	const newer = "newer than this program (migration 9000"
+	if got := n.log.count(newer); got != 1 {
+		t.Errorf("%d lines mention newer tables, want 1:\n%s", got, n.log)
+	}
+	_, err := w.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND datname = current_database()`)
+	require.NoError(t, err)
+	n.await(w.policies(2, 2))
+	if got := n.log.count(newer); got != 1 {
+		t.Errorf("after a reconnect %d lines mention newer tables, want 1:\n%s", got, n.log)
+	}
+}
+
+func TestANodeThatCannotReadNewerTablesDoesNotCallThemOlder(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true);
+		ALTER TABLE rate_limiter.nodes RENAME source TO origin;
+		ALTER TABLE rate_limiter.policies RENAME mode TO manner`); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, w.options())
+	n.until("the error is logged", func(policysync.Stats) bool {
+		return n.log.count("the last good policies stay in force") > 0
+	})
+	if text := n.log.String(); strings.Contains(text, "older than this program") ||
+		strings.Count(text, "newer than this program") < 2 {
+		t.Errorf("want the tables called newer in\n%s", text)
+	}
+}
+
+func TestADeniedReportToNewerTablesDoesNotCallThemOlder(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.migrations (version_id, is_applied)
+		VALUES (9000, true);
+		ALTER TABLE rate_limiter.nodes RENAME source TO origin`); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, w.options())
+	const denied = "Postgres denied the report of this node"
+	n.until("the denied report is logged", func(policysync.Stats) bool { return n.log.count(denied) > 0 })
+	if text := n.log.String(); strings.Contains(text, "older than this program") ||
+		strings.Count(text, "newer than this program") < 2 {
+		t.Errorf("want the tables called newer in\n%s", text)
+	}
+}
+
+func TestANodeOnTablesFromBeforeTheFirstReleaseFollowsNothingAndSaysWhatToDo(t *testing.T) {
+	w := newWorld(t)
+	w.write(`ALTER TABLE rate_limiter.policies ADD COLUMN slot text NOT NULL DEFAULT 'active'`)
+	n := start(t, w.options())
+	const advice = "run DROP SCHEMA rate_limiter CASCADE"
+	n.until("the error is logged", func(policysync.Stats) bool { return n.log.count(advice) > 0 })
+	s := n.Snapshot()
+	assert.Nil(t, s, "version %d of the rows is in force, want none", s.Version())
+}
