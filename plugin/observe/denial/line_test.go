@@ -174,8 +174,7 @@ func TestLinesAreWhatWasPublished(t *testing.T) {
 			for i := range lines { // the last of several is that of others: groups come in any order, and so do ids
 				var e event
 				require.NoError(t, json.Unmarshal(lines[i].Text, &e))
-				faults := published.check("", decoded(t, lines[i].Text))
-				assert.Empty(t, faults, "%s: %s\n%s", kind.name, lines[i].Text, strings.Join(faults, "\n"))
+				assert.NoError(t, check(published, lines[i].Text), "%s: %s", kind.name, lines[i].Text)
 				if len(lines) == 1 || e.Others {
 					got.Write(bytes.Replace(lines[i].Text, []byte(e.ID), []byte("00c0ffee00c0ffee-1"), 1))
 					got.WriteByte('\n')
@@ -205,8 +204,7 @@ func TestHostileNamesMakeValidLinesOfBoundedLength(t *testing.T) {
 			d.RequestID = text
 			options := Options{ShowUsers: true, Node: text}
 			line := written(t, options, d)[0]
-			faults := published.check("", decoded(t, line.Text))
-			assert.Empty(t, faults, "%.2000s\n%s", line.Text, strings.Join(faults, "\n"))
+			assert.NoError(t, check(published, line.Text), "%.2000s", line.Text)
 			if bytes.ContainsAny(line.Text, "\n\r\x00\u2028") || !utf8.Valid(line.Text) || len(line.Text) > worst {
 				t.Errorf("a line of %d bytes: %.2000q", len(line.Text), line.Text)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -135,9 +136,7 @@ func TestTheCountsOfAllLinesAndDropsAreTheDenials(t *testing.T) {
 		}
 		lines, seconds := map[string]int{}, map[string]int{}
 		for _, line := range to.lines {
-			if faults := published.check("", decoded(t, line.Text)); len(faults) != 0 {
-				rt.Fatal(string(line.Text), faults)
-			}
+			require.NoError(rt, check(published, line.Text), "%s", line.Text)
 		}
 		for _, e := range to.events(t) {
 			place := fmt.Sprintln(e.First[:len("2000-01-01T00:00:00")], e.OrgKind, e.Org, e.Policy, e.Reason, e.Mode, e.Others)
