@@ -58,7 +58,7 @@ func TestBurstOfChangesMakesFewSnapshots(t *testing.T) {
 		version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1`, i+1)
 	}
 	snapshot := n.await(version)
-	assert.Equal(t, changes, limits(snapshot)["tenant-7"], "the limit")
+	assert.EqualValues(t, changes, limits(snapshot)["tenant-7"], "the limit")
 	took := time.Since(began)
 	snapshots, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
 	t.Logf("%d changes in %v made %d snapshots", changes, took, snapshots)

@@ -193,7 +193,7 @@ func TestWithTooManyRowsTheLastGoodSnapshotStays(t *testing.T) {
 	cold.until("the version is too large at the start, too", func(s policysync.Stats) bool {
 		return s.Fault != "" && s.Connected
 	})
-	assert.Nil(t, cold.Snapshot(), "there is a snapshot of %d rows, want none", cold.Snapshot().Len())
+	assert.Nil(t, cold.Snapshot(), "there is a snapshot")
 	version := w.write(`DELETE FROM rate_limiter.policies WHERE tenant IN ('tenant-1', 'tenant-2')`)
 	for _, n := range []*node{n, cold} {
 		if snapshot := n.await(version); snapshot.Len() != 9 || n.Stats().Fault != "" {

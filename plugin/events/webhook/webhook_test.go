@@ -162,7 +162,7 @@ func TestURLsThatWebhooksMayNotCallAreNamedByTheirFault(t *testing.T) {
 		}
 	}
 	assert.NoError(t, http.CheckURL("http://example.com/"))
-	assert.NotNil(t, http.CheckURL("gopher://example.com/"), "HTTP allows another scheme")
+	assert.Error(t, http.CheckURL("gopher://example.com/"), "HTTP allows another scheme")
 }
 
 func TestDelaysGrowFourfoldUpToFourHours(t *testing.T) {

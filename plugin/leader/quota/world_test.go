@@ -186,9 +186,9 @@ func (w *world) lead(watches bool) (string, error) {
 		rows, errRead := w.pool.Query(w.Context(), `SELECT format('%s %s%s %s%% of %s: %s', tenant, split_part(policy, '/', 1),
 				CASE WHEN endpoint <> '' THEN ' at ' || endpoint END, threshold, "limit", used)
 			FROM rate_limiter.quota_notices WHERE noticed_at >= $1 ORDER BY tenant, policy, endpoint, threshold`, before)
-		require.Nil(w, errRead)
+		require.NoError(w, errRead)
 		list, errRead := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.Nil(w, errRead)
+		require.NoError(w, errRead)
 		if err == nil && len(list) != len(w.events) {
 			w.Errorf("%d notices and %d events", len(list), len(w.events))
 		}

@@ -1,8 +1,7 @@
 package usage
 
 import (
-	"bytes"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,17 +91,21 @@ func (f *folder) file(seq int64) string {
 	return filepath.Join(f.path, fmt.Sprintf("%020d%s", seq, batchFile))
 }
 
-// fileMagic begins the file of a batch; then follow the instant at which the batch began (µs of the wall clock, 8
-// bytes), the length of the node's name (2 bytes), the name, and the payload. Numbers are big endian.
-const fileMagic = "usage\x00\x01\n"
+// savedBatch is the file of a batch, as JSON.
+type savedBatch struct {
+	Node    string
+	Began   time.Time // by the wall clock
+	Payload []byte
+}
 
 // save writes a batch. The file is there as a whole or not at all, unless the machine fails.
 func (f *folder) save(w *waiting) error {
-	text := binary.BigEndian.AppendUint64([]byte(fileMagic), uint64(w.began.UnixMicro()))
-	text = binary.BigEndian.AppendUint16(text, uint16(len(f.node)))
-	text = append(append(text, f.node...), w.payload...)
+	text, err := json.Marshal(savedBatch{f.node, w.began, w.payload})
+	if err != nil {
+		return err
+	}
 	path := f.file(w.seq)
-	err := os.WriteFile(path+newFolder, text, 0o600)
+	err = os.WriteFile(path+newFolder, text, 0o600)
 	if err == nil {
 		err = os.Rename(path+newFolder, path)
 	}
@@ -143,30 +146,18 @@ func (f *folder) list() ([]left, error) {
 	return all, nil
 }
 
-var errFile = errors.New("it is damaged")
-
 // read reads the file of a batch.
-func (f *folder) read(seq int64) (node string, began time.Time, payload []byte, err error) {
+func (f *folder) read(seq int64) (s savedBatch, err error) {
 	text, err := os.ReadFile(f.file(seq))
-	if err != nil {
-		return "", began, nil, err
+	if err == nil {
+		err = json.Unmarshal(text, &s)
 	}
-	text, ok := bytes.CutPrefix(text, []byte(fileMagic))
-	if !ok || len(text) < 10 {
-		return "", began, nil, errFile
-	}
-	began = time.UnixMicro(int64(binary.BigEndian.Uint64(text)))
-	n := int(binary.BigEndian.Uint16(text[8:]))
-	if text = text[10:]; len(text) < n {
-		return "", began, nil, errFile
-	}
-	node, payload = string(text[:n]), text[n:]
 	var b Batch
-	if err := b.UnmarshalBinary(payload); err != nil {
-		return "", began, nil, err
+	if err == nil {
+		err = b.UnmarshalBinary(s.Payload)
 	}
-	if b.Seq != seq || b.Epoch != filepath.Base(f.path) {
-		return "", began, nil, errFile
+	if err == nil && (b.Seq != seq || b.Epoch != filepath.Base(f.path)) {
+		err = errors.New("it is of another batch")
 	}
-	return node, began, payload, nil
+	return s, err
 }

@@ -141,7 +141,7 @@ func (r *Reporter) sendLeft(ctx context.Context, f *adopted) bool {
 			return false
 		}
 		seq := f.files[0].seq
-		node, began, payload, err := f.read(seq)
+		saved, err := f.read(seq)
 		switch unread := new(fs.PathError); {
 		case errors.As(err, &unread):
 			r.options.Log.Warn("reading the usage of an ended process failed", "error", err)
@@ -151,8 +151,8 @@ func (r *Reporter) sendLeft(ctx context.Context, f *adopted) bool {
 			continue
 		}
 		// The clock of this machine may have been set since.
-		age := max(time.Since(began), 0)
-		err = r.report(ctx, node, filepath.Base(f.path), seq, age, payload)
+		age := max(time.Since(saved.Began), 0)
+		err = r.report(ctx, saved.Node, filepath.Base(f.path), seq, age, saved.Payload)
 		r.mu.Lock()
 		done := r.count(err)
 		r.mu.Unlock()
