@@ -72,15 +72,9 @@ func (s *DB) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, ne
 	w.equal("kind", f.Kind)
 	w.equal("key", f.Key)
 	w.equal("actor", f.Actor)
-	if !f.Since.IsZero() {
-		w.add("at >= %s", f.Since)
-	}
-	if !f.Until.IsZero() {
-		w.add("at < %s", f.Until)
-	}
-	if f.Before > 0 {
-		w.add("id < %s", f.Before)
-	}
+	given(&w, "at >= %s", f.Since)
+	given(&w, "at < %s", f.Until)
+	given(&w, "id < %s", f.Before)
 	page := f.Max
 	if page <= 0 {
 		page = auditPage

@@ -69,9 +69,7 @@ func costs(ctx context.Context, q querier, f CostFilter) iter.Seq2[Cost, error] 
 	var w where
 	w.equal("namespace", f.Namespace)
 	w.endpoint(f.Endpoint)
-	if f.After > 0 {
-		w.add("id > %s", f.After)
-	}
+	given(&w, "id > %s", f.After)
 	return each[Cost](ctx, q, "list costs", costTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 

@@ -72,12 +72,8 @@ func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error
 	}
 	w.equal("policy", f.Policy)
 	w.equal("endpoint", f.Endpoint)
-	if !f.Since.IsZero() {
-		w.add("at >= %s", f.Since)
-	}
-	if f.AfterID > 0 {
-		w.add("id > %s", f.AfterID)
-	}
+	given(&w, "at >= %s", f.Since)
+	given(&w, "id > %s", f.AfterID)
 	if f.Before != (DenialCursor{}) {
 		w.args = append(w.args, f.Before.At)
 		w.add(fmt.Sprintf("(at, id) < ($%d, %%s)", len(w.args)), f.Before.ID)

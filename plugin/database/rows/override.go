@@ -113,9 +113,7 @@ func (f OverrideFilter) where() *where {
 	if f.General {
 		w.add("tenant = %s", "")
 	}
-	if f.After > 0 {
-		w.add("id > %s", f.After)
-	}
+	given(&w, "id > %s", f.After)
 	switch {
 	case f.State != "":
 		w.add(stateColumn+" = %s", f.State)

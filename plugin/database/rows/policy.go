@@ -149,9 +149,7 @@ func (f PolicyFilter) where() *where {
 
 func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, error] {
 	w := f.where()
-	if f.After > 0 {
-		w.add("id > %s", f.After)
-	}
+	given(w, "id > %s", f.After)
 	return each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 

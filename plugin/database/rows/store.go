@@ -213,18 +213,19 @@ func (w *where) add(condition string, arg any) {
 	w.conditions = append(w.conditions, fmt.Sprintf(condition, fmt.Sprint("$", len(w.args))))
 }
 
-// equal adds the condition that a column has a value, unless the value is empty.
-func (w *where) equal(column, value string) {
-	if value != "" {
-		w.add(column+" = %s", value)
+// given adds a condition with one argument in the place of %s, unless the argument is zero.
+func given[T comparable](w *where, condition string, arg T) {
+	if arg != *new(T) {
+		w.add(condition, arg)
 	}
 }
 
+// equal adds the condition that a column has a value, unless the value is empty.
+func (w *where) equal(column, value string) { given(w, column+" = %s", value) }
+
 // endpoint adds the condition that the endpoint is a pattern, whatever its parameters are called, unless it is empty.
 func (w *where) endpoint(pattern string) {
-	if pattern != "" {
-		w.add("rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s)", pattern)
-	}
+	given(w, "rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s)", pattern)
 }
 
 // plannedArgs returns the arguments for a query that Postgres plans for their values each time. After a few executions

@@ -74,12 +74,8 @@ func withUsedTenants(page, limit string) string {
 func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
 	var w where
 	w.equal("tier", f.Tier)
-	if f.Prefix != "" {
-		w.add(`starts_with(id COLLATE "C", %s)`, f.Prefix)
-	}
-	if f.After != "" {
-		w.add(`id COLLATE "C" > %s`, f.After)
-	}
+	given(&w, `starts_with(id COLLATE "C", %s)`, f.Prefix)
+	given(&w, `id COLLATE "C" > %s`, f.After)
 	page := w.String() + ` ORDER BY id COLLATE "C"` + limitTo(f.Max)
 	sql := tenantTable.selects + page
 	if f.Usage && f.Tier == "" {
@@ -125,12 +121,8 @@ type TierFilter struct {
 // Tiers returns the tiers that a filter selects, in the order of their names.
 func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 	var w where
-	if f.Prefix != "" {
-		w.add("starts_with(name, %s)", f.Prefix)
-	}
-	if f.After != "" {
-		w.add(`name COLLATE "C" > %s`, f.After)
-	}
+	given(&w, "starts_with(name, %s)", f.Prefix)
+	given(&w, `name COLLATE "C" > %s`, f.After)
 	return all(each[Tier](ctx, s.pool, "list tiers",
 		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
 }

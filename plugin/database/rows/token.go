@@ -160,9 +160,7 @@ func (s *DB) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	var w where
 	w.equal("name", f.Name)
 	w.equal("state", f.State)
-	if f.After > 0 {
-		w.add("id > %s", f.After)
-	}
+	given(&w, "id > %s", f.After)
 	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 	return list, fail("list tokens", err)
 }

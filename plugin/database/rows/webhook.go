@@ -137,9 +137,7 @@ func (s *DB) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
 	if f.Org != nil {
 		w.add("w.org = %s", *f.Org)
 	}
-	if f.After > 0 {
-		w.add("w.id > %s", f.After)
-	}
+	given(&w, "w.id > %s", f.After)
 	list, err := collect[Webhook](ctx, s.pool, selectWebhooks+w.String()+" ORDER BY w.id"+limitTo(f.Max), w.args...)
 	return list, fail("list webhooks", err)
 }
