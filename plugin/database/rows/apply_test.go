@@ -3,12 +3,15 @@ package rows_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -112,3 +115,89 @@ func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {
 		t.Errorf("%d created in version %d (%v), want %d in 1", len(d.Create), version, err, many)
 	}
 }
+
+func TestCompareReturnsCreatesUpdatesAndDeletes(t *testing.T) {
+	same, changed, deleted, created := daily(), daily(), daily(), daily()
+	same.Name, changed.Name, deleted.Name, created.Name = "same", "changed", "deleted", "created"
+	var current []rows.Policy
+	for i, p := range []rows.Policy{same, changed, deleted} { // with the values that a database sets
+		p.ID, p.Revision, p.Namespace, p.Algorithm = int64(i+1), 3, "default", "token_bucket"
+		current = append(current, p)
+	}
+	changed.Burst = 7
+	d, err := rows.Compare(current, []rows.Policy{created, same, changed})
+	if err != nil || d.Unchanged != 1 || len(d.Create) != 1 || len(d.Update) != 1 || len(d.Delete) != 1 || d.Empty() {
+		t.Fatalf("the difference is %+v (%v), want one of each kind", d, err)
+	}
+	if d.Create[0].Name != "created" || d.Delete[0].ID != 3 || d.Update[0].After.ID != 2 || d.Update[0].After.Burst != 7 ||
+		d.Update[0].Before.Burst != 0 {
+		t.Errorf("the difference is %+v", d)
+	}
+}
+
+func TestCostOfZeroDiffersFromNoCost(t *testing.T) {
+	free := int64(0)
+	with, without := daily(), daily()
+	with.Cost = &free
+	d, err := rows.Compare([]rows.Policy{with}, []rows.Policy{without})
+	if err != nil || len(d.Update) != 1 {
+		t.Errorf("the difference is %+v (%v), want an update", d, err)
+	}
+}
+
+func TestTwoPoliciesOfOneKeyInASetAreInvalid(t *testing.T) {
+	first, second := daily(), daily()
+	first.Endpoint, second.Endpoint, second.Limit.Limit = "GET /a/{id}/b", "GET /a/{key}/b", 7
+	_, err := rows.Compare(nil, []rows.Policy{first, second})
+	wantInvalid(t, "one key twice", err, "")
+}
+
+// Applying a difference turns any current policies into the desired ones.
+func TestApplyingADifferenceYieldsTheDesiredPolicies(t *testing.T) {
+	policies := rapid.Custom(func(t *rapid.T) []rows.Policy {
+		byKey := map[string]rows.Policy{}
+		for i := range rapid.IntRange(0, 12).Draw(t, "policies") {
+			p := daily()
+			p.ID, p.Namespace, p.Algorithm = int64(i+1), "default", "token_bucket"
+			p.Name = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+			p.Endpoint = rapid.SampledFrom([]string{"", "GET /{x}", "GET /{y}", "GET /z"}).Draw(t, "endpoint")
+			p.Limit.Limit = rapid.Int64Range(1, 2).Draw(t, "limit")
+			byKey[canonicalKey(p)] = p
+		}
+		return slices.Collect(maps.Values(byKey))
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		current, desired := policies.Draw(t, "current"), policies.Draw(t, "desired")
+		d, err := rows.Compare(current, desired)
+		require.NoError(t, err)
+		got := map[string]string{}
+		for _, p := range current {
+			got[canonicalKey(p)] = values(p)
+		}
+		for _, p := range d.Delete {
+			delete(got, canonicalKey(p))
+		}
+		for _, r := range d.Update {
+			got[canonicalKey(r.After)] = values(r.After)
+		}
+		for _, p := range d.Create {
+			if _, exists := got[canonicalKey(p)]; exists {
+				t.Fatalf("%s exists and is created", p.Key())
+			}
+			got[canonicalKey(p)] = values(p)
+		}
+		want := map[string]string{}
+		for _, p := range desired {
+			want[canonicalKey(p)] = values(p)
+		}
+		require.True(t, maps.Equal(got, want), "after the difference there is %v, want %v", got, want)
+		require.Equal(t, len(desired)-len(d.Create)-len(d.Update), d.Unchanged, "are unchanged of %d", len(desired))
+	})
+}
+
+// canonicalKey returns the key of a policy of the property above, where endpoints have at most one parameter.
+func canonicalKey(p rows.Policy) string {
+	return p.Name + " " + strings.NewReplacer("{x}", "{}", "{y}", "{}").Replace(p.Endpoint)
+}
+
+func values(p rows.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit.Limit) }

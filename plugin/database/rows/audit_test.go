@@ -1,12 +1,16 @@
 package rows_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -104,6 +108,111 @@ func TestAuditIsReadInPagesAndByFilter(t *testing.T) {
 	} {
 		if found, _, err := s.Audit(t.Context(), f); err != nil || len(found) != want {
 			t.Errorf("%+v selects %v (%v), want %d", f, found, err, want)
+		}
+	}
+}
+
+// lastQuery records the last query of a pool.
+type lastQuery struct {
+	mu   sync.Mutex
+	sql  string
+	args []any
+}
+
+func (q *lastQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.sql, q.args = data.SQL, data.Args
+	return ctx
+}
+
+func (q *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// plan is a node of a query's plan, with the fields that tests read.
+type plan struct {
+	Rows    float64 `json:"Actual Rows"`
+	Removed float64 `json:"Rows Removed by Filter"`
+	Plans   []plan
+}
+
+// rowsRead returns the largest number of rows that a node of the plan has read.
+func (p plan) rowsRead() float64 {
+	rows := p.Rows + p.Removed
+	for _, child := range p.Plans {
+		rows = max(rows, child.rowsRead())
+	}
+	return rows
+}
+
+// rowsRead returns the largest number of rows that a node of the plan of the last query reads.
+func (q *lastQuery) rowsRead(t *testing.T, pool *pgxpool.Pool) float64 {
+	t.Helper()
+	q.mu.Lock()
+	sql, args := q.sql, q.args
+	q.mu.Unlock()
+	var plans []struct{ Plan plan }
+	require.NoError(t, pool.QueryRow(t.Context(), "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans))
+	return plans[0].Plan.rowsRead()
+}
+
+func TestACandidateIsReadWithoutReadingALongAudit(t *testing.T) {
+	const entries = 50_000
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	var last lastQuery
+	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
+	candidate(t, s, july, daily())
+	before, err := s.Candidate(t.Context(), july)
+	require.NoError(t, err)
+	// Half of the entries are of policies of other candidates, which have ended.
+	_, err = pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant, after)
+		SELECT i, now(), 'ann', 'r', CASE WHEN i % 2 = 0 THEN 'candidate_policy' ELSE 'tier' END, 'insert', i::text, '',
+			json_build_object('candidate', 'of-' || i % 100)
+		FROM generate_series(1, $1::int) i`, entries)
+	if err == nil {
+		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
+	}
+	require.NoError(t, err)
+	after, err := s.Candidate(t.Context(), july)
+	if err != nil || after.PoliciesAt != before.PoliciesAt {
+		t.Fatalf("its policies are of version %d (%v), want %d", after.PoliciesAt, err, before.PoliciesAt)
+	}
+	if rows := last.rowsRead(t, pool); rows > entries/20 {
+		t.Errorf("%v of %d entries are read for the version of its policies", rows, entries)
+	}
+}
+
+func TestAFewEntriesOfALongAuditAreFoundByTimeAndByActorWithoutReadingAllOfIt(t *testing.T) {
+	const entries = 50_000
+	dsn := pgtest.Shared(t).Database(t)
+	pool := pgtest.Pool(t, dsn)
+	var last lastQuery
+	s := wired(t, dsn, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &last })
+	// One entry a minute, the last a minute ago; one in a thousand is bob's, all before half of the time.
+	_, err := pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.audit (version, at, actor, reason, kind, operation, key, tenant)
+		SELECT i, now() - ($1::int + 1 - i) * interval '1 minute', CASE WHEN i % 1000 = 0
+		AND i < $1::int / 2 THEN 'bob' ELSE 'ann' END,
+			'r', 'tier', 'update', 'gold', '' FROM generate_series(1, $1::int) i`, entries)
+	if err == nil {
+		_, err = pool.Exec(t.Context(), `ANALYZE rate_limiter.audit`)
+	}
+	require.NoError(t, err)
+	now, old := time.Now(), time.Now().Add(-entries/2*time.Minute)
+	for what, f := range map[string]rows.AuditFilter{
+		"of an actor":                  {Actor: "bob"},
+		"of the last hour":             {Since: now.Add(-time.Hour)},
+		"of an hour long ago":          {Since: old, Until: old.Add(time.Hour)},
+		"of an actor in the last hour": {Actor: "bob", Since: now.Add(-time.Hour)},
+		"of an actor long ago":         {Actor: "bob", Since: old.Add(-24 * time.Hour), Until: old},
+	} {
+		found, _, err := s.Audit(t.Context(), f)
+		if err != nil || len(found) > 60 {
+			t.Fatalf("%s: %d entries (%v)", what, len(found), err)
+		}
+		if list := last.rowsRead(t, pool); list > entries/20 {
+			t.Errorf("%s: %v of %d entries are read to find %d", what, list, entries, len(found))
 		}
 	}
 }

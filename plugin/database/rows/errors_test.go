@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -157,5 +158,12 @@ func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
 	} {
 		assert.Equal(t, want, err.Error(), "%q", err)
+	}
+}
+
+func TestARejectedCommitIsNotUncertainInAnyLanguage(t *testing.T) {
+	for severity, want := range map[string]bool{"ERROR": false, "FATAL": true} {
+		err := uncertain(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: severity, Code: "40001"})
+		assert.Equal(t, want, errors.As(err, new(*UncertainError)), "%s: uncertain", severity)
 	}
 }
