@@ -75,7 +75,7 @@ func TestANodeFollowsTheOpenCandidate(t *testing.T) {
 	check("all tenants are assigned", w.write(`DELETE FROM rate_limiter.candidate_tenants;
 		UPDATE rate_limiter.candidates SET percent = 100`), state{"spring", 0, 90, true})
 	want := value[int64](w, `SELECT (extract(epoch FROM created_at) * 1000000)::bigint FROM rate_limiter.candidates`)
-	assert.Equal(t, want, int64(n.Snapshot().CandidateSet().Created), "the node has a candidate")
+	assert.Equal(t, want, int64(n.Snapshot().CandidateSet().Created), "when the candidate was created")
 	check("it has ended", w.write(`UPDATE rate_limiter.candidates SET state = 'dropped'`), state{"", 0, 90, false})
 	assert.EqualValues(t, 1, n.Stats().Loads, "loads of all rows")
 }

@@ -107,7 +107,7 @@ func wantBounds[T any](t *testing.T, f schema.Field[T], check string) {
 		got = strings.Join(append(groups(longest, check), groups(pattern, check)...), "")
 		want = fmt.Sprint(f.MaxLength)
 	}
-	assert.Equal(t, want, got, "%s is in the database by %s, and declared as", f.Name, check)
+	assert.Equal(t, want, got, "%s in the database, by %s", f.Name, check)
 }
 
 // groups returns the matches of the groups of a pattern.
@@ -125,7 +125,7 @@ func TestGoAndSQLAgreeOnCanonicalEndpoints(t *testing.T) {
 	} {
 		var want string
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT rate_limiter.canonical_endpoint($1)`, endpoint).Scan(&want))
-		assert.Equal(t, want, canonical(PolicyKey{Endpoint: endpoint}).Endpoint, "%q is in Go and in SQL", endpoint)
+		assert.Equal(t, want, canonical(PolicyKey{Endpoint: endpoint}).Endpoint, "%q in Go and in SQL", endpoint)
 	}
 }
 
@@ -164,6 +164,6 @@ func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
 func TestARejectedCommitIsNotUncertainInAnyLanguage(t *testing.T) {
 	for severity, want := range map[string]bool{"ERROR": false, "FATAL": true} {
 		err := uncertain(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: severity, Code: "40001"})
-		assert.Equal(t, want, errors.As(err, new(*UncertainError)), "%s: uncertain", severity)
+		assert.Equal(t, want, errors.As(err, new(*UncertainError)), "%s: it is uncertain", severity)
 	}
 }

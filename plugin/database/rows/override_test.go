@@ -79,7 +79,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		if o.Source == "" {
 			want.Source = "commercial"
 		}
-		assert.Equal(t, want, read, "%v is read as", o)
+		assert.Equal(t, want, read, "%v as it is read", o)
 	}
 	for want, f := range map[int]rows.OverrideFilter{
 		2: {Tenant: "acme", OverrideMatch: rows.OverrideMatch{User: "bob"}},
@@ -183,7 +183,7 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	begun := launch(3)
 	begun.Tenant, begun.StartsAt = "globex", time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	begun = add(t, s, begun)
-	assert.Equal(t, rows.StateInForce, begun.State, "made %+v, want it in force", begun)
+	assert.Equal(t, rows.StateInForce, begun.State, "made %+v", begun)
 	over := launch(4)
 	over.Tenant = "initech"
 	over = add(t, s, over)

@@ -140,7 +140,7 @@ func (w *world) wantOnce(batch []events.Event) {
 	for _, e := range batch {
 		want[e.Tenant] = append(want[e.Tenant], e.ID)
 	}
-	assert.Equal(w.t, fmt.Sprint(want), fmt.Sprint(order), "stored %v, want %v", order, want)
+	assert.Equal(w.t, fmt.Sprint(want), fmt.Sprint(order), "what is stored")
 }
 
 // batchOf returns n events of three tenants.

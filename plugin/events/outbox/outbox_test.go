@@ -114,9 +114,9 @@ func TestAnEventIsReadAsItWasAdded(t *testing.T) {
 		t.Fatalf("read %v, %v", all, err)
 	}
 	got := all[0].Event
-	assert.True(t, got.Time.Equal(e.Time), "the time is %v, want %v", got.Time, e.Time)
+	assert.True(t, got.Time.Equal(e.Time), "the time is %v", got.Time)
 	got.Time = e.Time
-	assert.Equal(t, fmt.Sprintf("%q", e), fmt.Sprintf("%q", got), "read %q, want %q", got, e)
+	assert.Equal(t, fmt.Sprintf("%q", e), fmt.Sprintf("%q", got))
 }
 
 func TestAnEventThatCannotBeSentIsNotAdded(t *testing.T) {

@@ -138,7 +138,7 @@ func TestAddressesAreCheckedWithTheirPorts(t *testing.T) {
 		"[::ffff:127.0.0.1]:443": false, "[fe80::1%eth0]:443": false,
 	} {
 		err := none.CheckAddress(text)
-		assert.Equal(t, want, (err == nil), "%s: %v", text, err)
+		assert.Equal(t, want, err == nil, "%s: %v", text, err)
 	}
 }
 

@@ -154,7 +154,7 @@ func TestAForgivenTenantLosesItsStep(t *testing.T) {
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET forgiven_until = now() - interval '1 hour'`)
 	w.past("acme", repeat(3, scraped)...)
 	w.detect(Enforce)
-	assert.Equal(t, "warn", w.step("acme"), "after the time it")
+	assert.Equal(t, "warn", w.step("acme"), "after the time")
 }
 
 func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
@@ -162,7 +162,7 @@ func TestManyDifferentAddressesFlagATenantWhoseBaselineIsSmall(t *testing.T) {
 	stuffing := minute{admitted: 600, denied: 400, addresses: 128}
 	w.past("acme", repeat(3, stuffing)...)
 	w.detect(Shadow)
-	assert.Equal(t, "none", w.step("acme"), "without a baseline it")
+	assert.Equal(t, "none", w.step("acme"), "without a baseline")
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET state = '{"step": "none",
 		"demand": {"mean": 900, "variance": 900, "learned": 200}, "users": {"mean": 1, "variance": 1, "learned": 200},
 		"addresses": {"mean": 12, "variance": 30, "learned": 200},
@@ -184,7 +184,7 @@ func TestAPenaltyIsNotMadeForATenantThatWasForgivenMeanwhile(t *testing.T) {
 	p := penalized{Tenant: "acme", State: []byte(`{"step": "tenth"}`), Reason: "x", Now: w.now()}
 	_, err := p.reconcile(t.Context(), w.keeper)
 	require.NoError(t, err)
-	assert.Equal(t, "", w.penalties("acme"), "it has the penalties for a step that it is not")
+	assert.Equal(t, "", w.penalties("acme"), "penalties for a step that it is not on")
 }
 
 // One lowered limit must not ban a fifth of all customers.
@@ -297,5 +297,5 @@ func TestStatesOfTenantsThatSendNothingAreDropped(t *testing.T) {
 	require.Equal(t, "none", w.step("acme"))
 	w.exec(`UPDATE rate_limiter.abuse_tenants SET scored_at = now() - interval '8 days'`)
 	w.detect(Shadow)
-	assert.Equal(t, "new", w.step("acme"), "after a week it")
+	assert.Equal(t, "new", w.step("acme"), "after a week")
 }

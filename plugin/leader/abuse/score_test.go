@@ -181,7 +181,7 @@ func TestRetriesAfterOurFaultAreExcused(t *testing.T) {
 		t.Errorf("retries within 15 minutes after an outage lead to %q", p.steps)
 	}
 	p.minutes(2, attack)
-	assert.Equal(t, Warn, p.state.Step, "what goes on after 15 minutes leads")
+	assert.Equal(t, Warn, p.state.Step, "what goes on after 15 minutes")
 }
 
 func TestAForgivenTenantStartsAnew(t *testing.T) {

@@ -67,14 +67,14 @@ func TestDenialsOfNodesArriveAtTheWebhooksThatWantThem(t *testing.T) {
 		return fmt.Sprintf(`{"event": %q, "at": "2026-11-22T14:20:07Z", "tenant": %q, "data":
 			{"count": 3, "policy": "all", "scope": "global", "limit": {"quantity": 9}}}`, id, org)
 	}
-	assert.EqualValues(t, -1, report("["+denial("a-1", "acme")+"]"), "without webhooks are kept")
+	assert.EqualValues(t, -1, report("["+denial("a-1", "acme")+"]"), "without webhooks denials are kept")
 	ofAcme := w.newReceiver(status(200))
 	w.subscribe("acme", ofAcme.URL)
 	if kept := report("[" + denial("a-1", "acme") + "," + denial("g-1", "globex") + "," + denial("a-2", "acme") + "," +
 		strings.Replace(denial("a-3", "acme"), "a-3", `a-3\u0001`, 1) + "]"); kept != 3 {
 		t.Errorf("%d are kept, want those of acme", kept)
 	}
-	assert.Zero(t, report("["+denial("a-1", "acme")+"]"), "are kept once more, while they wait")
+	assert.Zero(t, report("["+denial("a-1", "acme")+"]"), "denials that wait are kept once more")
 	w.work()
 	got := w.want(ofAcme, 1)[0].events
 	if len(got) != 2 || got[0].ID != "a-1" || got[1].ID != "a-2" || got[0].Source != "/nodes/edge%201" ||
