@@ -51,21 +51,6 @@ func ofTier(tier string, revision int64) rows.Tenant {
 	return rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
 }
 
-func TestTenantIsNotSetFromAnotherRevision(t *testing.T) {
-	s, _ := open(t)
-	for range 2 { // the second write changes nothing
-		if _, version, err := s.SetTenant(t.Context(), ann, ofTier("gold", 0)); err != nil || version != 1 {
-			t.Fatalf("version %d (%v), want 1", version, err)
-		}
-	}
-	silver, version, err := s.SetTenant(t.Context(), ann, ofTier("silver", 1))
-	if err != nil || version != 2 || silver.Revision != 2 {
-		t.Errorf("from revision 1: %+v in version %d (%v)", silver, version, err)
-	}
-	_, _, err = s.SetTenant(t.Context(), ann, ofTier("tin", 1))
-	wantConflict(t, "from revision 1 again", err)
-}
-
 func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{})
