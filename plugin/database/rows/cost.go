@@ -21,6 +21,7 @@ type Cost struct {
 	Revision int64 `json:"revision,omitempty"` // as in Policy
 }
 
+func (c Cost) rowKey() any     { return c.ID }
 func (c Cost) revision() int64 { return c.Revision }
 
 // String names the cost by its endpoint.

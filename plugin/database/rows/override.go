@@ -149,6 +149,7 @@ func (s *DB) Override(ctx context.Context, id int64) (Override, error) {
 	return overrideTable.read(ctx, s, fmt.Sprint("override ", id), id)
 }
 
+func (o Override) rowKey() any     { return o.ID }
 func (o Override) revision() int64 { return o.Revision }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its

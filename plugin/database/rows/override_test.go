@@ -219,6 +219,14 @@ func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	}
 }
 
+func TestAnOverrideThatEndsAfterTheLastInstantOfJSONCanBeEnded(t *testing.T) {
+	s, pool := open(t)
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, expires_at)
+		VALUES ('ban', 'acme', 'why', 'ann', '20000-01-01')`)
+	_, err := s.EndOverride(t.Context(), ann, 1)
+	assert.NoError(t, err)
+}
+
 func TestExpiredOverridesAreNotInForce(t *testing.T) {
 	s, pool := open(t)
 	old := add(t, s, ban())

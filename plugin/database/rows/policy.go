@@ -175,6 +175,7 @@ func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) 
 		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
 }
 
+func (p Policy) rowKey() any     { return p.ID }
 func (p Policy) revision() int64 { return p.Revision }
 
 // find finds the policy of the key.

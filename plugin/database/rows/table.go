@@ -14,10 +14,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// table describes a table whose rows callers write. Its statements take rows as JSON.
+// table describes a table whose rows callers write. Its statements take rows as JSON, and a deletion takes keys.
 type table[R row] struct {
 	name   string   // in the schema rate_limiter
-	key    string   // the column that names a row; "": id
+	key    string   // the column that names a row, with its type; "": id::bigint
 	first  string   // the columns that a row is read from, before those of its fields
 	fields columns  // the columns that a caller writes
 	fixed  []string // of fields: what a row is about, which an update leaves as it is
@@ -29,7 +29,10 @@ type table[R row] struct {
 	selects, inserts, updates, deletes string
 }
 
-type row interface{ revision() int64 }
+type row interface {
+	rowKey() any
+	revision() int64
+}
 
 // Values of the Revision of a write, besides the revision that the row must have.
 const (
@@ -48,10 +51,10 @@ var (
 		name: "costs", first: "id, revision, ", fields: columnsOf(schema.CostFields()), fixed: []string{"namespace"},
 	}.complete()
 	tenantTable = table[Tenant]{
-		name: "tenants", first: "revision, ", fields: columnsOf(schema.TenantFields()), fixed: []string{"id"},
+		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.TenantFields()), fixed: []string{"id"},
 	}.complete()
 	tierTable = table[Tier]{
-		name: "tiers", key: "name", first: "revision, ", fixed: []string{"name"},
+		name: "tiers", key: "name::text", first: "revision, ", fixed: []string{"name"},
 		fields: columns{{name: `"name"`}, {name: `"description"`, absent: "''"}},
 	}.complete()
 	overrideTable = table[Override]{
@@ -63,15 +66,15 @@ var (
 
 // complete sets the statements.
 func (t table[R]) complete() *table[R] {
-	t.key, t.end = cmp.Or(t.key, "id"), cmp.Or(t.end, "delete")
+	key, keyType, _ := strings.Cut(cmp.Or(t.key, "id::bigint"), "::")
+	t.key, t.end = key, cmp.Or(t.end, "delete")
 	from := fmt.Sprintf("jsonb_populate_recordset(NULL::rate_limiter.%s, $1) n", t.name)
-	same := fmt.Sprintf("o.%[1]s = n.%[1]s", t.key)
 	t.selects = fmt.Sprintf("SELECT %s%s FROM rate_limiter.%s", t.first, t.fields.read(), t.name)
 	t.inserts = fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) SELECT %s FROM %s", t.name, t.fields.names(),
 		t.fields.values("n"), from)
-	t.updates = fmt.Sprintf("UPDATE rate_limiter.%s o SET %s FROM %s WHERE %s", t.name,
-		t.fields.without(t.fixed...).set("n"), from, same)
-	t.deletes = fmt.Sprintf("DELETE FROM rate_limiter.%s o USING %s WHERE %s", t.name, from, same)
+	t.updates = fmt.Sprintf("UPDATE rate_limiter.%s o SET %s FROM %s WHERE o.%[4]s = n.%[4]s", t.name,
+		t.fields.without(t.fixed...).set("n"), from, key)
+	t.deletes = fmt.Sprintf("DELETE FROM rate_limiter.%s WHERE %s = ANY ($1::text[]::%s[])", t.name, key, keyType)
 	return &t
 }
 
@@ -132,7 +135,7 @@ func (t *table[R]) delete(
 			err = sameRevision(what, revision, current.revision())
 		}
 		if err == nil {
-			err = t.run(ctx, tx, t.deletes, []R{current})
+			err = t.remove(ctx, tx, []R{current})
 		}
 		return noResult{}, err
 	})
@@ -144,7 +147,7 @@ func (t *table[R]) write(ctx context.Context, tx pgx.Tx, d *RowDiff[R]) error {
 	if d == nil {
 		return nil
 	}
-	err := t.run(ctx, tx, t.deletes, d.Delete)
+	err := t.remove(ctx, tx, d.Delete)
 	if err == nil {
 		err = t.run(ctx, tx, t.updates, d.written())
 	}
@@ -154,6 +157,16 @@ func (t *table[R]) write(ctx context.Context, tx pgx.Tx, d *RowDiff[R]) error {
 	if err == nil {
 		err = t.run(ctx, tx, t.inserts, d.Create)
 	}
+	return err
+}
+
+// remove deletes rows by their keys: JSON cannot hold each instant that a row may have.
+func (t *table[R]) remove(ctx context.Context, tx pgx.Tx, list []R) error {
+	keys := make([]string, len(list))
+	for i, row := range list {
+		keys[i] = fmt.Sprint(row.rowKey())
+	}
+	_, err := tx.Exec(ctx, t.deletes, keys)
 	return err
 }
 

@@ -139,7 +139,9 @@ func (s *DB) DeleteTier(ctx context.Context, c Change, name string, revision int
 	return tierTable.delete(ctx, s, c, "tier "+name, revision, tierTable.byKey("tier "+name, name))
 }
 
+func (t Tenant) rowKey() any     { return t.ID }
 func (t Tenant) revision() int64 { return t.Revision }
+func (t Tier) rowKey() any       { return t.Name }
 func (t Tier) revision() int64   { return t.Revision }
 
 // unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
