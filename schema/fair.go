@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,13 +33,7 @@ const (
 func FairFields() []Field[Fair] { return fairModel().fields }
 
 // JSON returns f as JSON, which ParseFair reads.
-func (f *Fair) JSON() string {
-	raw, err := json.Marshal(f)
-	if err != nil {
-		panic(fmt.Sprintf("schema: a fair record cannot be encoded: %v", err)) // it holds only strings and integers
-	}
-	return string(raw)
-}
+func (f *Fair) JSON() string { return recordJSON(f) }
 
 // ParseFair reads the JSON of a Fair and fills in its defaults, as ParseSettle does for a Settle.
 func ParseFair(raw []byte) (*Fair, []Fault) {

@@ -84,10 +84,12 @@ func SettleFields() []Field[Settle] { return settleModel().fields }
 func SettleSourceFields() []Field[SettleSource] { return sourceModel().fields }
 
 // JSON returns s as JSON, which ParseSettle reads.
-func (s *Settle) JSON() string {
-	raw, err := json.Marshal(s)
+func (s *Settle) JSON() string { return recordJSON(s) }
+
+func recordJSON(record any) string {
+	raw, err := json.Marshal(record)
 	if err != nil {
-		panic(fmt.Sprintf("schema: a settle record cannot be encoded: %v", err)) // it holds only strings and integers
+		panic(fmt.Sprintf("schema: a record cannot be encoded: %v", err)) // it holds only strings and integers
 	}
 	return string(raw)
 }

@@ -2,6 +2,7 @@ package fromkong
 
 import (
 	"fmt"
+	"slices"
 
 	"gopkg.in/yaml.v3"
 )
@@ -80,12 +81,7 @@ func style(n *yaml.Node) {
 }
 
 func hasList(n *yaml.Node) bool {
-	for _, inner := range n.Content {
-		if inner.Kind == yaml.SequenceNode {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Content, func(inner *yaml.Node) bool { return inner.Kind == yaml.SequenceNode })
 }
 
 // mapping returns a mapping of one key.

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"math"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -293,12 +294,7 @@ func (r *Rules) identifyUser(who *reader, id *Identity) Facts {
 }
 
 func (r *Rules) anonymous(c *Consumer) bool {
-	for _, name := range r.Anonymous {
-		if name != "" && (name == c.Username || name == c.ID) {
-			return true
-		}
-	}
-	return false
+	return c.Username != "" && slices.Contains(r.Anonymous, c.Username) || c.ID != "" && slices.Contains(r.Anonymous, c.ID)
 }
 
 // cost returns the cost that the caller or the request's header claims. A header must be a whole number up to

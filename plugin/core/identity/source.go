@@ -3,6 +3,7 @@ package identity
 import (
 	"fmt"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -95,10 +96,8 @@ func parseSource(text string, headers *[]string) (Source, error) {
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
 func Header(name string, headers *[]string) int {
 	name = textproto.CanonicalMIMEHeaderKey(name)
-	for i, present := range *headers {
-		if present == name {
-			return i
-		}
+	if i := slices.Index(*headers, name); i >= 0 {
+		return i
 	}
 	*headers = append(*headers, name)
 	return len(*headers) - 1

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -107,9 +108,5 @@ func (e *Engine) limits() []metrics.Limit {
 func (e *Engine) configs() []*resolve.Plan {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := make([]*resolve.Plan, 0, len(e.live))
-	for _, config := range e.live {
-		list = append(list, config)
-	}
-	return list
+	return slices.Collect(maps.Values(e.live))
 }

@@ -125,25 +125,21 @@ func (m *matcher) order(other *matcher) int {
 	return cmp.Or(
 		cmp.Compare(len(other.rules), len(m.rules)),
 		slices.Compare(other.rules, m.rules),
-		cmp.Compare(m.wildcards(), other.wildcards()),
+		cmp.Compare(count(m.hasWildcard()), count(other.hasWildcard())),
 		cmp.Compare(len(other.headers), len(m.headers)),
-		cmp.Compare(other.patterns(), m.patterns()),
+		cmp.Compare(count(other.regex), count(m.regex)),
 		cmp.Compare(other.priority, m.priority),
 		cmp.Compare(len(other.prefix), len(m.prefix)),
 	)
 }
 
-// wildcards returns 1 if a host has a wildcard, else 0.
-func (m *matcher) wildcards() int {
-	if slices.ContainsFunc(m.hosts, func(host string) bool { return strings.Contains(host, "*") }) {
-		return 1
-	}
-	return 0
+func (m *matcher) hasWildcard() bool {
+	return slices.ContainsFunc(m.hosts, func(host string) bool { return strings.Contains(host, "*") })
 }
 
-// patterns returns 1 if the path is a regular expression, else 0.
-func (m *matcher) patterns() int {
-	if m.regex {
+// count returns 1 if a condition is true, else 0.
+func count(isTrue bool) int {
+	if isTrue {
 		return 1
 	}
 	return 0

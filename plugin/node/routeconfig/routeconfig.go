@@ -281,13 +281,8 @@ func (f *File) For(route, service string) *Config {
 }
 
 // OfConsumers returns the configs on consumers and consumer groups, which For never returns.
-func (f *File) OfConsumers() (list []*Config) {
-	for _, p := range f.Configs {
-		if p.other != "" {
-			list = append(list, p)
-		}
-	}
-	return list
+func (f *File) OfConsumers() []*Config {
+	return slices.DeleteFunc(slices.Clone(f.Configs), func(p *Config) bool { return p.other == "" })
 }
 
 func placesOf(configs []*Config) string {
