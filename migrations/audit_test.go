@@ -31,23 +31,6 @@ func TestOnlyTheServerRoleWritesAsACallerOfTheAPI(t *testing.T) {
 	}
 }
 
-func TestTheNameOfATokenCannotGetAnotherRole(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Granted(t).RoleDSN(pgtest.Operator))
-	const make = `INSERT INTO rate_limiter.tokens (name, hash, role, org)
-		VALUES ('ci', sha256(random()::text::bytea), $1, $2)`
-	const revoke = `UPDATE rate_limiter.tokens SET revoked_at = now(), revoked_by = 'ann' WHERE revoked_at IS NULL`
-	exec(t, pool, make, "tenant", "acme")
-	exec(t, pool, revoke)
-	for _, other := range [][2]string{{"admin", ""}, {"viewer", ""}, {"tenant", "globex"}} {
-		_, err := pool.Exec(t.Context(), make, other[0], other[1])
-		if violated := new(pgconn.PgError); !errors.As(err, &violated) ||
-			violated.ConstraintName != "tokens_one_role_per_name" {
-			t.Errorf("the name of a token of acme for %v: %v, want an error", other, err)
-		}
-	}
-	exec(t, pool, make, "tenant", "acme")
-}
-
 func TestTheSecondOfTwoConcurrentTokensOfOneNameWaitsForTheFirst(t *testing.T) {
 	s := pgtest.Granted(t)
 	const make = `INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('ci', sha256(random()::text::bytea), '%s')`

@@ -4,16 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 )
 
 // recorded holds the fields of an audit row that tests read.
@@ -21,36 +18,6 @@ type recorded struct {
 	Version                                     int64
 	Actor, Reason, Kind, Operation, Key, Tenant string
 	Before, After                               map[string]any
-}
-
-func TestAuditRecordsActorReasonAndRows(t *testing.T) {
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	insertGood(t, pool, "policies", "overrides")
-	as(t, pool, "ann", "more traffic", `UPDATE rate_limiter.policies SET "limit" = 200`)
-	as(t, pool, "bob", "over", `DELETE FROM rate_limiter.overrides`)
-	all := audit(t, pool)
-	if len(all) != 4 {
-		t.Fatalf("%d audit rows, want 4", len(all))
-	}
-	for i, want := range []recorded{
-		{Version: 1, Actor: "postgres", Kind: "policy", Operation: "insert", Key: "1"},
-		{Version: 2, Actor: "postgres", Reason: "launch", Kind: "override", Operation: "insert", Key: "1", Tenant: "acme"},
-		{Version: 3, Actor: "ann", Reason: "more traffic", Kind: "policy", Operation: "update", Key: "1"},
-		{Version: 4, Actor: "bob", Reason: "over", Kind: "override", Operation: "delete", Key: "1", Tenant: "acme"},
-	} {
-		got := all[i]
-		got.Before, got.After = nil, nil
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("audit row %d is %+v, want %+v", i, got, want)
-		}
-	}
-	if u := all[2]; u.Before["limit"] != 100.0 || u.After["limit"] != 200.0 || u.After["revision"] != 2.0 {
-		t.Errorf("the update is recorded from %v to %v, want limit 100 to 200, revision 2", u.Before, u.After)
-	}
-	if all[0].Before != nil || all[3].After != nil || all[3].Before["reason"] != "launch" {
-		t.Errorf("an insert has nothing before (%v), a delete nothing after (%v) but the row before (%v)", all[0].Before,
-			all[3].After, all[3].Before)
-	}
 }
 
 func TestTokensAreAuditedWithoutTheirHashAndMakeNoVersion(t *testing.T) {
@@ -167,86 +134,6 @@ func TestTheRecordCannotBeChanged(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
 			t.Errorf("%s is possible", statement)
 		}
-	}
-}
-
-func TestVersionsHaveNoGapsWhenManyWriteAndSomeRollBack(t *testing.T) {
-	const writers, writes = 8, 40
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	insertGood(t, pool, "policies", "tenants")
-	var all errgroup.Group
-	for w := range writers {
-		all.Go(func() error {
-			for i := range writes {
-				if err := writeBoth(t, pool, w, i); err != nil {
-					return fmt.Errorf("writer %d: %w", w, err)
-				}
-			}
-			return nil
-		})
-	}
-	require.NoError(t, all.Wait())
-	const committed = 2 + writers*writes*3/4
-	if got := version(t, pool); got != committed {
-		t.Errorf("the version is %d, want one for each of %d commits", got, committed)
-	}
-	var versions, last, auditRows int
-	err := pool.QueryRow(t.Context(), `SELECT count(DISTINCT version), max(version), count(*) FROM rate_limiter.audit`).
-		Scan(&versions, &last, &auditRows)
-	if err != nil || versions != committed || last != committed {
-		t.Errorf("the audit has %d versions up to %d (%v), want %d without gaps", versions, last, err, committed)
-	}
-	if changes := count(t, pool, "changes"); changes != auditRows || changes != 2+2*(committed-2) {
-		t.Errorf("%d changes and %d audit rows, want %d each", changes, auditRows, 2+2*(committed-2))
-	}
-}
-
-// writeBoth changes a policy and a tenant in one transaction, in an order that would have the writers wait for each
-// other if they locked rows one by one. Every fourth transaction is rolled back.
-func writeBoth(t *testing.T, pool *pgxpool.Pool, w, i int) error {
-	statements := []string{
-		`UPDATE rate_limiter.policies SET "limit" = $1`,
-		`UPDATE rate_limiter.tenants SET tier = $1::bigint::text`,
-	}
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		return err
-	}
-	for s := range statements {
-		if _, err := tx.Exec(t.Context(), statements[(s+w)%2], int64(1000+w*1000+i)); err != nil {
-			return errors.Join(err, tx.Rollback(t.Context()))
-		}
-	}
-	if i%4 == 3 {
-		return tx.Rollback(t.Context())
-	}
-	return tx.Commit(t.Context())
-}
-
-func TestSoakManyRowsInOneStatementAreOneVersion(t *testing.T) {
-	rows := soak.Count(1000, 10_000)
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	began := time.Now()
-	exec(t, pool, `INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size)
-		SELECT 'daily', 't' || i, 'tenant', 100, 60 FROM generate_series(1, $1::int) i`, rows)
-	exec(t, pool, `UPDATE rate_limiter.policies SET "limit" = 200`)
-	exec(t, pool, `DELETE FROM rate_limiter.policies`)
-	t.Logf("insert, update and delete of %d rows took %v", rows, time.Since(began))
-	if v, changes := version(t, pool), count(t, pool, "changes"); v != 3 || changes != 3*rows {
-		t.Errorf("version %d with %d changes, want 3 and %d", v, changes, 3*rows)
-	}
-}
-
-func TestSoakManyStatementsInOneTransactionAreOneVersion(t *testing.T) {
-	rows := soak.Count(1000, 10_000)
-	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	began := time.Now()
-	exec(t, pool, fmt.Sprintf(`DO $$ BEGIN
-		FOR i IN 1..%d LOOP INSERT INTO rate_limiter.tenants (id) VALUES ('t' || i); END LOOP;
-	END $$`, rows))
-	t.Logf("%d statements took %v", rows, time.Since(began))
-	if v, changes := version(t, pool), count(t, pool, "changes"); v != 1 || changes != rows {
-		t.Errorf("version %d with %d changes, want 1 and %d", v, changes, rows)
 	}
 }
 
