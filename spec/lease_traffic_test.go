@@ -50,15 +50,16 @@ func rushes(perSecond int) schedule {
 // traffic is requests of one tenant on a schedule, with their samples. Members share the requests. A request that is
 // due while all connections wait is sent when one is free.
 type traffic struct {
-	t       testing.TB
-	fleet   *fleet
-	request gateway.Request
-	at      schedule
-	ctx     context.Context
-	end     context.CancelFunc
-	start   time.Time
-	next    atomic.Int64
-	drivers sync.WaitGroup
+	t        testing.TB
+	fleet    *fleet
+	request  gateway.Request
+	at       schedule
+	newUsers bool // each request is of another user
+	ctx      context.Context
+	end      context.CancelFunc
+	start    time.Time
+	next     atomic.Int64
+	drivers  sync.WaitGroup
 
 	mu      sync.Mutex
 	samples []sample
@@ -148,7 +149,14 @@ func (p *part) drive() error {
 			c.Close()
 		}
 	}()
-	for p.wait() {
+	for request := p.request; ; {
+		n, isDue := p.wait()
+		if !isDue {
+			return nil
+		}
+		if p.newUsers {
+			request.CredentialID = fmt.Sprint("k", n)
+		}
 		if c == nil {
 			var err error
 			if c, err = gateway.Dial(p.member.socket); err != nil {
@@ -156,7 +164,7 @@ func (p *part) drive() error {
 			}
 		}
 		one := sample{Sent: p.fleet.since()}
-		outcome, err := c.HandleEvent(p.id, "access", p.request)
+		outcome, err := c.HandleEvent(p.id, "access", request)
 		one.Answered, one.Status = p.fleet.since(), http.StatusOK
 		if err != nil && !closed(err) {
 			return err
@@ -168,22 +176,21 @@ func (p *part) drive() error {
 		one.Degraded = asSpelled(header, "X-RateLimit-Degraded") != ""
 		p.note(one)
 	}
-	return nil
 }
 
 // asSpelled returns the value of a header in the plugin's spelling, which outcomes keep.
 func asSpelled(header http.Header, name string) string { return strings.Join(header[name], ",") }
 
 // wait takes the next request and waits until it is due. It returns false after the end of the traffic.
-func (p *part) wait() bool {
+func (p *part) wait() (n int, isDue bool) {
 	if p.over.Load() || p.ctx.Err() != nil {
-		return false
+		return 0, false
 	}
-	due := p.start.Add(p.at(int(p.next.Add(1) - 1)))
-	if wait := time.Until(due); wait > 0 {
+	n = int(p.next.Add(1) - 1)
+	if wait := time.Until(p.start.Add(p.at(n))); wait > 0 {
 		elapse(p.ctx, wait)
 	}
-	return p.ctx.Err() == nil
+	return n, p.ctx.Err() == nil
 }
 
 // note adds a sample.
