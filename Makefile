@@ -154,7 +154,7 @@ unit: ## Run only the unit tests (TIMEOUT=20m for a package)
 
 .PHONY: spec
 spec: ## Run only the specs: the built programs, from outside
-	$(call gotest,spec,-timeout $(TIMEOUT) -count=1 -parallel 16 -skip '^TestChaos' ./spec/...)
+	$(call gotest,spec,-timeout $(TIMEOUT) -count=1 -parallel 32 -skip '^TestChaos' ./spec/...)
 
 # Under the race detector tests take about three times as long. Promises are checked without it, by make test.
 .PHONY: race

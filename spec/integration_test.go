@@ -41,6 +41,12 @@ func clientPrograms(t *testing.T) []program {
 		if p.file = filepath.Join(t.TempDir(), p.file); os.WriteFile(p.file, []byte(b.text), 0o600) != nil {
 			t.Fatalf("write %s", p.file)
 		}
+		if p.name == "go" {
+			if out, err := exec.Command("go", "build", "-o", p.file+".exe", p.file).CombinedOutput(); err != nil {
+				t.Fatalf("build the client: %v\n%s", err, out)
+			}
+			p.file += ".exe"
+		}
 		all = append(all, p)
 	}
 	if len(languages) > 0 || len(all) == 0 {
@@ -52,16 +58,10 @@ func clientPrograms(t *testing.T) []program {
 // command returns the command that runs the program.
 func (p program) command(t *testing.T, url string) *exec.Cmd {
 	t.Helper()
-	if p.name != "go" {
-		return exec.CommandContext(t.Context(), p.name, p.file, url)
+	if p.name == "go" {
+		return exec.CommandContext(t.Context(), p.file, url)
 	}
-	binary := p.file + ".exe"
-	if _, err := os.Stat(binary); err != nil {
-		if out, err := exec.Command("go", "build", "-o", binary, p.file).CombinedOutput(); err != nil {
-			t.Fatalf("build the client: %v\n%s", err, out)
-		}
-	}
-	return exec.CommandContext(t.Context(), binary, url)
+	return exec.CommandContext(t.Context(), p.name, p.file, url)
 }
 
 // denying answers the first request with a status and a Retry-After, and the later ones with 200.
@@ -106,6 +106,7 @@ func TestTheClientsOfTheDocsWaitAsLongAsADenialSays(t *testing.T) {
 				continue
 			}
 			t.Run(p.name+", "+name, func(t *testing.T) {
+				t.Parallel()
 				d := &denying{status: test.status, retryAfter: test.retryAfter}
 				server := httptest.NewServer(d)
 				defer server.Close()

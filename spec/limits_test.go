@@ -293,7 +293,7 @@ func TestSoakTheLastTokenAdmitsExactlyOneRequest(t *testing.T) {
 		n := in.start(t, deck(`{user_from: [header.X-User], trusted_headers: [X-User], tiers: [{name: a, limits: [
 			{name: user, scope: user, limit: 1, window_size: 86400}]}]}`), raced(t))
 		const contenders = 4
-		for round := range soak.Count(200, 1000) {
+		for round := range soak.Count(100, 1000) {
 			user := "u" + strconv.Itoa(round)
 			var won, failed atomic.Int64
 			var group sync.WaitGroup
@@ -320,7 +320,7 @@ func TestSoakTenantsAtOnceEachHaveTheirOwnQuota(t *testing.T) {
 		tiers: [{name: a,
 			limits: [{name: year, scope: tenant, limit: 1, window_size: 31536000, algorithm: fixed_window}]}]}`))
 	const workers = 16
-	tenants := soak.Count(2000, 10_000)
+	tenants := soak.Count(500, 10_000)
 	var admitted, denied, other atomic.Int64
 	var group sync.WaitGroup
 	for w := range workers {

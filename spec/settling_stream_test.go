@@ -110,27 +110,30 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 	deck := strings.ReplaceAll(streamSnippet(t), "window_size: 86400", "window_size: 31536000") +
 		"\nroutes: [{name: chat, service: chat, paths: [/chat]}]\nplugins: [{name: key-auth}]" + consumers
 	for _, size := range []int{0, 3, 64} {
-		answers := func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, streams[r.URL.Query().Get("stream")].body) // the gateway reads it all
-		}
-		upstream := chattingAt("llm.internal", answers)
-		b := budget{node: start(t, deck, settling, upstream, within(postFunction(t, size)))}
-		left := 1_000_000
-		for name, stream := range streams {
-			if size == 3 && len(stream.body) > len(long) {
-				continue // thousands of parts would show no more than those of 64 bytes do
+		t.Run(fmt.Sprintf("in parts of %d bytes", size), func(t *testing.T) {
+			t.Parallel()
+			answers := func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, streams[r.URL.Query().Get("stream")].body) // the gateway reads it all
 			}
-			b.get("/chat?" + "stream=" + strings.ReplaceAll(name, " ", "+"))
-			a := b.get("/chat?stream=an+answer+that+used+nothing")
-			now, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
-			if err != nil {
-				t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
+			upstream := chattingAt("llm.internal", answers)
+			b := budget{node: start(t, deck, settling, upstream, within(postFunction(t, size)))}
+			left := 1_000_000
+			for name, stream := range streams {
+				if size == 3 && len(stream.body) > len(long) {
+					continue // thousands of parts would show no more than those of 64 bytes do
+				}
+				b.get("/chat?" + "stream=" + strings.ReplaceAll(name, " ", "+"))
+				a := b.get("/chat?stream=an+answer+that+used+nothing")
+				now, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
+				if err != nil {
+					t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
+				}
+				if charged := left - (now + reserved); charged != stream.charged {
+					t.Errorf("%s: %d tokens were charged, want %d", name, charged, stream.charged)
+				}
+				left = now + reserved
 			}
-			if charged := left - (now + reserved); charged != stream.charged {
-				t.Errorf("%s, in parts of %d bytes: %d tokens were charged, want %d", name, size, charged, stream.charged)
-			}
-			left = now + reserved
-		}
+		})
 	}
 }

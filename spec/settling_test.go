@@ -77,6 +77,9 @@ func inStores(t *testing.T, test func(t *testing.T, store string)) {
 		"redis": "strategy: redis, redis: {socket: " + redis.Socket + ", " +
 			strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": ") + "}",
 	} {
-		t.Run(name, func(t *testing.T) { test(t, store) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, store)
+		})
 	}
 }
