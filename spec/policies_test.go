@@ -1,13 +1,22 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -187,4 +196,113 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
 	g.awaitEnforced()
 	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
+}
+
+func TestACostOfAnEndpointReachesARunningNodeAndEndsWithItsRow(t *testing.T) {
+	t.Parallel()
+	g := govern(t)
+	operator := &plane{t: t, dsn: g.dsn}
+	write := func(args ...string) {
+		t.Helper()
+		operator.operate(append(args, "--reason", "a test")...)
+		g.awaitEnforced()
+	}
+	write("policy", "put", "hour", "--tier", "enterprise", "--limit", "10", "--window", "31536000",
+		"--algorithm", "fixed_window")
+	write("cost", "put", "GET /records", "--cost", "4")
+	g.want([]int{200, 200, 429}, "/records", "apikey", "alice") // 8 of 10
+	write("cost", "put", "GET /records", "--cost", "0")
+	g.want([]int{200, 200, 200, 200}, "/records", "apikey", "alice")
+	write("cost", "delete", "GET /records")
+	g.want([]int{200, 200, 429}, "/records", "apikey", "alice") // the last 2
+}
+
+func TestLimitsForAllRequestsAndForNetworksAreEnforcedExplainedAndRemovedAtRunTime(t *testing.T) {
+	t.Parallel()
+	g := govern(t)
+	operator := &plane{t: t, dsn: g.dsn}
+	config := filepath.Join(t.TempDir(), "kong.yml")
+	require.NoError(t, os.WriteFile(config, []byte(deck(hourly)), 0o600))
+	write := func(args ...string) {
+		t.Helper()
+		operator.operate(append(args, "--reason", "a test")...)
+		g.awaitEnforced()
+	}
+	explain := func() string {
+		t.Helper()
+		return operator.operate("explain", "--config", config, "--plugin-route", "records", "--tenant", "acme",
+			"--tier", "enterprise", "--ip", "127.0.0.1", "--path", "/records", "--method", "GET")
+	}
+	g.want([]int{200}, "/records", "apikey", "alice")
+
+	write("policy", "put", "total", "--for", "all", "--limit", "2", "--window", "3600", "--force")
+	g.want([]int{200, 200, 429}, "/records", "apikey", "alice")
+	g.want([]int{429}, "/records", "apikey", "gus") // of another tenant
+	if text := explain(); !strings.Contains(text, "2 per 3600 s (token_bucket) in total") {
+		t.Errorf("the limit of all requests is not explained:\n%s", text)
+	}
+	write("policy", "delete", "total", "--for", "all")
+	g.want([]int{200}, "/records", "apikey", "gus")
+
+	write("policy", "put", "network", "--ip", "127.0.0.0/8", "--scope", "global", "--limit", "3", "--window", "3600")
+	write("policy", "put", "network", "--ip", "::ffff:127.0.0.0/112", "--scope", "global", "--limit", "1",
+		"--window", "3600")
+	g.want([]int{200, 429}, "/records", "apikey", "alice") // by the narrower network
+	g.want([]int{429}, "/records", "apikey", "gus")
+	if text := explain(); !strings.Contains(text, "ip 127.0.0.0/16") || !strings.Contains(text, "ip 127.0.0.0/8") {
+		t.Errorf("the networks are not explained:\n%s", text)
+	}
+	write("policy", "delete", "network", "--ip", "127.0.0.0/16")
+	g.want([]int{200}, "/records", "apikey", "gus") // by the wider one
+}
+
+// newKafka returns a Kafka with the topics of ratelimit serve, and its address.
+func newKafka(t *testing.T) (cluster *kfake.Cluster, broker string) {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "policy.updates", "ratelimit.notices"))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	return cluster, cluster.ListenAddrs()[0]
+}
+
+func TestEachChangeOfAPolicyReachesKafkaThoughTheProcessThatSendsIsKilled(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	cluster, broker := newKafka(t)
+	sent := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Observe: true, Count: -1})
+	first := p.serve("--kafka-brokers", broker)
+	first.want(http.StatusCreated, nil, http.MethodPost, "/v1/ratelimit/policies", policyOf(1000))
+	require.NoError(t, sent.Wait(t.Context(), 1))
+	const changes = 30
+	for i := range changes {
+		p.write(`UPDATE rate_limiter.policies SET "limit" = ` + strconv.Itoa(2000+i))
+		if i == changes/2 {
+			require.NoError(t, first.cmd.Process.Kill())
+			<-first.ended
+			p.serve("--kafka-brokers", broker)
+		}
+	}
+	consumer, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics("policy.updates"))
+	require.NoError(t, err)
+	defer consumer.Close()
+	var ids []string
+	var limits []int
+	for len(limits) < changes+1 {
+		for _, r := range consumer.PollFetches(t.Context()).Records() {
+			var e struct {
+				ID   string
+				Data struct {
+					Kind  string
+					After struct{ Limit int }
+				}
+			}
+			require.NoError(t, json.Unmarshal(r.Value, &e))
+			if e.Data.Kind == "policy" && !slices.Contains(ids, e.ID) {
+				ids, limits = append(ids, e.ID), append(limits, e.Data.After.Limit)
+			}
+		}
+	}
+	if !slices.IsSorted(limits) || limits[0] != 1000 || limits[changes] != 2000+changes-1 {
+		t.Errorf("the topic has the limits %d, want those of all changes in their order", limits)
+	}
 }

@@ -1,0 +1,205 @@
+package spec
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
+)
+
+// orphan is a plugin server whose parent can be killed, like Kong's worker 0 in a crash.
+type orphan struct {
+	worker *exec.Cmd
+	lines  chan string // of its log; closed when the process has ended
+}
+
+// startOrphan starts a plugin server with a parent of its own.
+func startOrphan(t *testing.T, prefix string) *orphan {
+	t.Helper()
+	o := &orphan{
+		worker: exec.Command("/bin/sh", "-c", `env -i "$0" -metrics-listen off -kong-prefix "$1" & wait`, plugin(), prefix),
+		lines:  make(chan string, 1000),
+	}
+	stderr, err := o.worker.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, o.worker.Start())
+	go func() {
+		defer close(o.lines)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			o.lines <- lines.Text()
+		}
+	}()
+	o.await(t, "serving Kong")
+	return o
+}
+
+// await waits for a line of the log, or with "" for the end of the process.
+func (o *orphan) await(t *testing.T, part string) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	for {
+		select {
+		case line, ok := <-o.lines:
+			switch {
+			case !ok && part == "":
+				return
+			case !ok:
+				t.Fatalf("the process ended before it logged %q", part)
+			case part != "" && strings.Contains(line, part):
+				return
+			}
+		case <-deadline:
+			t.Fatalf("never: %q in the log", part)
+		}
+	}
+}
+
+// crash kills the parent.
+func (o *orphan) crash(t *testing.T) {
+	t.Helper()
+	require.NoError(t, o.worker.Process.Signal(syscall.SIGKILL))
+	if _, err := o.worker.Process.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *testing.T) {
+	t.Parallel()
+	prefix := shortDir(t)
+	first := startOrphan(t, prefix)
+	n := start(t, deck(plentiful), func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{
+			Info:   pluginInfo(t),
+			Socket: filepath.Join(prefix, "tenant-rate-limiting.socket"),
+		}}
+	})
+	n.want(times(4, 200), "/records", "apikey", "alice")
+	first.crash(t)
+	second := startPlugin(t, prefix) // as the worker that replaces the killed one does
+	n.want(times(20, 200), "/records", "apikey", "alice")
+	require.NoError(t, n.Close())
+	first.await(t, "shutting down")
+	first.await(t, "")
+	second.terminate()
+}
+
+// underLoad runs act while many clients send requests.
+func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
+	t.Helper()
+	var clients sync.WaitGroup
+	var answered atomic.Int64
+	done := make(chan struct{})
+	for range 16 {
+		clients.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				select {
+				case <-done:
+					return
+				case <-pace.C:
+				}
+				a, err := n.send(http.MethodGet, "/records", "apikey", "alice")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if a.Status == http.StatusOK {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	act(&answered)
+	close(done)
+	clients.Wait()
+}
+
+// awaitCount waits until count has grown by a number.
+func awaitCount(t *testing.T, what string, count func() int64, by int64) {
+	t.Helper()
+	start := count()
+	await.That(t, what, func() bool { return count() >= start+by })
+}
+
+// busyKong is an option of start: a busy Kong, which notices late that idle connections were closed.
+func busyKong(o *gateway.Options) { o.NoticeAfter = 50 * time.Millisecond }
+
+func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
+	t.Parallel()
+	awaitTurn(t)
+	n := start(t, deck(plentiful), busyKong)
+	underLoad(t, n, func(answered *atomic.Int64) {
+		for range soak.Count(4, 10) {
+			awaitCount(t, "requests before the restart", answered.Load, 100)
+			require.NoError(t, syscall.Kill(n.runningPID(), syscall.SIGTERM))
+			awaitCount(t, "a new process", n.Counters().Spawns, 1)
+		}
+		awaitCount(t, "requests after the restarts", answered.Load, 100)
+	})
+	if got := n.Counters().Stalls(); got != 0 {
+		t.Errorf("%d requests waited for an instance until they gave up, want 0", got)
+	}
+}
+
+func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T) {
+	config := hundredTiers(`"strategy":"redis","redis":{"host":"127.0.0.1","port":1}`) // no server listens there
+	// A busy machine delays some starts. What the program waits for delays each.
+	for begun, soon := time.Now(), 0; soon < 3; {
+		took := firstAnswer(t, config)
+		t.Logf("from the start of the process to the first answer: %v", took)
+		if took <= time.Second {
+			soon++
+		}
+		if time.Since(begun) > longest {
+			t.Fatalf("%d starts were followed by an answer within a second, want 3", soon)
+		}
+	}
+}
+
+// firstAnswer starts a plugin server with a config, and returns the time until it has answered a request.
+func firstAnswer(t *testing.T, config string) time.Duration {
+	t.Helper()
+	prefix := shortDir(t)
+	begun := time.Now()
+	p := startPlugin(t, prefix, "-metrics-listen", "off")
+	socket := filepath.Join(prefix, "tenant-rate-limiting.socket")
+	id := startInstance(t, socket, config)
+	c, err := gateway.Dial(socket)
+	require.NoError(t, err)
+	outcome, err := c.HandleEvent(id, "access",
+		gateway.Request{Consumer: &gateway.Consumer{ID: "c", Username: "acme"}, RemoteAddr: "127.0.0.1:1"})
+	if err != nil || outcome.Exit != nil {
+		t.Errorf("the first request: %+v, %v", outcome, err)
+	}
+	took := time.Since(begun)
+	c.Close()
+	p.terminate()
+	return took
+}
+
+// hundredTiers is a large config as Kong sends it, with other settings beside.
+func hundredTiers(others string) string {
+	var tiers []string
+	for i := range 100 {
+		tiers = append(tiers,
+			fmt.Sprintf(`{"name":"t%d",
+				"limits":[{"name":"day","scope":"tenant","limit":%d,"window_size":86400,"algorithm":"fixed_window"},
+			{"name":"burst","scope":"tenant","limit":50,"window_size":1},
+				{"name":"write","scope":"user","endpoint":"POST /records/{id}","limit":10,"window_size":1}]}`, i, 1000+i))
+	}
+	return `{"__seq__":4711,"__plugin_id":"p",` + others + `,"tiers":[` + strings.Join(tiers, ",") + `]}`
+}
