@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -210,27 +208,6 @@ func (m *member) awaitSpent(t *testing.T, tokens int) {
 
 // out returns the number of a member's tokens on lease.
 func (m *member) out() int { return int(m.numbers().sum("rate_limiter_lease_tokens_out")) }
-
-// used returns the used tokens of the only bucket of a tenant in the shared store, as the operator's program shows
-// them. Tokens on lease count as used.
-func (f *fleet) used(limits, tenant string) int {
-	f.t.Helper()
-	dir := shortDir(f.t)
-	deck := filepath.Join(dir, "kong.yml")
-	text := fmt.Sprintf("_format_version: \"3.0\"\nplugins:\n- {name: tenant-rate-limiting, config: %s}\n",
-		f.configOf("", limits))
-	require.NoError(f.t, os.WriteFile(deck, []byte(text), 0o600))
-	out, err := exec.Command(filepath.Join(binaries, "ratelimit"), "buckets", "show", "--config", deck, "--config-only",
-		"--tenant", tenant, "-o", "json").Output()
-	if err != nil {
-		f.t.Fatalf("ratelimit buckets show: %v\n%s", err, out)
-	}
-	var buckets []struct{ Used int }
-	if err := json.Unmarshal(out, &buckets); err != nil || len(buckets) != 1 {
-		f.t.Fatalf("ratelimit buckets show: %v; want one bucket\n%s", err, out)
-	}
-	return buckets[0].Used
-}
 
 // scripts returns the number of EVALSHA that a Redis has run: for requests, leases, releases and heartbeats.
 func scripts(t testing.TB, client *redis.Client) int {

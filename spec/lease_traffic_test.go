@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -112,15 +111,6 @@ func (tr *traffic) count(status int) int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return counted(tr.samples, status)
-}
-
-// denied reports whether a request was denied that was sent and answered within a span.
-func (tr *traffic) denied(within span) bool {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return slices.ContainsFunc(tr.samples, func(one sample) bool {
-		return one.Status == http.StatusTooManyRequests && one.Sent >= within.From && one.Answered < within.To
-	})
 }
 
 // awaitDenials waits for n more denials.
