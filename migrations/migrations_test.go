@@ -2,11 +2,17 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -206,4 +212,43 @@ func version(t *testing.T, pool *pgxpool.Pool) (version int64) {
 		t.Fatalf("read the version: %v", err)
 	}
 	return version
+}
+
+func TestAdviceIsForErrorsThatOnlyAnOperatorCanResolve(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]string{
+		"42703": "migrate up", "42P01": "migrate up", "42883": "migrate up",
+		"42501": "migrations/README.md", "25006": "read-only",
+		"28P01": "connection string", "28000": "connection string", "3D000": "connection string", "40001": "", "57P01": "",
+	} {
+		got := migrations.Advice(fmt.Errorf("load: %w", &pgconn.PgError{Code: code}))
+		if !strings.Contains(got, want) || (want == "") != (got == "") {
+			t.Errorf("the advice about %s is %q, want %q in it", code, got, want)
+		}
+	}
+	if got := migrations.Advice(errors.New("42703")); got != "" {
+		t.Errorf("the advice about another error is %q", got)
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite testdata/schema.sql")
+
+// TestTheSchemaIsAsPublished compares the dump of a migrated database, with its grants, with testdata/schema.sql.
+func TestTheSchemaIsAsPublished(t *testing.T) {
+	const file = "testdata/schema.sql"
+	dump := pgtest.Granted(t).Dump(t)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(dump), 0o666))
+	}
+	published, err := os.ReadFile(file)
+	require.NoError(t, err)
+	got, want := strings.Split(dump, "\n"), strings.Split(string(published), "\n")
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			t.Fatalf("%s:%d is %q, and the database has %q; -update rewrites the file", file, i+1, want[i], got[i])
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s has %d lines, and the database %d; -update rewrites the file", file, len(want), len(got))
+	}
 }

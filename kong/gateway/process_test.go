@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,5 +127,53 @@ func TestPluginInfosThatKongCannotUseAreDenied(t *testing.T) {
 		if _, err := ParsePluginInfo([]byte(dump)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60s: error %v", dump, err)
 		}
+	}
+}
+
+func TestSettingsOfBundledPluginsThatAreNotSimulatedAreDenied(t *testing.T) {
+	err := CheckConfig(deckConfig(t, `
+consumers: [{username: u}]
+plugins:
+- {name: jwt, config: {maximum_expiration: 5, claims_to_verify: [aud], cookie_names: [c], realm: r}}
+- {name: key-auth, consumer: u, config: {key_names: ["a b"], key_in_body: true, hide_credentials: true}}
+- {name: other}
+`))
+	for _, want := range []string{
+		"plugins[0].config.claims_to_verify[0]: expected one of: exp, nbf",
+		"plugins[0].config.realm: realms are not simulated",
+		"plugins[0].config.maximum_expiration: a maximum is not simulated",
+		"plugins[1].config.key_names[0]: invalid value: a b",
+		"plugins[0].config.cookie_names: tokens in cookies are not simulated", "hidden credentials are not simulated",
+		"plugins[1].config.key_in_body: keys in bodies are not simulated", "plugins[1].consumer: value must be null",
+		"plugins[2]: plugin 'other' not enabled",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no fault %q in %v", want, err)
+		}
+	}
+}
+
+func TestXRealIPIsReadFromTrustedPeersOnly(t *testing.T) {
+	for _, c := range []struct {
+		trusted []string
+		sent    []string
+		want    string
+	}{
+		{nil, []string{"1.1.1.1"}, "127.0.0.1"},
+		{[]string{"10.0.0.0/8"}, []string{"1.1.1.1"}, "127.0.0.1"},
+		{[]string{"127.0.0.1"}, nil, "127.0.0.1"},
+		{[]string{"127.0.0.1"}, []string{"1.1.1.1"}, "1.1.1.1"},
+		{[]string{"127.0.0.0/8"}, []string{"1.1.1.1", "2.2.2.2, 3.3.3.3"}, "3.3.3.3"},
+		{[]string{"127.0.0.1"}, []string{"1.1.1.1, junk"}, "127.0.0.1"},
+		{[]string{"127.0.0.1"}, []string{"2001:db8::1"}, "2001:db8::1"},
+	} {
+		trusted, err := parseTrusted(c.trusted)
+		require.NoError(t, err)
+		if ip := trusted.clientIP("127.0.0.1", http.Header{"X-Real-Ip": c.sent}); ip != c.want {
+			t.Errorf("%+v: %s", c, ip)
+		}
+	}
+	if _, err := parseTrusted([]string{"nonsense"}); err == nil {
+		t.Error("nonsense is trusted")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
 )
@@ -249,5 +250,24 @@ func TestAnAbsentPluginServerIsA500(t *testing.T) {
 	fake.close()
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 {
 		t.Errorf("status %d", got.status)
+	}
+}
+
+func TestConnReturnsErrors(t *testing.T) {
+	if _, err := Dial(t.TempDir() + "/none"); err == nil {
+		t.Error("connected to a missing socket")
+	}
+	fake := newFakePlugin(t, (*fakeEvent).lose)
+	c, err := Dial(fake.socket())
+	require.NoError(t, err)
+	defer c.Close()
+	if _, err := c.HandleEvent(1, "access", Request{Target: "/%"}); err == nil {
+		t.Error("a bad target was accepted")
+	}
+	if _, err := c.HandleEvent(1, "access", Request{}); err == nil {
+		t.Error("an unknown instance was served")
+	}
+	if _, err := c.StartInstance("rec", nil); err == nil {
+		t.Error("a lost connection still works")
 	}
 }

@@ -1,6 +1,7 @@
 package grafana
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,9 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/grafanatest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 )
 
@@ -163,5 +166,115 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "panels.yml"), text, 0o600))
 	if output, err := promtest.Promtool(t, dir, "check", "rules", "panels.yml"); err != nil {
 		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+// provisioning is the part of Grafana's provisioning files that the tests need.
+type provisioning struct {
+	APIVersion  int `yaml:"apiVersion"`
+	Datasources []struct {
+		Name, UID, Type, URL string
+		IsDefault            bool `yaml:"isDefault"`
+	}
+	Providers []struct {
+		Name, Type string
+		Options    struct{ Path string }
+	}
+}
+
+func TestGrafanaOfComposeReadsTheDashboardsAndPrometheus(t *testing.T) {
+	read := func(file string) (p provisioning) {
+		t.Helper()
+		text, err := os.ReadFile("provisioning/" + file)
+		if err == nil {
+			err = yaml.Unmarshal(text, &p)
+		}
+		if err != nil || p.APIVersion != 1 {
+			t.Fatalf("%s: version %d, %v", file, p.APIVersion, err)
+		}
+		return p
+	}
+	sources := read("datasources/prometheus.yml").Datasources
+	if len(sources) != 1 || sources[0].Type != "prometheus" || !sources[0].IsDefault {
+		t.Errorf("data sources %+v, want one Prometheus", sources)
+	}
+	providers := read("dashboards/rate-limiter.yml").Providers
+	if len(providers) != 1 || providers[0].Type != "file" || providers[0].Options.Path != "/etc/grafana/dashboards" {
+		t.Errorf("providers %+v, want the folder that docker-compose.yml mounts", providers)
+	}
+	forEachDashboard(t, func(t *testing.T, _ string, page *dashboard) {
+		for _, variable := range page.Templating.List {
+			if variable.Type == "datasource" && variable.Query == sources[0].Type {
+				return
+			}
+		}
+		t.Error("no variable selects the data source")
+	})
+}
+
+// decode decodes JSON for a schema.
+func decode(t *testing.T, text []byte) any {
+	t.Helper()
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	return value
+}
+
+// pagesOf returns what Page covers of a dashboard: all of it, and the options and custom fields of each panel, which
+// the type of a dashboard leaves open.
+func pagesOf(t *testing.T, text []byte) (pages []any) {
+	t.Helper()
+	page := decode(t, text)
+	pages = append(pages, map[string]any{"dashboard": page})
+	var typed struct {
+		Panels []struct {
+			Type        string
+			Options     json.RawMessage
+			FieldConfig struct {
+				Defaults struct{ Custom json.RawMessage }
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &typed))
+	for _, p := range typed.Panels {
+		pages = append(pages, map[string]any{"options": map[string]any{p.Type: decode(t, p.Options)}})
+		if custom := p.FieldConfig.Defaults.Custom; custom != nil {
+			pages = append(pages, map[string]any{"custom": map[string]any{p.Type: decode(t, custom)}})
+		}
+	}
+	return pages
+}
+
+func TestEveryDashboardHasTheFormThatGrafanaPublishes(t *testing.T) {
+	schema := grafanatest.Schema(t)
+	forEachDashboard(t, func(t *testing.T, file string, _ *dashboard) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, page := range pagesOf(t, text) {
+			if err := schema.Validate(page); err != nil {
+				t.Error(err)
+			}
+		}
+		for field, faulty := range map[string]string{
+			`"schemaVersion"`: `"schema_version"`, `"gridPos"`: `"grid"`, `"calcs"`: `"calc"`, `"refresh"`: `"refreshes"`,
+			`"type": "timeseries"`: `"type": "graph"`, `"editable": true`: `"editable": "yes"`,
+		} {
+			valid := true
+			for _, page := range pagesOf(t, []byte(strings.Replace(string(text), field, faulty, 1))) {
+				valid = valid && schema.Validate(page) == nil
+			}
+			if valid {
+				t.Errorf("with %s in place of %s it is valid too", faulty, field)
+			}
+		}
+	})
+}
+
+func TestTheSchemaIsThatOfTheGrafanaInCompose(t *testing.T) {
+	compose, err := os.ReadFile("../../docker-compose.yml")
+	require.NoError(t, err)
+	image := "grafana/grafana:" + grafanatest.Version(t) + "\n"
+	if !strings.Contains(string(compose), image) {
+		t.Errorf("compose starts another Grafana than %s, whose types the dashboards are checked by", image)
 	}
 }

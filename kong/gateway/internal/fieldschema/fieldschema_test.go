@@ -182,3 +182,141 @@ func TestWhatMakesKongsCodeFailIsAnErrorOfItsOwn(t *testing.T) {
 		t.Errorf("a string for a record: %s", got)
 	}
 }
+
+func TestSchemasThatKongDoesNotLoadAreDenied(t *testing.T) {
+	field := func(definition string) string {
+		return `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
+	}
+	for _, c := range []struct{ schema, want string }{
+		{`[`, "parse plugin schema"},
+		{`{}`, "name: required"},
+		{`{"name": "p", "fields": []}`, `missing a record "config"`},
+		{`{"name": "p", "x": 1}`, "x: unknown field"},
+		{`{"name": "p"}`, "must declare 'fields'"},
+		{field(`{"type": "int"}`), "config.f: invalid type: int"},
+		{field(`{"type": "array"}`), "must declare 'elements'"},
+		{field(`3`), "config.f: expected a definition"},
+		{field(`{"type":"string","x":1}`), `unknown attribute "x"`},
+		{field(`{"type":"string","description":"short"}`), "description"},
+		{field(`{"type":"string","match":"[a"}`), "malformed pattern"},
+		{field(`{"type":"string","match":"%"}`), "malformed pattern"},
+		{field(`{"type":"string","match_any":{"patterns":["a","%"]}}`), "malformed pattern"},
+		{field(`{"type":"string","match_none":[{"pattern":"[","err":"e"}]}`), "malformed pattern"},
+		{field(`{"type":"string","match":"%b()"}`), "not simulated"},
+		{field(`{"type":"record","fields":[{"a":{"type":"string"},"b":{"type":"string"}}]}`), "one key"},
+		{field(`{"type":"record","fields":[{"a":{"type":"string"}},{"a":{"type":"string"}}]}`), "defined twice"},
+		{field(`{"type":"record","fields":[],"entity_checks":[{"custom_entity_check":{}}]}`), "unknown check"},
+		{field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":["a"]}]}`), "not defined"},
+		{field(`{"type":"record","fields":[],"entity_checks":[{"at_least_one_of":[]}]}`), "names no fields"},
+		{field(`{"type":"any"}`), "invalid type: any"},
+		{field(`{"type":"string","between":[1,2]}`), "cannot have attribute 'between'"},
+		{field(`{"type":"integer","match":"a"}`), "cannot have attribute 'match'"},
+		{field(`{"type":"boolean","one_of":[true]}`), "cannot have attribute 'one_of'"},
+		{field(`{"type":"integer","between":[1]}`), "between: length must be 2"},
+		{field(`{"type":"string","required":"yes"}`), "required: expected a boolean"},
+		{field(`{"type":"string","len_max":1.5}`), "len_max: expected an integer"},
+		{field(`{"type":"string","nilable":true}`), `unknown attribute "nilable"`},
+		{field(`{"type":"string","custom_validator":true}`), `unknown attribute "custom_validator"`},
+		{field(`{"type":"string","err":""}`), "err: length must be at least 1"},
+		{field(`{"type":"integer","default":"x"}`), "default: expected an integer"},
+		{field(`{"type":"string","one_of":["a"],"default":"b"}`), "default: expected one of: a"},
+		{field(`{"type":"array","elements":{"type":"string"},"default":[1]}`), "expected a string"},
+		{field(`{"type":"string","deprecation":{"message":"m"}}`), "not simulated"},
+		{field(`{"type":"set","elements":{"type":"string"},"one_of":["a"]}`), "cannot have attribute 'one_of'"},
+		{field(`{"type":"json","json_schema":{"inline":{}}}`), "not simulated"},
+		{
+			`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"x":{"type":"string"}}]}`,
+			"cannot create a new field",
+		},
+		{`{"name":"p","fields":[{"config":{"type":"record","fields":[]}},{"tags":{"type":"string"}}]}`, "cannot change type"},
+	} {
+		if _, err := Parse([]byte(c.schema)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.schema, err, c.want)
+		}
+	}
+}
+
+func TestSchemasKongLoadsAreParsed(t *testing.T) {
+	for _, definition := range []string{
+		`{"type":"function"}`,
+		`{"type":"record","fields":{},"entity_checks":[]}`,
+		`{"type":"record","abstract":true}`,
+		`{"type":"string","description":"ten bytes.","unique":true}`,
+		`{"type":"number","default":null}`,
+	} {
+		schema := `{"name": "p", "fields": [{"config": {"type": "record", "fields": [{"f": ` + definition + `}]}}]}`
+		if _, err := Parse([]byte(schema)); err != nil {
+			t.Errorf("%s: %v", definition, err)
+		}
+	}
+}
+
+func TestLuaPatternsMatchAsInLua(t *testing.T) {
+	for _, c := range []struct {
+		pattern, s string
+		want       bool
+	}{
+		{"^abc$", "abc", true},
+		{"^abc$", "xabc", false},
+		{"b", "abc", true},
+		{"", "", true},
+		{"^%d+$", "0123", true},
+		{"^%d+$", "", false},
+		{"^%d*$", "", true},
+		{"^%D$", "7", false},
+		{"^[%w_.%-]+$", "a-b_c.1", true},
+		{"^[%w_.%-]+$", "a b", false},
+		{"^[^%s]+$", "ab", true},
+		{"^[^%s]+$", "a b", false},
+		{"^a-b$", "aaab", true},
+		{"^a?b$", "ab", true},
+		{"^a?b$", "b", true},
+		{"^a?b$", "aab", false},
+		{"^(a+)(b+)$", "aab", true},
+		{"^[a-c]+$", "abcd", false},
+		{"^[]]$", "]", true},
+		{"^.$", "x", true},
+		{"^.$", "xy", false},
+		{"^%u%l%x%p%a%c$", "Aaf!z\n", true},
+		{"^a{1,3}$", "aa", false},
+		{"^a{1,3}$", "a{1,3}", true},
+		{"^[a-]$", "-", true},
+		{"a.*b.*c", "xxaxxbxxc", true},
+		{"a$b", "a$b", true},
+	} {
+		if got := luaMatch(c.s, c.pattern); got != c.want {
+			t.Errorf("match(%q, %q) = %v", c.s, c.pattern, got)
+		}
+	}
+}
+
+func FuzzLuaMatchNeverPanics(f *testing.F) {
+	f.Add("abc", "^[a-c]+$")
+	f.Add("%", "[%")
+	f.Fuzz(func(_ *testing.T, s, pattern string) {
+		if len(s)+len(pattern) < 40 && checkPattern(pattern) == nil {
+			luaMatch(s, pattern)
+		}
+	})
+}
+
+func TestMessagesQuoteAsPenlightDoes(t *testing.T) {
+	faults := func(entries map[any]any) *table { return &table{entries: entries} }
+	for _, c := range []struct {
+		faults *table
+		want   string
+	}{
+		{faults(map[any]any{"a": "b"}), "{\n  a = \"b\"\n}"},
+		{
+			faults(map[any]any{1: "x", 3: "z", "end": "k", "a-b": `q"\`}),
+			"{\n  \"x\",\n  [\"a-b\"] = \"q\\\"\\\\\",\n  [\"end\"] = \"k\",\n  [3] = \"z\"\n}",
+		},
+		{faults(map[any]any{"a": "x]"}), "{\n  a = [=[x]]=]\n}"},
+		{faults(map[any]any{"a": "x\ny"}), "{\n  a = [[x\ny]]\n}"},
+		{faults(map[any]any{"a": "[==[x"}), "{\n  a = [===[[==[x]===]\n}"},
+	} {
+		if got := pretty(c.faults); got != c.want {
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
+		}
+	}
+}
