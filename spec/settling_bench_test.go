@@ -22,8 +22,8 @@ const (
 	settledActual  = 200 // as a source says, which is also the status of its response
 )
 
-// newSettling starts the plugin with four limits, of which the first settles to source; "": none does. A request has the
-// access phase at the socket of the plugin and, with hasLog, the log phase at that of the companion.
+// newSettling starts the plugin with four limits, of which the first settles to source; "": none does. A request has
+// the access phase at the socket of the plugin and, with hasLog, the log phase at that of the companion.
 func newSettling(b *testing.B, name, store, source string, hasLog bool, connections int) *subject {
 	b.Helper()
 	const tenant = `{"name":"tenant","scope":"tenant",`
