@@ -69,12 +69,12 @@ func inspect(body []byte) (items int, err error) {
 		switch {
 		case in == '[':
 			if items = max(items, int(length)); length > maxItems {
-				return items, invalid(pathTo(d, level), "has more than %d items", maxItems)
+				return items, invalid(pathTo(d, d.StackPointer(), level), "has more than %d items", maxItems)
 			}
 			values++
 		case isName:
 			if length/2 >= maxNames {
-				return items, invalid(pathTo(d, level), "has more than %d names", maxNames)
+				return items, invalid(pathTo(d, d.StackPointer(), level), "has more than %d names", maxNames)
 			}
 			values++
 		}
@@ -86,17 +86,17 @@ func inspect(body []byte) (items int, err error) {
 		case values > maxValues:
 			return items, invalid("body", "has more than %d values", maxValues)
 		case size > maxString && token.Kind() == '"' && len(token.String()) > maxString:
-			return items, invalid(pathTo(d, at), "is a string of more than %d bytes", maxString)
+			return items, invalid(pathTo(d, d.StackPointer(), at), "is a string of more than %d bytes", maxString)
 		case size > maxNumber && token.Kind() == '0' && len(token.String()) > maxNumber:
-			return items, invalid(pathTo(d, at), "is a number of more than %d bytes", maxNumber)
+			return items, invalid(pathTo(d, d.StackPointer(), at), "is a number of more than %d bytes", maxNumber)
 		}
 	}
 }
 
-// pathTo returns the path of the value at a level, of which 1 is the body.
-func pathTo(d *jsontext.Decoder, level int) string {
+// pathTo returns the path of the value at a level of a pointer, of which 1 is the body.
+func pathTo(d *jsontext.Decoder, pointer jsontext.Pointer, level int) string {
 	path, at := "body", 1
-	for name := range d.StackPointer().Tokens() {
+	for name := range pointer.Tokens() {
 		if at == level {
 			break
 		}
@@ -112,19 +112,18 @@ func pathTo(d *jsontext.Decoder, level int) string {
 
 // readJSON decodes a body. It rejects what JSON decoders disagree about: duplicate names, and bytes that are not UTF-8.
 func readJSON(body []byte, into any) error {
-	if !utf8.Valid(body) {
-		return errors.New("is not valid UTF-8")
-	}
 	var err error
-	if _, first := into.(*any); first { // huma decodes every body twice, first into an any
-		err = jsonv2.Unmarshal(body, into, jsontext.AllowInvalidUTF8(true)) // half a surrogate is a fault of its field
-	} else {
+	if _, first := into.(*any); !first { // huma decodes every body twice, first into an any
 		err = json.Unmarshal(body, into)
+	} else if !utf8.Valid(body) && json.Valid(body) {
+		err = faultIn(body, "", "is not valid UTF-8")
+	} else {
+		err = jsonv2.Unmarshal(body, into, jsontext.AllowInvalidUTF8(true)) // half a surrogate is a fault of its field
 	}
 	syntax, huge, number := new(jsontext.SyntacticError), new(jsonv2.SemanticError), new(json.UnmarshalTypeError)
 	switch {
 	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-		return fmt.Errorf("has the field %q twice", shorten(syntax.JSONPointer.LastToken()))
+		return faultIn(body, "", "is given twice")
 	case errors.As(err, &syntax):
 		return notJSON(body)
 	case errors.As(err, &huge):
@@ -147,18 +146,28 @@ func notJSON(body []byte) error {
 	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
 }
 
-// numberFault returns the fault of a number of the body: no field takes one of its form. huma reports a body that
-// cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem splits it.
+// numberFault returns the fault of a number of the body: no field takes one of its form.
 func numberFault(body []byte, number string) error {
+	return faultIn(body, number, numberProblem(number))
+}
+
+// faultIn returns the fault of the first value of the body that is a number, or that no decoder may read. huma reports a
+// body that cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem
+// splits it.
+func faultIn(body []byte, number, problem string) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	for {
 		token, err := d.ReadToken()
-		if err != nil {
+		at, syntax := d.StackPointer(), new(jsontext.SyntacticError)
+		switch {
+		case errors.As(err, &syntax):
+			at = syntax.JSONPointer
+		case err != nil:
 			return err
+		case token.Kind() != '0' || token.String() != number:
+			continue
 		}
-		if token.Kind() == '0' && token.String() == number {
-			return errors.New(pathTo(d, d.StackDepth()+1) + pathSeparator + numberProblem(number))
-		}
+		return errors.New(pathTo(d, at, maxDepth+1) + pathSeparator + problem)
 	}
 }
 

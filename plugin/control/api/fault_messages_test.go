@@ -47,6 +47,9 @@ func TestANumberThatIsNotWrittenInDigitsIsAFaultWithItsPath(t *testing.T) {
 			batch, `{"checks":[{"org_id":"a","cost":1},{"org_id":"a","cost": 1e2 },{"org_id":"a","cost":7}]}`, 422,
 			"body.checks[1].cost", "not as 1e2",
 		},
+		{policies, strings.Replace(daily, "{", `{"limit":1,`, 1), 400, "body.limit", "is given twice"},
+		{batch, `{"checks":[{"org_id":"a"},{"org_id":"a","cost":1,"cost":2}]}`, 400, "body.checks[1].cost", "is given twice"},
+		{batch, "{\"checks\":[{\"org_id\":\"a\"},{\"org_id\":\"\xff\"}]}", 400, "body.checks[1].org_id", "is not valid UTF-8"},
 	} {
 		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where ||
 			!strings.Contains(saying, test.saying) {
@@ -65,8 +68,7 @@ func TestABodyThatIsNotJSONIsAFaultWithTheOffset(t *testing.T) {
 		`{"limit":1,}`:                       "byte 12",
 		`{"limit":1`:                         "byte 10",
 		" ":                                  "byte 1",
-		`{"limit":1,"limit":2}`:              "twice",
-		"{\"name\":\"\xff\"}":                "is not valid UTF-8",
+		"{\"name\":\xff}":                    "byte 9",
 		`{"limit":01}`:                       "byte 11",
 		`{"a":` + strings.Repeat("[", 20000): "32 deep",
 	} {
