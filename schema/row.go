@@ -172,20 +172,6 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	return faults
 }
 
-// WithZeros adds the faults of numbers that were given as 0 where 0 is not valid. The row cannot distinguish such a
-// number from an absent one.
-func WithZeros[T any](faults []Fault, fields []Field[T], zeros []string) []Fault {
-	order := fieldOrder(fields)
-	for _, f := range fields {
-		if problem := f.Problem(int64(0)); problem != "" && slices.Contains(zeros, f.Name) {
-			faults = slices.DeleteFunc(faults, func(other Fault) bool { return other.Path == f.Name })
-			faults = append(faults, Fault{f.Name, problem})
-		}
-	}
-	inDocumentOrder(faults, func(f Fault) string { return f.Path }, order)
-	return faults
-}
-
 func fieldOrder[T any](fields []Field[T]) map[string]int {
 	order := map[string]int{}
 	for i, f := range fields {

@@ -75,10 +75,10 @@ func (c OverrideCase) declared(t *testing.T) string {
 	if c.Override[c.Field] == "" {
 		return schema.FieldNamed(schema.OverrideFields(), c.Field).Problem("")
 	}
-	faults := policy.OverrideFaults(c.Row)
 	if c.isZero() {
-		faults = schema.WithZeros(faults, schema.OverrideFields(), []string{c.Field})
+		return schema.FieldNamed(schema.OverrideFields(), c.Field).Problem(int64(0))
 	}
+	faults := policy.OverrideFaults(c.Row)
 	for _, f := range faults {
 		if f.Path == c.Field {
 			return f.Message

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -156,7 +155,13 @@ func (d *document) root(n *yaml.Node) {
 			d.value(value, key.Line, "partial", &d.partial)
 		case "policies":
 			listed = true
-			d.list(value)
+			d.eachRow("policies", value, func(item *yaml.Node, at place) {
+				var p rows.Policy
+				if readRow(d, item, at, documentFields, &p.Policy) {
+					d.rowFaults(at, policy.Faults(p.Policy))
+				}
+				d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
+			})
 		default:
 			if !d.whole || !d.section(key.Value, value) {
 				d.fault(key.Line, key.Value, "unknown field: the fields of %s", d.fieldsText())
@@ -169,118 +174,80 @@ func (d *document) root(n *yaml.Node) {
 	d.set.KeepPolicies = !listed
 }
 
-func (d *document) list(n *yaml.Node) {
+// eachRow calls read with the items of a list, and where they are.
+func (d *document) eachRow(name string, n *yaml.Node, read func(*yaml.Node, place)) {
 	if n.Kind != yaml.SequenceNode {
-		d.fault(n.Line, "policies", "must be a list")
+		d.fault(n.Line, name, "must be a list")
 		return
 	}
 	for i, item := range n.Content {
-		d.policy(aliased(item), place{path: fmt.Sprintf("policies[%d]", i), line: item.Line, fields: map[string]int{}})
+		at := place{path: name + "[" + strconv.Itoa(i) + "]", line: item.Line, fields: map[string]int{}}
+		read(aliased(item), at)
 	}
 }
 
-func (d *document) policy(n *yaml.Node, at place) {
+// readRow reads the fields of a row, and reports whether it is a mapping.
+func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T], row *T) bool {
 	if n.Kind != yaml.MappingNode {
-		d.fault(n.Line, at.path, "must be a mapping with the fields name, scope, limit, window_size, and tier, tenant, credential, ip or for")
-		return
+		d.fault(n.Line, at.path, "must be a mapping")
+		return false
 	}
-	var p rows.Policy
+	values := map[string]json.RawMessage{}
 	for pair := range slices.Chunk(n.Content, 2) {
-		key, value := pair[0], aliased(pair[1])
+		key := pair[0]
 		path := at.path + "." + key.Value
-		field := slices.IndexFunc(documentFields, func(f schema.Field[schema.Policy]) bool { return f.Name == key.Value })
 		_, twice := at.fields[key.Value]
 		switch {
-		case field < 0:
-			d.fault(key.Line, path,
-				"unknown field: a policy has the fields of a limit in the plugin's config, plus tier, tenant, user, credential, ip or for")
+		case !slices.ContainsFunc(fields, func(f schema.Field[T]) bool { return f.Name == key.Value }):
+			d.fault(key.Line, path, "unknown field: it may be one of %s", fieldNames(fields))
 		case twice:
 			d.fault(key.Line, path, "appears twice")
 		default:
-			at.fields[key.Value] = key.Line
-			documentField(d, value, key.Line, path, &documentFields[field], &p.Policy)
+			at.fields[key.Value], values[key.Value] = key.Line, jsonOf(aliased(pair[1]))
 		}
 	}
-	d.rowFaults(at, policy.Faults(p.Policy))
-	d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
+	raw, err := json.Marshal(values)
+	if err != nil {
+		d.fault(at.line, at.path, "%v", err)
+	}
+	for _, f := range schema.Decode(raw, fields, row, true) {
+		d.fault(at.lineOf(f.Path), at.path+"."+f.Path, "%s", f.Message)
+	}
+	return true
 }
 
-// documentField reads a field of a row. What is wrong with a number by itself is reported here, where 0 is not yet
-// absent.
-func documentField[T any](d *document, n *yaml.Node, line int, path string, f *schema.Field[T], row *T) {
-	switch to := f.In(row).(type) {
-	case *time.Time:
-		d.instant(n, line, path, to)
-		return
-	case *int64:
-		if f.Unit == "thousandths" {
-			var err error
-			if *to, err = fieldNumber(f, n.Value); err != nil || n.Kind != yaml.ScalarNode {
-				d.fault(line, path, "%s", f.Must())
-			}
-			return
+// jsonOf returns a value as JSON. A text that looks like a time is a text.
+func jsonOf(n *yaml.Node) json.RawMessage {
+	var value any
+	if n.ShortTag() != "!!timestamp" && n.Decode(&value) == nil {
+		if raw, err := json.Marshal(value); err == nil {
+			return raw
 		}
 	}
-	if to := schema.RecordIn(f.In(row)); to != nil {
-		d.record(n, line, path, f.Name, to)
-		return
-	}
-	if !d.value(n, line, path, f.In(row)) || f.Type != "integer" {
-		return
-	}
-	var value int64
-	integer(n, &value)
-	if problem := f.Problem(value); problem != "" {
-		d.fault(line, path, "%s", problem)
-	}
+	raw, _ := json.Marshal(n.Value) // a string has no error
+	return raw
 }
 
-// record reads the record of a field.
-func (d *document) record(n *yaml.Node, line int, path, name string, to schema.RecordField) {
-	var record map[string]any
-	raw, err := []byte(nil), n.Decode(&record)
-	if err == nil {
-		raw, err = json.Marshal(record)
+func fieldNames[T any](fields []schema.Field[T]) string {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
 	}
-	if err != nil || record == nil {
-		d.fault(line, path, "must be a mapping, such as %s", strings.ReplaceAll(to.Example(), `"`, ""))
-		return
-	}
-	for _, f := range to.Parse(raw) {
-		d.fault(line, strings.TrimSuffix(path, name)+f.Path, "%s", f.Message)
-	}
+	return strings.Join(names, ", ")
 }
 
-// value reads a scalar into what to points to, and reports whether it is of that type.
-func (d *document) value(n *yaml.Node, line int, path string, to any) bool {
-	var problem string
+// value reads a scalar of the document itself.
+func (d *document) value(n *yaml.Node, line int, path string, to any) {
 	switch to := to.(type) {
 	case *string:
 		if *to = n.Value; n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-			problem = "must be a string; quote it if it looks like another type"
+			d.fault(line, path, "must be a string; quote it if it looks like another type")
 		}
 	case *bool:
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || n.Decode(to) != nil {
-			problem = "must be true or false"
-		}
-	case *int64:
-		if !integer(n, to) {
-			problem = "must be a whole number"
-		}
-	case **int64:
-		*to = new(int64)
-		if !integer(n, *to) {
-			problem = "must be a whole number"
+		if n.ShortTag() != "!!bool" || n.Decode(to) != nil {
+			d.fault(line, path, "must be true or false")
 		}
 	}
-	if problem != "" {
-		d.fault(line, path, "%s", problem)
-	}
-	return problem == ""
-}
-
-func integer(n *yaml.Node, to *int64) bool {
-	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Decode(to) == nil
 }
 
 // checkTogether returns what nodes would leave out of the rows beside each other, such as patterns that are ambiguous.
@@ -326,8 +293,9 @@ func (d *document) replaceIn(rows *policy.Rows) {
 	}
 }
 
-// lineOf returns the line of a field, or that of the policy when the field is not there.
-func (at place) lineOf(field string) int {
+// lineOf returns the line of the field of a path, or that of the row when the field is not there.
+func (at place) lineOf(path string) int {
+	field, _, _ := strings.Cut(path, ".")
 	if line, ok := at.fields[field]; ok {
 		return line
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -64,59 +61,6 @@ func (d *document) section(name string, n *yaml.Node) bool {
 		return false
 	}
 	return true
-}
-
-// eachRow calls read with the items of a list, and where they are.
-func (d *document) eachRow(name string, n *yaml.Node, read func(*yaml.Node, place)) {
-	if n.Kind != yaml.SequenceNode {
-		d.fault(n.Line, name, "must be a list")
-		return
-	}
-	for i, item := range n.Content {
-		at := place{path: name + "[" + strconv.Itoa(i) + "]", line: item.Line, fields: map[string]int{}}
-		read(aliased(item), at)
-	}
-}
-
-// readRow reads the fields of a row, and reports whether it is a mapping.
-func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T], row *T) bool {
-	if n.Kind != yaml.MappingNode {
-		d.fault(n.Line, at.path, "must be a mapping")
-		return false
-	}
-	for pair := range slices.Chunk(n.Content, 2) {
-		key, value := pair[0], aliased(pair[1])
-		path := at.path + "." + key.Value
-		field := slices.IndexFunc(fields, func(f schema.Field[T]) bool { return f.Name == key.Value })
-		_, twice := at.fields[key.Value]
-		switch {
-		case field < 0:
-			d.fault(key.Line, path, "unknown field: it may be one of %s", fieldNames(fields))
-		case twice:
-			d.fault(key.Line, path, "appears twice")
-		default:
-			at.fields[key.Value] = key.Line
-			documentField(d, value, key.Line, path, &fields[field], row)
-		}
-	}
-	return true
-}
-
-func fieldNames[T any](fields []schema.Field[T]) string {
-	names := make([]string, len(fields))
-	for i, f := range fields {
-		names[i] = f.Name
-	}
-	return strings.Join(names, ", ")
-}
-
-// instant reads a time.
-func (d *document) instant(n *yaml.Node, line int, path string, to *time.Time) {
-	at, err := schema.ParseTime(n.Value)
-	if err != nil || n.Kind != yaml.ScalarNode {
-		d.fault(line, path, schema.TimeForm)
-	}
-	*to = at
 }
 
 var dumpCommand = &command{

@@ -30,15 +30,15 @@ func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
 		{
 			"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}",
-			"p.yaml:2: policies[0].limit: must be a whole number",
+			`p.yaml:2: policies[0].limit: must be an integer, got "many"`,
 		},
 		{
 			"a fraction", "policies:\n- {name: daily, tier: a, scope: tenant, limit: 1.5, window_size: 60}",
-			"policies[0].limit: must be a whole number",
+			"policies[0].limit: must be an integer, got 1.5",
 		},
 		{
 			"a number for a text", "policies:\n- {name: 7, tier: a, scope: tenant, limit: 1, window_size: 60}",
-			"policies[0].name: must be a string",
+			"policies[0].name: must be a string, got 7",
 		},
 		{"a burst of 0", "policies:\n- {" + fine + ", tier: a, burst: 0}", "policies[0].burst: must be > 0, got 0"},
 		{"no tier", "policies:\n- {" + fine + "}", "p.yaml:2: policies[0].tier: is required unless tenant"},

@@ -112,7 +112,7 @@ func fieldUsage(description string) string {
 // fieldNumber reads the number of a field; one of seconds may be a duration, and one of thousandths has decimals.
 func fieldNumber[T any](f *schema.Field[T], text string) (n int64, err error) {
 	if f.Unit == "thousandths" {
-		n, err = thousandths(text)
+		n, err = schema.Thousandths(text)
 	} else {
 		n, err = strconv.ParseInt(text, 10, 64)
 	}
@@ -130,14 +130,4 @@ func fieldNumber[T any](f *schema.Field[T], text string) (n int64, err error) {
 		return 0, errors.New(problem)
 	}
 	return n, nil
-}
-
-// thousandths reads a decimal number digit by digit: 1.5 must become 1500, never 1499.
-func thousandths(text string) (int64, error) {
-	whole, decimals, _ := strings.Cut(text, ".")
-	n, err := strconv.ParseUint(whole+(decimals + "000")[:max(3, len(decimals))], 10, 32)
-	if err == nil && len(decimals) > 3 {
-		err = strconv.ErrSyntax
-	}
-	return int64(n), err
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/json"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -50,22 +49,6 @@ func describeRecords(r huma.Registry) {
 	weights.PrecomputeMessages()
 }
 
-// parseRecords reads the records of the policy of a body, with their defaults.
-func parseRecords(body []byte, to *schema.Policy) (faults []schema.Fault) {
-	var given map[string]json.RawMessage
-	if json.Unmarshal(body, &given) != nil {
-		return nil // huma reports a body that is no object
-	}
-	for _, f := range schema.PolicyFields() {
-		record, raw := schema.RecordIn(f.In(to)), given[f.Name]
-		if record == nil || len(raw) == 0 || string(raw) == "null" {
-			continue
-		}
-		faults = append(faults, record.Parse(raw)...)
-	}
-	return faults
-}
-
 // describeFields gives the fields of a row their descriptions.
 func describeFields[T any](s *huma.Schema, fields []schema.Field[T]) {
 	for _, f := range fields {
@@ -79,38 +62,4 @@ func redescribe(s *huma.Schema, ending string) {
 		s.Description, _, _ = strings.Cut(s.Description, own)
 	}
 	s.Description += " " + ending
-}
-
-// empties returns the names of the texts that are given as "" in the JSON object raw, other than free texts: a row has
-// them as absent.
-func empties[T any](raw []byte, fields []schema.Field[T]) []string {
-	var values map[string]any
-	if json.Unmarshal(raw, &values) != nil {
-		return nil // it is no object, which huma reports
-	}
-	var names []string
-	for _, f := range fields {
-		if text, ok := values[f.Name].(string); ok && text == "" && f.Type == "string" && f.Unit != "text" {
-			names = append(names, f.Name)
-		}
-	}
-	return names
-}
-
-// zeros returns the names of the numbers that are given as 0 in the JSON object raw: a row has them as absent.
-func zeros[T any](raw []byte, fields []schema.Field[T]) []string {
-	var values map[string]json.RawMessage
-	if json.Unmarshal(raw, &values) != nil {
-		return nil // it is no object, which huma reports
-	}
-	var names []string
-	for _, f := range fields {
-		var n json.Number
-		if f.Type == "integer" && json.Unmarshal(values[f.Name], &n) == nil {
-			if x, err := n.Float64(); err == nil && x == 0 {
-				names = append(names, f.Name)
-			}
-		}
-	}
-	return names
 }

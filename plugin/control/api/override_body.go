@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -78,8 +77,6 @@ const thousand = 1000
 // decimalPattern matches a factor: a decimal without sign or exponent.
 const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
 
-var decimal = regexp.MustCompile(decimalPattern)
-
 // MarshalJSON writes a number.
 func (f factor) MarshalJSON() ([]byte, error) {
 	text := strconv.FormatInt(int64(f)/thousand, 10)
@@ -89,28 +86,11 @@ func (f factor) MarshalJSON() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// UnmarshalJSON reads a number, or the text of one. What is neither becomes a factor that no override may have,
-// which is reported as its fault.
+// UnmarshalJSON reads what MarshalJSON writes.
 func (f *factor) UnmarshalJSON(raw []byte) error {
-	text := string(raw)
-	if strings.HasPrefix(text, `"`) {
-		if err := json.Unmarshal(raw, &text); err != nil {
-			return err
-		}
-	}
-	*f = -1
-	const longest = 32 // bytes
-	if len(text) > longest || !decimal.MatchString(text) {
-		return nil
-	}
-	whole, places, _ := strings.Cut(text, ".")
-	places = (places + "000")[:3]
-	n, err := strconv.ParseInt(whole+places, 10, 64)
-	if err != nil {
-		return fmt.Errorf("read the factor %q: %w", text, err)
-	}
-	*f = factor(n)
-	return nil
+	thousandths, err := schema.Thousandths(string(raw))
+	*f = factor(thousandths)
+	return err
 }
 
 // Schema implements [huma.SchemaProvider].
@@ -122,44 +102,22 @@ func (factor) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// instant is a time as a caller writes it. Its fault is reported with those of the other fields.
-type instant struct {
-	time.Time
-	faulty bool
-}
-
-// UnmarshalJSON reads a time. The error of a time.Time would end the decoding of the body, and what follows would seem
-// to be absent.
-func (i *instant) UnmarshalJSON(raw []byte) error {
-	var text string
-	err := json.Unmarshal(raw, &text)
-	if err == nil {
-		i.Time, err = schema.ParseTime(text)
-	}
-	i.faulty = err != nil
-	return nil
-}
-
-// instantForm describes the form of a time, which Resolve checks.
+// instantForm describes the form of a time, which schema.Decode checks.
 var instantForm = map[string]any{"type": huma.TypeString, "format": "date-time"}
-
-// Schema implements [huma.SchemaProvider].
-func (instant) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Extensions: instantForm} }
 
 // OverrideBody is an override as a caller writes it. Its org is that of the path, if the path has one. Some of its
 // fields have a second spelling. It is exported because huma reads no other embedded types.
 type OverrideBody struct {
 	schema.Override
 
-	Factor    *factor `json:"factor,omitempty"`
-	StartsAt  instant `json:"starts_at,omitzero"`
-	ExpiresAt instant `json:"expires_at,omitzero"`
-	Window    string  `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
-	ExpiresIn string  `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
-	Scope     string  `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
+	Factor    any    `json:"factor,omitempty"` // of any type, as the times, so that schema.Decode finds their faults
+	StartsAt  any    `json:"starts_at,omitempty"`
+	ExpiresAt any    `json:"expires_at,omitempty"`
+	Window    string `json:"window,omitempty"     doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." maxLength:"32"`
+	ExpiresIn string `json:"expires_in,omitempty" doc:"Another spelling of expires_at, as a duration from the start: 30m, 12h, 7d." maxLength:"32" example:"7d"`
+	Scope     string `json:"scope,omitempty"      doc:"What the override is for, such as user, which requires user. Nothing else follows from it." example:"user" enum:"tenant,user,credential,ip,endpoint,global,tenant+endpoint,user+endpoint"`
 
-	zeros   []string // the numbers of the override that were given as 0, which the fields have as absent
-	empties []string // the texts that were given as "", likewise
+	faults  []schema.Fault // of values by themselves
 	spelled spellings
 }
 
@@ -170,7 +128,7 @@ var overrideAliases = schema.Aliases(schema.OverrideFields())
 // and this API writes commercial overrides.
 var notInBody = []string{"tenant", "author", "source"}
 
-// UnmarshalJSON reads a body and notes which numbers are 0 and which texts are empty.
+// UnmarshalJSON reads a body.
 func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 	type plain OverrideBody
 	raw, spelled, err := respell(raw, overrideAliases)
@@ -181,12 +139,13 @@ func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 		return err
 	}
 	b.spelled = spelled
-	b.zeros, b.empties = zeros(raw, schema.OverrideFields()), empties(raw, schema.OverrideFields())
+	b.faults = schema.Decode(raw, schema.FieldsWithout(schema.OverrideFields(), notInBody...), &b.Override, false)
 	return nil
 }
 
 // TransformSchema describes the body.
-func (*OverrideBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+func (*OverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
+	s.Properties["factor"] = factor(0).Schema(r)
 	for _, name := range notInBody {
 		delete(s.Properties, name)
 	}
@@ -226,23 +185,17 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 		b.checkExpiresIn(add)
 	}
 	faults = append(faults, notTexts("body", b.texts()...)...)
-	for name, at := range map[string]instant{"starts_at": b.StartsAt, "expires_at": b.ExpiresAt} {
-		if at.faulty {
-			add(name, schema.TimeForm, nil)
-		}
-	}
-	for _, name := range b.empties {
-		add(name, schema.FieldNamed(schema.OverrideFields(), name).Problem(""), "")
-	}
 	o, _ := b.override(ctx.Param("org"), time.Unix(0, 0)) // what is wrong with its spellings has been reported
 	o.Author = "token"
-	for _, f := range schema.WithZeros(policy.OverrideFaults(o.Override), schema.OverrideFields(), b.zeros) {
+	for _, f := range schema.WithRow(b.faults, policy.OverrideFaults(o.Override)) {
 		switch {
 		case f.Path == "tenant" && ctx.Param("org") == "":
 			add("credential", noSubject, nil)
 		case f.Path == "tenant": // the path's, whose faults are reported there
-		case f.Path == "expires_at" && (b.ExpiresIn != "" || b.ExpiresAt.faulty): // they have been reported
-		case f.Path == "expires_at" && b.ExpiresAt.IsZero():
+		case f.Path == "expires_at" && f.Message == schema.TimeForm:
+			add("expires_at", f.Message, nil)
+		case f.Path == "expires_at" && b.ExpiresIn != "": // its faults have been reported
+		case f.Path == "expires_at" && b.Override.ExpiresAt.IsZero():
 			add("expires_in", f.Message, nil)
 		case f.Path == "window_size" && b.Window != "":
 			add("window", f.Message, nil)
@@ -255,7 +208,7 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 
 // checkExpiresIn reports what is wrong with expires_in.
 func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)) {
-	if !b.ExpiresAt.IsZero() || b.Permanent {
+	if !b.Override.ExpiresAt.IsZero() || b.Permanent {
 		add("expires_in", "must be left out beside expires_at or permanent: give only one of them", b.ExpiresIn)
 	}
 	if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
@@ -276,12 +229,8 @@ func (b *OverrideBody) texts() (list []textField) {
 // override returns the override that the body describes, at an instant.
 func (b *OverrideBody) override(org string, now time.Time) (rows.Override, error) {
 	o := rows.Override{Override: b.Override}
-	o.StartsAt, o.ExpiresAt = b.StartsAt.Time, b.ExpiresAt.Time
 	o.Tenant, o.Reason = org, strings.TrimSpace(b.Reason)
 	o.Author, o.Source = "", "" // the caller, and that of what people write
-	if b.Factor != nil {
-		o.Factor = int64(*b.Factor)
-	}
 	switch {
 	case o.Kind != "":
 	case o.Limit != 0:

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -26,15 +25,14 @@ type policyBody struct {
 
 	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
-	zeros        []string       // the numbers of the policy that were given as 0, which the fields have as absent
-	recordFaults []schema.Fault // of settle and fair as they were given
-	spelled      spellings
+	faults  []schema.Fault // of values by themselves
+	spelled spellings
 }
 
 // policyAliases are the other names of the fields of a policy.
 var policyAliases = schema.Aliases(schema.PolicyFields())
 
-// UnmarshalJSON reads a body and notes which numbers are 0.
+// UnmarshalJSON reads a body.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	type plain policyBody
 	raw, spelled, err := respell(raw, policyAliases)
@@ -44,9 +42,8 @@ func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	if err != nil {
 		return err
 	}
+	b.faults = schema.Decode(raw, schema.PolicyFields(), &b.Policy, true)
 	b.spelled, b.Tier = spelled, spelled.tier(b.Tier)
-	b.zeros = zeros(raw, schema.PolicyFields())
-	b.recordFaults = parseRecords(raw, &b.Policy)
 	return nil
 }
 
@@ -82,24 +79,10 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		textField{name("user"), b.User}, textField{"credential", b.Credential}, textField{"ip", b.IP},
 		textField{name("endpoint"), b.Endpoint})...)
 	p := b.policy()
-	for _, f := range b.recordFaults {
-		faults = append(faults, fault("body."+f.Path, f.Message, nil))
-	}
-	for _, f := range schema.WithZeros(policy.Faults(p.Policy), schema.PolicyFields(), b.zeros) {
-		if field, _, _ := strings.Cut(f.Path, "."); b.faultyRecord(field) {
-			continue // a consequence
-		}
+	for _, f := range schema.WithRow(b.faults, policy.Faults(p.Policy)) {
 		faults = append(faults, fault("body."+b.spelledField(f.Path), f.Message, nil))
 	}
 	return faults
-}
-
-// faultyRecord reports whether a record was given with faults.
-func (b *policyBody) faultyRecord(field string) bool {
-	return slices.ContainsFunc(b.recordFaults, func(f schema.Fault) bool {
-		name, _, _ := strings.Cut(f.Path, ".")
-		return name == field
-	})
 }
 
 // spelledField returns the name that the caller has used for a field.
