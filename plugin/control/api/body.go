@@ -67,7 +67,7 @@ func (s *Server) receiveBody(ctx huma.Context) (in received) {
 	}
 	x := exchangeOf(ctx.Context())
 	in.body, in.fault = s.readBody(ctx, x, o.MaxBodyBytes)
-	if x.unread = in.fault != nil; !x.unread {
+	if in.fault == nil {
 		in.items, in.fault = inspect(in.body)
 	}
 	return in

@@ -33,7 +33,6 @@ type exchange struct {
 	length   int64    // of the body, in bytes; -1: unknown
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
-	unread   bool     // the body was not read to its end
 	releases []func() // give up the places of the body among the large ones
 }
 
@@ -68,11 +67,10 @@ func (x *exchange) Write(b []byte) (int, error) {
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // endReading gives up the places of the body, and removes the read deadline from a request that has been read: a
-// connection whose deadline passes cancels the context of the request in progress. Of another body, net/http reads and
-// drops a rest before the answer, so the deadline stays.
+// connection whose deadline passes cancels the context of the request in progress.
 func (x *exchange) endReading() error {
 	x.release()
-	if x.ResponseWriter == nil || x.unread {
+	if x.ResponseWriter == nil {
 		return nil
 	}
 	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
