@@ -20,9 +20,8 @@ const (
 	newSubjectsPerSecond = 100            // of one token, by default
 	newSubjectsBurst     = 10             // seconds
 	leastNewSubjects     = 3 * maxChecks  // burst; any batch fits
-	maxSubjectsPerToken  = 64 << 10       // remembered, of one token
 	maxSubjects          = 1 << 20        // remembered, of all tokens: about 40 MB
-	maxSubjectTokens     = 10_000         // with subjects that are remembered
+	maxSubjectTokens     = 10_000         // whose spending is remembered
 	byNewSubjects        = "new_subjects" // label of limited_total
 )
 
@@ -36,21 +35,34 @@ type subject struct {
 const reservationKind policy.Kind = 1<<8 - 1
 
 // subjectLimiter bounds how many new subjects each token may name. Each has buckets or an entry in Redis, and callers
-// choose the names freely. It remembers hashes of recent subjects, in bounded memory. It is safe for concurrent use.
+// choose the names freely. It remembers hashes of the subjects of tokens, in bounded memory. It is safe for concurrent
+// use.
 type subjectLimiter struct {
-	mu     sync.Mutex
-	limit  limit.Limit
-	seed   maphash.Seed
-	hashes int // remembered, of all tokens
-	tokens map[string]*recentSubjects
+	mu    sync.Mutex
+	limit limit.Limit
+	seed  maphash.Seed
+	named recent[uint64, struct{}]
+	spent recent[string, limit.State] // by token
 }
 
-// recentSubjects are the subjects that one token has named recently. A subject moves to recent when it is named again;
-// older is dropped when recent is full.
-type recentSubjects struct {
-	recent, older map[uint64]struct{}
-	spent         limit.State
-	used          limit.Micros
+// recent is a map of bounded size: entries that are not put again are dropped for newer ones.
+type recent[K comparable, V any] struct {
+	most       int // entries
+	young, old map[K]V
+}
+
+func (r *recent[K, V]) get(key K) (value V, ok bool) {
+	if value, ok = r.young[key]; !ok {
+		value, ok = r.old[key]
+	}
+	return value, ok
+}
+
+func (r *recent[K, V]) put(key K, value V) {
+	if r.young == nil || len(r.young) >= r.most/2 {
+		r.young, r.old = map[K]V{}, r.young
+	}
+	r.young[key] = value
 }
 
 // newSubjectLimiter returns a limiter; 0 stands for newSubjectsPerSecond.
@@ -63,7 +75,9 @@ func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the limit of new subjects: %w", err)
 	}
-	return &subjectLimiter{limit: l, seed: maphash.MakeSeed(), tokens: map[string]*recentSubjects{}}, nil
+	n := &subjectLimiter{limit: l, seed: maphash.MakeSeed()}
+	n.named.most, n.spent.most = maxSubjects, maxSubjectTokens
+	return n, nil
 }
 
 // admit remembers the subjects and returns 0. If too many of them are new, it returns how long the token has to wait,
@@ -71,85 +85,28 @@ func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
 func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := n.subjectsOf(token, now)
+	spent, _ := n.spent.get(token)
 	hashes, fresh := make([]uint64, 0, len(named)), int64(0)
 	for s := range named {
-		h := maphash.Comparable(n.seed, s)
+		h := maphash.Comparable(n.seed, struct {
+			token string
+			subject
+		}{token, s})
 		hashes = append(hashes, h)
-		if !t.contains(h) {
+		if _, known := n.named.get(h); !known {
 			fresh++
 		}
 	}
-	n.limit.Advance(&t.spent, now)
-	if wait := n.limit.Wait(&t.spent, now, fresh); wait > 0 {
+	n.limit.Advance(&spent, now)
+	if wait := n.limit.Wait(&spent, now, fresh); wait > 0 {
 		return wait
 	}
-	n.limit.Spend(&t.spent, now, fresh)
-	before := t.size()
+	n.limit.Spend(&spent, now, fresh)
+	n.spent.put(token, spent)
 	for _, h := range hashes {
-		t.add(h)
-	}
-	n.hashes += t.size() - before
-	for n.hashes > maxSubjects {
-		n.evictOlder()
+		n.named.put(h, struct{}{})
 	}
 	return 0
-}
-
-// subjectsOf returns the subjects of a token. A new token may evict the one that was idle longest.
-func (n *subjectLimiter) subjectsOf(name string, now limit.Micros) *recentSubjects {
-	t := n.tokens[name]
-	if t == nil {
-		if len(n.tokens) >= maxSubjectTokens {
-			idle := name
-			for other, k := range n.tokens {
-				if idle == name || k.used < n.tokens[idle].used {
-					idle = other
-				}
-			}
-			n.hashes -= n.tokens[idle].size()
-			delete(n.tokens, idle)
-		}
-		t = &recentSubjects{recent: map[uint64]struct{}{}}
-		n.tokens[name] = t
-	}
-	t.used = now
-	return t
-}
-
-// evictOlder drops the older half of the subjects of the token with the most.
-func (n *subjectLimiter) evictOlder() {
-	var most *recentSubjects
-	for _, t := range n.tokens {
-		if most == nil || t.size() > most.size() {
-			most = t
-		}
-	}
-	before := most.size()
-	if len(most.older) == 0 {
-		most.recent = map[uint64]struct{}{}
-	}
-	most.older = nil
-	n.hashes += most.size() - before
-}
-
-// size returns how many subjects are remembered.
-func (t *recentSubjects) size() int { return len(t.recent) + len(t.older) }
-
-// contains reports whether a subject is remembered.
-func (t *recentSubjects) contains(h uint64) bool {
-	_, recent := t.recent[h]
-	_, older := t.older[h]
-	return recent || older
-}
-
-// add remembers a subject.
-func (t *recentSubjects) add(h uint64) {
-	delete(t.older, h)
-	t.recent[h] = struct{}{}
-	if len(t.recent) >= maxSubjectsPerToken/2 {
-		t.recent, t.older = map[uint64]struct{}{}, t.recent
-	}
 }
 
 // checkNewSubjects returns why the token of an org may not spend for so many new users, credentials, addresses and
