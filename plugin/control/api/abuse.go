@@ -16,44 +16,32 @@ const abusePath = "/v1/orgs/{org}/ratelimit/abuse"
 // registerAbuse adds the operations on what abuse detection remembers.
 func (s *Server) registerAbuse() {
 	tags := []string{"abuse"}
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "list-abuse", Method: http.MethodGet, Path: "/v1/ratelimit/abuse", Tags: tags,
 		Summary:     "List the orgs on the ladder of abuse detection",
 		Description: "Those on the highest step are first. In mode shadow the steps have no effect.",
-	}, readAccess), s.listAbuse)
-	huma.Register(s.api, operation(huma.Operation{
+	}, readAccess), "list abuse", s.listAbuse)
+	serve(s, operation(huma.Operation{
 		OperationID: "get-org-abuse", Method: http.MethodGet, Path: abusePath, Tags: tags,
 		Summary: "Show why an org is on its step, and its last moves",
-	}, readAccess), s.getAbuse)
+	}, readAccess), "read the abuse of an org", func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) {
+		return s.Rows.AbuseOf(ctx, in.Org)
+	})
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "forgive-org", Method: http.MethodPost, Path: abusePath + "/forgive", Tags: tags,
 		Summary: "Take an org off the ladder of abuse detection, and end its penalty", Errors: []int{http.StatusNotFound},
 	}, writeAccess), s.forgive)
 }
 
-type listAbuseOutput struct{ Body answers.AbuseList }
-
-func (s *Server) listAbuse(ctx context.Context, in *rows.AbuseFilter) (*listAbuseOutput, error) {
-	out := &listAbuseOutput{answers.AbuseList{Items: []rows.AbuseState{}}}
+func (s *Server) listAbuse(ctx context.Context, in *rows.AbuseFilter) (answers.AbuseList, error) {
+	list := answers.AbuseList{Items: []rows.AbuseState{}}
 	for row, err := range s.Rows.Abuse(ctx, *in) {
 		if err != nil {
-			return nil, s.readError("list abuse", err)
+			return list, err
 		}
-		out.Body.Items = append(out.Body.Items, row)
+		list.Items = append(list.Items, row)
 	}
-	return out, nil
-}
-
-type getAbuseInput struct{ OrgPath }
-
-type getAbuseOutput struct{ Body rows.AbuseHistory }
-
-func (s *Server) getAbuse(ctx context.Context, in *getAbuseInput) (*getAbuseOutput, error) {
-	found, err := s.Rows.AbuseOf(ctx, in.Org)
-	if err != nil {
-		return nil, s.readError("read the abuse of an org", err)
-	}
-	return &getAbuseOutput{found}, nil
+	return list, nil
 }
 
 // forgiveBody says for how long, and why.

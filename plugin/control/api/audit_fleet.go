@@ -13,14 +13,17 @@ import (
 // registerRecord adds the operations on the audit and on the fleet.
 func (s *Server) registerRecord() {
 	tags := []string{"record"}
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/ratelimit/audit",
 		Summary: "List changes with their actor and reason, newest first", Tags: tags,
-	}, readAccess), s.audit)
-	huma.Register(s.api, operation(huma.Operation{
+	}, readAccess), "read the audit", s.audit)
+	serve(s, operation(huma.Operation{
 		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
 		Summary: "Show which version each node enforces", Tags: tags,
-	}, readAccess), s.fleet)
+	}, readAccess), "list the nodes", func(ctx context.Context, _ *struct{}) (answers.Fleet, error) {
+		fleet, err := s.Rows.Fleet(ctx, rows.LiveWithin)
+		return answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}, err
+	})
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget", Tags: tags,
 		Summary: "Drop the last report of a silent node that no longer exists",
@@ -48,29 +51,14 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-type auditOutput struct{ Body answers.Page[rows.AuditEntry] }
-
-func (s *Server) audit(ctx context.Context, in *auditInput) (*auditOutput, error) {
+func (s *Server) audit(ctx context.Context, in *auditInput) (answers.Page[rows.AuditEntry], error) {
 	in.AuditFilter.Kind, in.Before, in.Max = string(in.Kind), in.afterID(), in.Limit
 	entries, next, err := s.Rows.Audit(ctx, in.AuditFilter)
-	if err != nil {
-		return nil, s.readError("read the audit", err)
-	}
-	out := &auditOutput{answers.Page[rows.AuditEntry]{Items: entries}}
+	page := answers.Page[rows.AuditEntry]{Items: entries}
 	if next > 0 {
-		out.Body.NextCursor = cursor(next)
+		page.NextCursor = cursor(next)
 	}
-	return out, nil
-}
-
-type fleetOutput struct{ Body answers.Fleet }
-
-func (s *Server) fleet(ctx context.Context, _ *struct{}) (*fleetOutput, error) {
-	fleet, err := s.Rows.Fleet(ctx, rows.LiveWithin)
-	if err != nil {
-		return nil, s.readError("list the nodes", err)
-	}
-	return &fleetOutput{answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}}, nil
+	return page, err
 }
 
 type forgetInput struct {

@@ -27,23 +27,32 @@ func (s *Server) registerCandidates() {
 		get, post, put, remove = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 		missing, conflict      = http.StatusNotFound, http.StatusConflict
 	)
-	huma.Register(s.api, define("list-candidates", get, candidatesPath, "List candidates, the newest first", "",
-		readAccess), s.listCandidates)
+	serve(s, define("list-candidates", get, candidatesPath, "List candidates, the newest first", "", readAccess),
+		"list candidates", func(ctx context.Context, _ *struct{}) (answers.CandidateList, error) {
+			list, err := s.Rows.Candidates(ctx)
+			return answers.CandidateList{Items: append([]rows.Candidate{}, list...)}, err
+		})
 	create := define("create-candidate", post, candidatesPath, "Open a candidate, which changes no policy yet",
 		"At most one is open. A name is used once.", writeAccess, conflict)
 	create.DefaultStatus = http.StatusCreated
 	huma.Register(s.api, create, s.createCandidate)
-	huma.Register(s.api, define("get-candidate", get, candidatePath, "Get a candidate", "", readAccess, missing),
-		s.getCandidate)
+	serve(s, define("get-candidate", get, candidatePath, "Get a candidate", "", readAccess, missing), "read a candidate",
+		func(ctx context.Context, in *CandidateName) (rows.Candidate, error) {
+			return s.Rows.Candidate(ctx, in.Name)
+		})
 	huma.Register(s.api, define("drop-candidate", remove, candidatePath, "End an open candidate without an effect", "",
 		writeAccess, missing, conflict), s.dropCandidate)
-	huma.Register(s.api, define("diff-candidate", get, candidatePath+"/diff",
+	serve(s, define("diff-candidate", get, candidatePath+"/diff",
 		"Show what a candidate changes, and how the active policies have moved since its base", "", readAccess, missing),
-		s.diffCandidate)
-	huma.Register(s.api, define("report-candidate", get, candidatePath+"/report",
+		"compare a candidate", func(ctx context.Context, in *CandidateName) (rows.CandidateDiff, error) {
+			return s.Rows.CandidateDiff(ctx, in.Name)
+		})
+	serve(s, define("report-candidate", get, candidatePath+"/report",
 		"Show which requests a candidate would answer differently",
 		"Nodes count requests of tenants for which it is not enforced, and report every 5 seconds.", readAccess, missing),
-		s.reportCandidate)
+		"report a candidate", func(ctx context.Context, in *reportCandidateInput) (rows.CandidateReport, error) {
+			return s.Rows.CandidateReport(ctx, in.Name, in.CandidateReportFilter)
+		})
 	huma.Register(s.api, define("put-candidate-policy", put, candidatePath+"/policies",
 		"Make a candidate create a policy, or replace the active one of the same key",
 		"A policy that is put as it is active is no change.", writeAccess, missing, conflict), s.putCandidatePolicy)
@@ -70,30 +79,6 @@ type CandidateName struct {
 	Name string `path:"name" minLength:"1" maxLength:"64" example:"july"`
 }
 
-type candidateOutput struct{ Body rows.Candidate }
-
-func (s *Server) getCandidate(ctx context.Context, in *CandidateName) (*candidateOutput, error) {
-	c, err := s.Rows.Candidate(ctx, in.Name)
-	return &candidateOutput{c}, s.readError("read a candidate", err)
-}
-
-type listCandidatesOutput struct{ Body answers.CandidateList }
-
-func (s *Server) listCandidates(ctx context.Context, _ *struct{}) (*listCandidatesOutput, error) {
-	list, err := s.Rows.Candidates(ctx)
-	if list == nil {
-		list = []rows.Candidate{}
-	}
-	return &listCandidatesOutput{answers.CandidateList{Items: list}}, s.readError("list candidates", err)
-}
-
-type diffCandidateOutput struct{ Body rows.CandidateDiff }
-
-func (s *Server) diffCandidate(ctx context.Context, in *CandidateName) (*diffCandidateOutput, error) {
-	d, err := s.Rows.CandidateDiff(ctx, in.Name)
-	return &diffCandidateOutput{d}, s.readError("compare a candidate", err)
-}
-
 type reportCandidateInput struct {
 	CandidateName
 	rows.CandidateReportFilter
@@ -105,11 +90,4 @@ func (in *reportCandidateInput) Resolve(huma.Context) []error {
 		return []error{fault("query.requests", "excludes policy: give only one of them", nil)}
 	}
 	return nil
-}
-
-type reportCandidateOutput struct{ Body rows.CandidateReport }
-
-func (s *Server) reportCandidate(ctx context.Context, in *reportCandidateInput) (*reportCandidateOutput, error) {
-	r, err := s.Rows.CandidateReport(ctx, in.Name, in.CandidateReportFilter)
-	return &reportCandidateOutput{r}, s.readError("report a candidate", err)
 }

@@ -25,21 +25,21 @@ const aboutDenials = "Nodes report a sample every few seconds: where a tenant is
 // registerDenials adds the operations that list recent denials.
 func (s *Server) registerDenials() {
 	tags := []string{usageTag}
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "list-denials", Method: http.MethodGet, Path: "/v1/ratelimit/denials", Tags: tags,
 		Summary: "List recent denials, newest first", Description: aboutDenials,
-	}, readAccess), s.listDenials)
-	huma.Register(s.api, operation(huma.Operation{
+	}, readAccess), "list denials", s.listDenials)
+	serve(s, operation(huma.Operation{
 		OperationID: "list-org-denials", Method: http.MethodGet, Path: orgPath + "/ratelimit/denials", Tags: tags,
 		Summary: "List recent denials of an org, newest first", Description: aboutDenials + " The token of an org reads " +
 			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all.",
-	}, orgAccess), s.listOrgDenials)
-	huma.Register(s.api, operation(huma.Operation{
+	}, orgAccess), "list denials", s.listOrgDenials)
+	serve(s, operation(huma.Operation{
 		OperationID: "get-denial", Method: http.MethodGet, Path: "/v1/ratelimit/denials/{request_id}", Tags: tags,
 		Summary: "Get what denied a request", Errors: []int{http.StatusNotFound},
 		Description: "One item for each limit that denied the request: all of them must admit it. " + aboutDenials + " An " +
 			"item names at most 32 requests. The token of an org finds requests of this org only.",
-	}, decideAccess), s.getDenial)
+	}, decideAccess), "get a denial", s.getDenial)
 }
 
 // DenialPage selects a page of recent denials.
@@ -130,46 +130,38 @@ func (in *listOrgDenialsInput) Resolve(ctx huma.Context) []error {
 	return append(in.OrgPath.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
 }
 
-type listDenialsOutput struct{ Body answers.DenialList }
-
-func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (*listDenialsOutput, error) {
+func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (answers.DenialList, error) {
 	return s.denials(ctx, &in.DenialPage, in.Tenant)
 }
 
-func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (*listDenialsOutput, error) {
+func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (answers.DenialList, error) {
 	return s.denials(ctx, &in.DenialPage, in.Org)
 }
 
 // denials returns a page of recent denials as the caller reads them. tenant "" selects all.
-func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (*listDenialsOutput, error) {
+func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (list answers.DenialList, err error) {
 	v := s.viewOf(callerOf(ctx))
 	f, err := page.filter(s.Now())
 	if err != nil {
-		return nil, s.readError("list denials", err)
+		return list, err
 	}
 	f.Tenant, f.AsTenant = tenant, v.tenant
-	list, err := s.Rows.Denials(ctx, f)
-	if err != nil {
-		return nil, s.readError("list denials", err)
+	found, err := s.Rows.Denials(ctx, f)
+	if len(found) > page.Limit {
+		found = found[:page.Limit]
+		list.Next = denialCursor(found[page.Limit-1].Cursor())
 	}
-	next := ""
-	if len(list) > page.Limit {
-		list = list[:page.Limit]
-		next = denialCursor(list[page.Limit-1].Cursor())
-	}
-	out := v.denials(list)
-	out.Body.Next = next
-	return out, nil
+	v.addDenials(&list, found)
+	return list, err
 }
 
-// denials returns denials as the caller reads them.
-func (v view) denials(list []rows.RecentDenial) *listDenialsOutput {
-	out := &listDenialsOutput{answers.DenialList{Denials: []answers.Denial{}}}
-	for i := range list {
-		out.Body.Denials = append(out.Body.Denials, v.denial(list[i]))
-		out.Body.Sampled = out.Body.Sampled || list[i].Count > 1
+// addDenials adds denials as the caller reads them.
+func (v view) addDenials(to *answers.DenialList, found []rows.RecentDenial) {
+	to.Denials = []answers.Denial{}
+	for i := range found {
+		to.Denials = append(to.Denials, v.denial(found[i]))
+		to.Sampled = to.Sampled || found[i].Count > 1
 	}
-	return out
 }
 
 type getDenialInput struct {
@@ -177,16 +169,14 @@ type getDenialInput struct {
 }
 
 // getDenial returns what denied a request. To the token of an org the requests of others are unknown.
-func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (*listDenialsOutput, error) {
+func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (list answers.DenialList, err error) {
 	caller := callerOf(ctx)
 	v := s.viewOf(caller)
-	list, err := s.Rows.DenialsOf(ctx, rows.DenialFilter{
+	found, err := s.Rows.DenialsOf(ctx, rows.DenialFilter{
 		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
 	})
-	if err != nil {
-		return nil, s.readError("get a denial", err)
-	}
-	return v.denials(list), nil
+	v.addDenials(&list, found)
+	return list, err
 }
 
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.

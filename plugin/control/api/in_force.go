@@ -23,9 +23,7 @@ type inForceInput struct {
 // Resolve implements [huma.Resolver].
 func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
-type inForceOutput struct{ Body answers.InForce }
-
-func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput, error) {
+func (s *Server) inForce(ctx context.Context, in *inForceInput) (*answers.InForce, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
@@ -34,7 +32,7 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*inForceOutput,
 	if err != nil {
 		return nil, err
 	}
-	return &inForceOutput{w.InForce}, nil
+	return &w.InForce, nil
 }
 
 // maxInForce is the largest number of items of each list.

@@ -19,7 +19,7 @@ import (
 
 // registerNearLimit adds the operation that lists orgs that have used up most of a limit.
 func (s *Server) registerNearLimit() {
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "list-near-limit", Method: http.MethodGet, Path: "/v1/ratelimit/near-limit",
 		Tags: []string{usageTag}, Summary: "List the orgs that have used most of a limit lately",
 		Description: "For each org and policy: the least that was left in the last minutes, from the usage history, beside " +
@@ -27,7 +27,7 @@ func (s *Server) registerNearLimit() {
 			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or " +
 			"credential it is the one with the least left. Overrides that name a user, a credential or an address are not " +
 			"taken into account. A bucket is listed once, also if requests to several endpoints spend from it.",
-	}, readAccess), s.nearLimit)
+	}, readAccess), "read what limits left", s.nearLimit)
 }
 
 type nearLimitInput struct {
@@ -44,21 +44,16 @@ func (in *nearLimitInput) Resolve(huma.Context) []error {
 	return checkSpan("query.last", in.Last, longestNear)
 }
 
-type nearLimitOutput struct{ Body answers.NearLimits }
-
-func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (*nearLimitOutput, error) {
+func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (answers.NearLimits, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
-		return nil, err
+		return answers.NearLimits{}, err
 	}
 	last := spanOr(in.Last, 0)
 	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Rows.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
-	if err != nil {
-		return nil, s.readError("read what limits left", err)
-	}
-	return &nearLimitOutput{answers.NearLimits{
+	return answers.NearLimits{
 		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: items,
-	}}, nil
+	}, err
 }
 
 // FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what

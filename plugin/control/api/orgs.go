@@ -69,8 +69,8 @@ func (s *Server) registerOrgs() {
 		func(ctx context.Context, in *getOrgInput) (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) })
 	put(r, ofOrg.operation("put-org", http.MethodPut, "", "Set the tier and the time zone of an org, existing or new"),
 		s.putOrg)
-	huma.Register(s.api, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
-		"Show which limits are in force for an org, and why"), s.inForce)
+	serve(s, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
+		"Show which limits are in force for an org, and why"), "show the limits in force", s.inForce)
 }
 
 // orgBody has the settings of an org. Fields that are absent are unset.

@@ -18,13 +18,11 @@ type previewOverrideInput struct {
 	Body OverrideBody
 }
 
-type previewOverrideOutput struct{ Body answers.OverridePreview }
-
 // previewedID identifies an override that is not written, which is newer than all that are.
 const previewedID = math.MaxInt64
 
 // previewOverride compares the limits in force with those of the same rows and one more override.
-func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) (*previewOverrideOutput, error) {
+func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) (*answers.OverridePreview, error) {
 	plan, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
@@ -48,12 +46,12 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	if err != nil {
 		return nil, err
 	}
-	out := answers.OverridePreview{
+	out := &answers.OverridePreview{
 		At: timeOf(now), Begin: o.StartsAt, End: o.ExpiresAt, Changes: []answers.LimitChange{},
 		Warnings: s.warnOfOverride(ctx, o),
 	}
-	compare(&out, before, after)
-	return &previewOverrideOutput{out}, nil
+	compare(out, before, after)
+	return out, nil
 }
 
 // withOverride returns a plan with one more override. The error is its fault.

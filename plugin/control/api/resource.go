@@ -67,6 +67,26 @@ type RowPath struct {
 // Resolve implements [huma.Resolver]. An input with a RowPath would have the Resolve of another field without it.
 func (r *RowPath) Resolve(ctx huma.Context) []error { return r.OptionalOrg.Resolve(ctx) }
 
+// bodyOutput is an answer that is a body alone.
+type bodyOutput[B any] struct{ Body B }
+
+// serve registers an operation whose answer is a body alone. action names the operation in errors of the store.
+func serve[In, B any](
+	s *Server, o huma.Operation, action string, handle func(context.Context, *In) (B, error),
+) {
+	fail := s.writeError
+	if o.Method == http.MethodGet {
+		fail = s.readError
+	}
+	huma.Register(s.api, o, func(ctx context.Context, in *In) (*bodyOutput[B], error) {
+		body, err := handle(ctx, in)
+		if err != nil {
+			return nil, fail(action, err)
+		}
+		return &bodyOutput[B]{body}, nil
+	})
+}
+
 // resource is a kind of rows with ETags. R is a row, V one as callers read it, and B the answer to a write.
 type resource[R, V, B any] struct {
 	*place
@@ -81,9 +101,6 @@ type resource[R, V, B any] struct {
 // asItIs shows a row as it is.
 func asItIs[R any](_ view, row R) R { return row }
 
-// pageOutput is a page of a list.
-type pageOutput[V any] struct{ Body answers.Page[V] }
-
 // list registers the operation that lists rows in pages. read returns the rows of a page, and one more if there is
 // another page; cursor returns the cursor of a page that ends with a row.
 func list[R, V, In any, P interface {
@@ -93,21 +110,17 @@ func list[R, V, In any, P interface {
 	s *Server, o huma.Operation, action string, show func(view, R) V, cursor func(R) string,
 	read func(context.Context, P) ([]R, error),
 ) {
-	huma.Register(s.api, o, func(ctx context.Context, in *In) (*pageOutput[V], error) {
+	serve(s, o, action, func(ctx context.Context, in *In) (page answers.Page[V], err error) {
 		found, err := read(ctx, in)
-		if err != nil {
-			return nil, s.readError(action, err)
-		}
-		out := &pageOutput[V]{}
 		if size := P(in).size(); len(found) > size {
 			found = found[:size]
-			out.Body.NextCursor = cursor(found[size-1])
+			page.NextCursor = cursor(found[size-1])
 		}
-		out.Body.Items = make([]V, len(found))
+		page.Items = make([]V, len(found))
 		for i, row := range found {
-			out.Body.Items[i] = show(s.viewOf(callerOf(ctx)), row)
+			page.Items[i] = show(s.viewOf(callerOf(ctx)), row)
 		}
-		return out, nil
+		return page, err
 	})
 }
 
@@ -285,17 +298,16 @@ type deleteRow struct {
 	Reason
 }
 
-type deletedOutput struct{ Body answers.Written }
-
 // remove registers the operation that deletes a row.
 func remove[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(context.Context, *In) *write[R]) {
 	o.Errors = append(o.Errors, http.StatusNotFound)
-	huma.Register(r.api, o, func(ctx context.Context, in *In) (*deletedOutput, error) {
+	huma.Register(r.api, o, func(ctx context.Context, in *In) (*bodyOutput[answers.Written], error) {
 		w := plan(ctx, in)
 		_, _, version, err := w.do(r.state)
 		if err != nil {
 			return nil, r.writeError(w.action, err)
 		}
-		return &deletedOutput{r.finishWrite(ctx, r.counted, version, w.wait(), answers.Warnings{})}, nil
+		body := r.finishWrite(ctx, r.counted, version, w.wait(), answers.Warnings{})
+		return &bodyOutput[answers.Written]{body}, nil
 	})
 }

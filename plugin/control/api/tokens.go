@@ -23,11 +23,14 @@ const (
 // registerTokens adds the operations on the tokens that an org manages.
 func (s *Server) registerTokens() {
 	tags := []string{"tokens"}
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "list-org-tokens", Method: http.MethodGet, Path: orgTokensPath, Tags: tags,
 		Summary:     "List the tokens that an org manages",
 		Description: "Live ones are first. Tokens that operators made for the org are not among them.",
-	}, orgAccess), s.listOrgTokens)
+	}, orgAccess), "list the tokens of an org", func(ctx context.Context, in *OrgPath) (answers.OrgTokens, error) {
+		list, err := s.Rows.OrgTokens(ctx, in.Org)
+		return answers.OrgTokens{Tokens: list}, err
+	})
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "create-org-token", Method: http.MethodPost, Path: orgTokensPath, Tags: tags,
 		Summary: "Create a token of an org, and show its secret once", DefaultStatus: http.StatusCreated,
@@ -43,15 +46,6 @@ func (s *Server) registerTokens() {
 		OperationID: "revoke-org-token", Method: http.MethodDelete, Path: orgTokenPath, Tags: tags,
 		Summary: "Revoke a token of an org, with its old secrets", Errors: []int{http.StatusNotFound},
 	}, ownAccess), s.revokeOrgToken)
-}
-
-type listOrgTokensInput struct{ OrgPath }
-
-type listOrgTokensOutput struct{ Body answers.OrgTokens }
-
-func (s *Server) listOrgTokens(ctx context.Context, in *listOrgTokensInput) (*listOrgTokensOutput, error) {
-	list, err := s.Rows.OrgTokens(ctx, in.Org)
-	return &listOrgTokensOutput{answers.OrgTokens{Tokens: list}}, s.readError("list the tokens of an org", err)
 }
 
 // OrgTokenPath names a token of an org.

@@ -27,7 +27,7 @@ const usageTag = "usage"
 // registerUsage adds the operations that read and empty the buckets of an org.
 func (s *Server) registerUsage() {
 	tags := []string{usageTag}
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
 		Summary: "Show what an org has used of its limits, without spending, or over time",
 		Description: "Without from, to, step and group_by: its buckets as they are now. With one of them: its usage history, as " +
@@ -38,7 +38,7 @@ func (s *Server) registerUsage() {
 				s.schemaOf(answers.Usage{}), s.schemaOf(rows.UsageHistory{}),
 			}}}},
 		}},
-	}, orgAccess), s.usage)
+	}, orgAccess), "read the usage history", s.usage)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "reset-org-usage",
 		Method:      http.MethodPost,
@@ -75,13 +75,10 @@ func (in *usageInput) Resolve(ctx huma.Context) []error {
 	return faults
 }
 
-// usageOutput has a Usage or a UsageHistory.
-type usageOutput struct{ Body any }
-
-func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error) {
+// usage returns an answers.Usage or a rows.UsageHistory.
+func (s *Server) usage(ctx context.Context, in *usageInput) (any, error) {
 	if in.Period != (Period{}) {
-		history, err := s.readHistory(ctx, &usageHistoryInput{in.OrgPath, in.Period, in.Endpoint, in.Policy})
-		return &usageOutput{history}, err
+		return s.usageHistory(ctx, &usageHistoryInput{in.OrgPath, in.Period, in.Endpoint, in.Policy})
 	}
 	found, err := s.findBuckets(ctx, in.Org, &in.Requests, in.Policy)
 	if err != nil {
@@ -98,7 +95,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (*usageOutput, error
 		Items:     found.items(statuses),
 	}
 	out.OrgTier = s.Tiers.Describe(found.policies, &found.id, s.now())
-	return &usageOutput{out}, nil
+	return out, nil
 }
 
 // schemaOf returns the schema of a body, and publishes it.

@@ -20,10 +20,10 @@ const aboutHistory = "A row has the requests of one step, of all processes that 
 
 // registerUsageHistory adds the operation that reads the usage history of an org.
 func (s *Server) registerUsageHistory() {
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "get-org-usage-history", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage/history",
 		Tags: []string{usageTag}, Summary: "Show what an org has used by minute, hour or day", Description: aboutHistory,
-	}, orgAccess), s.usageHistory)
+	}, orgAccess), "read the usage history", s.usageHistory)
 }
 
 // Period selects the steps of a usage history. The zero value selects the defaults.
@@ -40,8 +40,6 @@ type usageHistoryInput struct {
 	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
 	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves, each in rows of its own. Not for the token of an org."                            example:"daily"`
 }
-
-type usageHistoryOutput struct{ Body rows.UsageHistory }
 
 // defaultSteps has the number of steps of a history without a begin.
 var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
@@ -67,30 +65,17 @@ func (in *usageHistoryInput) query(now time.Time) (rows.UsageQuery, error) {
 	return q, err
 }
 
-func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (*usageHistoryOutput, error) {
-	found, err := s.readHistory(ctx, in)
-	if err != nil {
-		return nil, err
-	}
-	return &usageHistoryOutput{*found}, nil
-}
-
-// readHistory returns a usage history. The error is an answer.
-func (s *Server) readHistory(ctx context.Context, in *usageHistoryInput) (*rows.UsageHistory, error) {
+func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found rows.UsageHistory, err error) {
 	q, err := in.query(s.Now())
 	if err == nil && s.viewOf(callerOf(ctx)).tenant && (q.ByPolicy || q.Policy != "") {
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
-		return nil, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
+		return found, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
 	}
-	var found rows.UsageHistory
 	if err == nil {
 		found, err = s.Rows.Usage(ctx, q)
 	}
 	if value := new(rows.InvalidError); errors.As(err, &value) {
-		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
+		err = unprocessable(fault("query."+value.Field, value.Problem, nil))
 	}
-	if err != nil {
-		return nil, s.readError("read the usage history", err)
-	}
-	return &found, nil
+	return found, err
 }

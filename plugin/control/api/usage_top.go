@@ -13,13 +13,13 @@ import (
 
 // registerUsageTop adds the operation that ranks orgs by what they used.
 func (s *Server) registerUsageTop() {
-	huma.Register(s.api, operation(huma.Operation{
+	serve(s, operation(huma.Operation{
 		OperationID: "get-usage-top", Method: http.MethodGet, Path: "/v1/ratelimit/usage/top",
 		Tags: []string{usageTag}, Summary: "List the orgs that used most",
 		Description: "The requests of all processes that report usage, without the last seconds. They are summed up from " +
 			"minutes for at most 2 hours, from hours for at most 2 days, else from days. A time of which shorter steps may " +
 			"have been dropped is summed up from longer ones.",
-	}, readAccess), s.usageTop)
+	}, readAccess), "rank the usage", s.usageTop)
 }
 
 type usageTopInput struct {
@@ -68,9 +68,7 @@ func spanOr(text string, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-type usageTopOutput struct{ Body rows.UsageTop }
-
-func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutput, error) {
+func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (rows.UsageTop, error) {
 	now := s.Now()
 	q := rows.UsageTopQuery{By: in.By, From: in.From, To: in.To, Policy: in.Policy, Max: in.Limit}
 	if q.To.IsZero() {
@@ -81,10 +79,7 @@ func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (*usageTopOutp
 	}
 	found, err := s.Rows.UsageTop(ctx, q, now)
 	if value := new(rows.InvalidError); errors.As(err, &value) {
-		return nil, unprocessable(fault("query."+value.Field, value.Problem, nil))
+		err = unprocessable(fault("query."+value.Field, value.Problem, nil))
 	}
-	if err != nil {
-		return nil, s.readError("rank the usage", err)
-	}
-	return &usageTopOutput{found}, nil
+	return found, err
 }

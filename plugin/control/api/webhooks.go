@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -39,18 +40,22 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 			f.After, f.Max = in.page()
 			return s.Rows.Webhooks(ctx, f)
 		})
-	huma.Register(s.api, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), s.getWebhook)
+	serve(s, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), "read a webhook", s.webhookOf)
 	huma.Register(s.api, p.operation("delete-"+id, remove, one, "Delete a webhook "+of+", with what waits for it", missing),
 		s.deleteWebhook)
-	huma.Register(s.api, p.operation("enable-"+id, post, one+"/enable", "Enable a webhook "+of, missing), s.enableWebhook)
-	huma.Register(s.api, p.operation("disable-"+id, post, one+"/disable", "Disable a webhook "+of, missing),
-		s.disableWebhook)
-	huma.Register(s.api, p.operation("rotate-"+id, post, one+"/rotate",
-		"Give a webhook "+of+" a new secret, and show it once", missing, conflict), s.rotateWebhook)
-	huma.Register(s.api, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
-		s.testWebhook)
-	huma.Register(s.api, p.operation("list-"+id+"-deliveries", read, one+"/deliveries",
-		"List the last deliveries to a webhook "+of, missing), s.listDeliveries)
+	for verb, enabled := range map[string]bool{"enable": true, "disable": false} {
+		summary := strings.ToUpper(verb[:1]) + verb[1:] + " a webhook " + of
+		serve(s, p.operation(verb+"-"+id, post, one+"/"+verb, summary, missing), "enable or disable a webhook",
+			func(ctx context.Context, in *changeWebhookInput) (rows.Webhook, error) {
+				return s.setWebhook(ctx, in, enabled)
+			})
+	}
+	serve(s, p.operation("rotate-"+id, post, one+"/rotate", "Give a webhook "+of+" a new secret, and show it once", missing,
+		conflict), "rotate the secret of a webhook", s.rotateWebhook)
+	serve(s, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
+		"test a webhook", s.testWebhook)
+	serve(s, p.operation("list-"+id+"-deliveries", read, one+"/deliveries", "List the last deliveries to a webhook "+of,
+		missing), "list deliveries", s.listDeliveries)
 }
 
 type listWebhooksInput struct {
@@ -73,13 +78,6 @@ func (v view) webhook(w rows.Webhook) rows.Webhook {
 		w.CreatedBy = ""
 	}
 	return w
-}
-
-type webhookOutput struct{ Body rows.Webhook }
-
-func (s *Server) getWebhook(ctx context.Context, in *RowPath) (*webhookOutput, error) {
-	w, err := s.webhookOf(ctx, in)
-	return &webhookOutput{w}, s.readError("read a webhook", err)
 }
 
 // webhookBody is a webhook as a caller writes it.
@@ -161,25 +159,16 @@ type changeWebhookInput struct {
 	Body whyBody
 }
 
-func (s *Server) enableWebhook(ctx context.Context, in *changeWebhookInput) (*webhookOutput, error) {
-	return s.setWebhook(ctx, in, true)
-}
-
-func (s *Server) disableWebhook(ctx context.Context, in *changeWebhookInput) (*webhookOutput, error) {
-	return s.setWebhook(ctx, in, false)
-}
-
 // setWebhook enables or disables a webhook.
-func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (*webhookOutput, error) {
+func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (rows.Webhook, error) {
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		w, err = s.Rows.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
 	}
-	if err != nil {
-		return nil, s.writeError("enable or disable a webhook", err)
+	if err == nil {
+		s.metrics.writes.WithLabelValues(webhookWrites).Inc()
 	}
-	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
-	return &webhookOutput{s.viewOf(callerOf(ctx)).webhook(w)}, nil
+	return s.viewOf(callerOf(ctx)).webhook(w), err
 }
 
 // rotateBody says how a secret is rotated.
@@ -198,29 +187,23 @@ type rotateWebhookInput struct {
 	Body rotateBody
 }
 
-type rotateWebhookOutput struct{ Body answers.WebhookSecret }
-
-func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (*rotateWebhookOutput, error) {
-	const action = "rotate the secret of a webhook"
-	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
-		return nil, s.writeError(action, err)
+func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (answers.WebhookSecret, error) {
+	_, err := s.webhookOf(ctx, &in.RowPath)
+	if err != nil {
+		return answers.WebhookSecret{}, err
 	}
 	secret, w, err := s.Rows.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
 	if err != nil {
-		return nil, s.writeError(action, err)
+		return answers.WebhookSecret{}, err
 	}
-	return &rotateWebhookOutput{s.showSecret(ctx, w, secret)}, nil
+	return s.showSecret(ctx, w, secret), nil
 }
 
-type deliveryOutput struct{ Body rows.Delivery }
-
-func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (*deliveryOutput, error) {
-	_, err := s.webhookOf(ctx, &in.RowPath)
-	var d rows.Delivery
-	if err == nil {
-		d, err = s.Rows.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
+func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (rows.Delivery, error) {
+	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
+		return rows.Delivery{}, err
 	}
-	return &deliveryOutput{d}, s.writeError("test a webhook", err)
+	return s.Rows.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
 }
 
 type listDeliveriesInput struct {
@@ -229,13 +212,10 @@ type listDeliveriesInput struct {
 	State string `query:"state"                                           doc:"Only deliveries in this state." enum:"waiting,delivered,failed"`
 }
 
-type listDeliveriesOutput struct{ Body answers.Deliveries }
-
-func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (*listDeliveriesOutput, error) {
-	_, err := s.webhookOf(ctx, &in.RowPath)
-	var list []rows.Delivery
-	if err == nil {
-		list, err = s.Rows.Deliveries(ctx, in.ID, in.State, in.Limit)
+func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (answers.Deliveries, error) {
+	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
+		return answers.Deliveries{}, err
 	}
-	return &listDeliveriesOutput{answers.Deliveries{Items: list}}, s.readError("list deliveries", err)
+	list, err := s.Rows.Deliveries(ctx, in.ID, in.State, in.Limit)
+	return answers.Deliveries{Items: list}, err
 }
