@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -90,4 +91,277 @@ func (in *reportCandidateInput) Resolve(huma.Context) []error {
 		return []error{fault("query.requests", "excludes policy: give only one of them", nil)}
 	}
 	return nil
+}
+
+// requiredReason is the reason of a change that must be explained.
+type requiredReason struct {
+	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *requiredReason) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
+
+// CandidateWritten is a candidate after a write.
+type CandidateWritten struct {
+	Candidate rows.Candidate `json:"candidate"`
+	answers.Written
+}
+
+// writeOutput is the answer to a write that an Idempotency-Key makes happen once.
+type writeOutput[T any] struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
+	Body     T
+}
+
+type writeCandidateOutput = writeOutput[CandidateWritten]
+
+// PoliciesWritten is what a write by a candidate changes in policies.
+type PoliciesWritten struct {
+	Diff rows.Diff `json:"diff" doc:"What it changes in the active policies."`
+	answers.Written
+}
+
+type writeCandidatePoliciesOutput = writeOutput[PoliciesWritten]
+
+// CandidateChange has the parameters of a write of a candidate. It is exported because huma reads it.
+type CandidateChange struct {
+	Once
+	Waiting
+}
+
+type createCandidateBody struct {
+	Name   string `json:"name"   maxLength:"64"   doc:"1 to 64 letters, digits, dots, dashes or underscores." example:"july"`
+	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit."                           example:"smaller limits"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *createCandidateBody) Resolve(huma.Context) []error {
+	return append(reasonFaults("body.reason", b.Reason), notTexts("body", textField{"name", b.Name})...)
+}
+
+type createCandidateInput struct {
+	CandidateChange
+	Body createCandidateBody
+}
+
+func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (*writeCandidateOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
+	row, version, err := s.Rows.CreateCandidate(ctx, c, in.Body.Name)
+	if err != nil {
+		return nil, s.writeError("create a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
+}
+
+type dropCandidateInput struct {
+	CandidateName
+	Waiting
+	Reason
+}
+
+func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (*writeCandidateOutput, error) {
+	c := newChange(ctx, in.Reason.Reason)
+	row, version, err := s.Rows.DropCandidate(ctx, c, in.Name)
+	if err != nil {
+		return nil, s.writeError("drop a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
+	return &writeCandidateOutput{Body: CandidateWritten{row, written}}, nil
+}
+
+type putCandidatePolicyInput struct {
+	CandidateName
+	Waiting
+	Force
+	Body policyBody
+}
+
+func (s *Server) putCandidatePolicy(
+	ctx context.Context, in *putCandidatePolicyInput,
+) (*writeCandidatePoliciesOutput, error) {
+	const action = "put a policy of a candidate"
+	p := in.Body.policy()
+	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
+	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
+		err = forceRequired("%s", review.LockOuts[0].Why)
+	}
+	if err != nil {
+		return nil, s.writeError(action, err)
+	}
+	c := newChange(ctx, in.Body.Reason)
+	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, p)
+	if err != nil {
+		return nil, s.writeError(action, err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{Warnings: review.Warnings})
+	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
+}
+
+type deleteCandidatePolicyInput struct {
+	CandidateName
+	Waiting
+	Reason
+	OfTenant
+	Policy     string `query:"policy"     maxLength:"64"   required:"true" doc:"The name of the policy." example:"daily"`
+	Tier       string `query:"tier"       maxLength:"64"   doc:"Its tier. One of tier, tenant, credential, ip and for is required."`
+	User       string `query:"user"       maxLength:"128"  doc:"Its user, of the tenant."`
+	Credential string `query:"credential" maxLength:"128"  doc:"Its credential."`
+	IP         string `query:"ip"         maxLength:"64"   doc:"Its address or network."`
+	For        string `query:"for"                         doc:"It is for all or for anonymous requests." enum:"all,anonymous"`
+	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"As written in the policy; the names of parameters do not matter."`
+	Namespace  string `query:"namespace"  maxLength:"64"   doc:"Default: default."`
+	Undo       bool   `query:"undo"                        doc:"Take back what the candidate changes in the policy: the active one stays as it is."`
+}
+
+// Resolve implements [huma.Resolver], which would otherwise find that of one field only.
+func (in *deleteCandidatePolicyInput) Resolve(ctx huma.Context) []error {
+	faults := append(in.Waiting.Resolve(ctx), in.Reason.Resolve(ctx)...)
+	target := schema.Policy{
+		Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
+	}
+	for _, f := range target.TargetFaults() {
+		faults = append(faults, fault("query."+f.Path, f.Message, nil))
+	}
+	return faults
+}
+
+func (s *Server) deleteCandidatePolicy(
+	ctx context.Context, in *deleteCandidatePolicyInput,
+) (*writeCandidatePoliciesOutput, error) {
+	c := newChange(ctx, in.Reason.Reason)
+	key := rows.PolicyKey{
+		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
+		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
+	}
+	var (
+		d       rows.Diff
+		version int64
+		err     error
+	)
+	if in.Undo {
+		version, err = s.Rows.UndoCandidatePolicy(ctx, c, in.Name, key)
+	} else {
+		d, version, err = s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key)
+	}
+	if err != nil {
+		return nil, s.writeError("delete a policy of a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
+	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
+}
+
+type assignBody struct {
+	Percent *int64   `json:"percent,omitempty" minimum:"0"      maximum:"100" doc:"Of all tenants, by a hash of their names: a larger percentage keeps the tenants of a smaller one. Absent: as before." example:"5"`
+	Add     []string `json:"add,omitempty"     maxItems:"1000"                doc:"Tenants to assign by name."                                            example:"[\"acme\"]"`
+	Remove  []string `json:"remove,omitempty"  maxItems:"1000"                doc:"Tenants whose assignment by name is taken back."`
+	Reason  string   `json:"reason"            maxLength:"1024"               doc:"Why; recorded in the audit."                                           example:"first day"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *assignBody) Resolve(huma.Context) []error {
+	faults := reasonFaults("body.reason", b.Reason)
+	for _, tenant := range b.Add {
+		faults = append(faults, notTexts("body", textField{"add", tenant})...)
+	}
+	for _, tenant := range b.Remove {
+		faults = append(faults, notTexts("body", textField{"remove", tenant})...)
+	}
+	return faults
+}
+
+type assignCandidateInput struct {
+	CandidateName
+	CandidateChange
+	Force
+	Body assignBody
+}
+
+func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (*writeCandidateOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
+	var reviewed answers.Warnings
+	a := rows.Assignment{
+		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
+	}
+	row, version, err := s.Rows.AssignCandidate(ctx, c, in.Name, a)
+	if err != nil {
+		return nil, s.writeError("assign tenants to a candidate", err)
+	}
+	warnings := s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+		unknown, err := s.Rows.AssignmentWarnings(ctx, a)
+		return append(reviewed.Warnings, unknown...), err
+	})
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
+}
+
+type promoteBody struct {
+	IfVersion int64  `json:"if_version,omitempty" minimum:"0"      doc:"Promote only if its policies have not changed since this version, as policies_version has it. Absent: any." example:"57"`
+	Reason    string `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."                                                               example:"no tenant is hurt"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *promoteBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
+
+type promoteCandidateInput struct {
+	CandidateName
+	CandidateChange
+	Force
+	Body promoteBody
+}
+
+func (s *Server) promoteCandidate(
+	ctx context.Context, in *promoteCandidateInput,
+) (*writeCandidatePoliciesOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
+	var warnings answers.Warnings
+	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
+	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
+	if err != nil {
+		return nil, s.writeError("promote a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
+	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
+}
+
+type rollBackCandidateInput struct {
+	CandidateName
+	CandidateChange
+	Body requiredReason
+}
+
+func (s *Server) rollBackCandidate(
+	ctx context.Context, in *rollBackCandidateInput,
+) (*writeCandidatePoliciesOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
+	d, version, err := s.Rows.RollBackCandidate(ctx, c, in.Name)
+	if err != nil {
+		return nil, s.writeError("roll back a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
+	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
+}
+
+type rebaseBody struct {
+	Version int64  `json:"version" minimum:"0"      doc:"The version of the active policies that its diff has compared." example:"57"`
+	Reason  string `json:"reason"  maxLength:"1024" doc:"Why; recorded in the audit."                                   example:"the other change is fine"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *rebaseBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
+
+type rebaseCandidateInput struct {
+	CandidateName
+	CandidateChange
+	Body rebaseBody
+}
+
+func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (*writeCandidateOutput, error) {
+	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
+	row, version, err := s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
+	if err != nil {
+		return nil, s.writeError("rebase a candidate", err)
+	}
+	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
+	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
 }

@@ -1,10 +1,15 @@
 package api_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -97,5 +102,115 @@ func TestAnUnansweredLimitIsShownWithoutNumbers(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// oneNode is the only node.
+type oneNode struct{}
+
+func (oneNode) LeaseNodes(string) int { return 1 }
+
+// leasing returns a planned world whose nodes may lease tokens.
+func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
+	t.Helper()
+	p := planning(t, config, rows)
+	view := lease.New(p.store, lease.Options{Now: clock, Nodes: oneNode{}}).Store(p.store)
+	p.decider.Buckets = view
+	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
+	p.world = open(t, func(o *api.Options) { o.Decider, o.Buckets, o.RequestPolicy = p.decider, p.store, storePolicy })
+	return p
+}
+
+func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	config.Tiers = []schema.Tier{{Name: "essentials", Limits: []schema.Limit{{
+		Name: "second", Scope: "tenant", Limit: 1000, WindowSize: 100,
+	}}}}
+	config.Global = schema.Global{}
+	p := leasing(t, config.WithDefaults(), policy.Rows{})
+	for _, dry := range []string{`,"dry_run":true`, ""} {
+		for range 2 { // the second denial is remembered
+			got := p.checks(admin, `{"org_id":"acme","cost":993`+dry+`}`)
+			if got.Allowed || got.Reason != "cost_too_large" || got.Policy != "second" ||
+				got.RetryAfter != 0 || len(got.Notes) != 1 ||
+				!strings.Contains(got.Notes[0], "never has more than 992") || !strings.Contains(got.Notes[0], "accuracy: exact") ||
+				!strings.Contains(got.Notes[0], "1000") {
+				t.Errorf("dry_run %q: %+v", dry, got)
+			}
+		}
+		if got := p.checks(admin, `{"org_id":"acme","cost":1001`+dry+`}`); got.Reason != "cost_too_large" ||
+			len(got.Notes) != 1 || strings.Contains(got.Notes[0], "exact") {
+			t.Errorf("dry_run %q: %+v: want no advice, because nothing helps", dry, got)
+		}
+	}
+	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":992,"dry_run":true}`),
+		p.checks(admin, `{"org_id":"acme","cost":992}`); !dry.Allowed || !wet.Allowed ||
+		*dry.Remaining != 992 || *wet.Remaining != 0 {
+		t.Errorf("the dry run returns %+v, the request %+v: want both admitted", dry, wet)
+	}
+	if dry, wet := p.checks(admin, `{"org_id":"acme","cost":500,"dry_run":true}`),
+		p.checks(admin, `{"org_id":"acme","cost":500}`); dry.Allowed || wet.Allowed || dry.Reason != "limit_exceeded" ||
+		wet.Reason != dry.Reason || len(dry.Notes)+len(wet.Notes) != 0 {
+		t.Errorf("the dry run returns %+v, the request %+v: want both denied for now", dry, wet)
+	}
+}
+
+// broken implements buckets that return an error.
+type broken struct{}
+
+func (broken) Take(context.Context, []policy.Bound, []decision.Status) error {
+	return errors.New("password=hunter2 is wrong")
+}
+
+func (broken) Peek(context.Context, []policy.Bound, []decision.Status) error {
+	return errors.New("password=hunter2 is wrong")
+}
+
+func (broken) Forget(context.Context, []policy.Key) (int, error) {
+	return 0, errors.New("password=hunter2 is wrong")
+}
+
+func TestAnInternalErrorIsDecidedByTheConfigAndReportedWithoutDetails(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{false, true} {
+		decider := deciderOf(t, plan(), broken{}, policy.Rows{})
+		decider.FailClosed = closed
+		p := &planned{world: open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, broken{} })}
+		for _, body := range []string{`{"org_id":"acme"}`, `{"org_id":"acme","dry_run":true}`} {
+			if got := p.checks(admin, body); got.Allowed == closed || got.Reason != "internal_fault" || len(got.Statuses) != 0 {
+				t.Errorf("%s: %+v, want allowed %v", body, got, !closed)
+			}
+		}
+		a := p.want(p.as("GET", acmeUsage, ""), http.StatusServiceUnavailable)
+		if strings.Contains(a.Body.String(), "hunter2") {
+			t.Errorf("the answer has %s", a.Body)
+		}
+	}
+}
+
+func TestADryRunNeedsBucketsThatAreShared(t *testing.T) {
+	t.Parallel()
+	config := plan()
+	w := open(t, func(o *api.Options) { o.Decider = deciderOf(t, config, shelf{}, policy.Rows{}) })
+	for _, a := range []answer{
+		w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme","dry_run":true}`), w.as("GET", acmeUsage, ""),
+		w.as("POST", acmeReset, `{"preview":true}`),
+	} {
+		w.want(a, http.StatusServiceUnavailable)
+		if !strings.Contains(a.Body.String(), "every node keeps its own") {
+			t.Errorf("%s", a.Body)
+		}
+	}
+}
+
+func TestChecksAreNotCountedAsAnonymousWhereOrgsCannotBeIdentified(t *testing.T) {
+	t.Parallel()
+	decider := deciderOf(t, plan(), broken{}, policy.Rows{})
+	ruledByGateway(t, decider, plan(), policy.Rows{})
+	w := open(t, func(o *api.Options) { o.Decider = decider })
+	a := w.want(w.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"}`), http.StatusInternalServerError)
+	if !strings.Contains(w.log.String(), "decision path misconfigured") || strings.Contains(a.Body.String(), "admit.") {
+		t.Errorf("%s, and the log has %s", a.Body, w.log)
 	}
 }

@@ -3,11 +3,13 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -76,5 +78,95 @@ func TestWithoutALiveNodeAWriteIsNotEnforced(t *testing.T) {
 	}
 	if fleet := w.showsFleet(); fleet.Enforced {
 		t.Errorf("the fleet is %+v, want nothing enforced", fleet)
+	}
+}
+
+func TestWaitWithoutATimeWaitsForTheDefault(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.enforces("edge-1", 100) // more than the test writes
+	for i, c := range []struct {
+		query, fault string
+		waits        bool
+	}{
+		{query: "?wait", waits: true},
+		{query: "?wait=", waits: true},
+		{query: "?wait=true", waits: true},
+		{query: "?wait=1s", waits: true},
+		{query: "?wait=0s"},
+		{query: ""},
+		{query: "?wait=yes", fault: "query.wait"},
+		{query: "?wait=-1s", fault: "query.wait"},
+		{query: "?wait=31s", fault: "query.wait"},
+		{query: "?wait=True", fault: "query.wait"},
+		{query: "?wait&wait=1s", fault: "query.wait"},
+	} {
+		a := w.as("POST", policies+c.query, fmt.Sprintf(`{"name":"p%d","tier":"gold","limit":1,"window":"1m"}`, i))
+		if c.fault != "" {
+			if paths := read[problem](w, w.want(a, http.StatusUnprocessableEntity)).paths(); paths != c.fault {
+				t.Errorf("%s: faults at %s, want %s", c.query, paths, c.fault)
+			}
+			continue
+		}
+		got := read[policyWritten](w, w.want(a, http.StatusCreated)).Enforcement
+		if waits := got != nil; waits != c.waits || waits && !got.Enforced {
+			t.Errorf("%s: enforcement %+v, want one: %v", c.query, got, c.waits)
+		}
+	}
+}
+
+func TestTheOpenAPIDocumentAllowsWaitWithoutATime(t *testing.T) {
+	t.Parallel()
+	d, _ := describe(open(t))
+	found := 0
+	for path, methods := range d.Paths {
+		for method, o := range methods {
+			for _, p := range o.Parameters {
+				if p.Name != "wait" {
+					continue
+				}
+				if found++; !p.AllowEmptyValue || p.In != "query" {
+					t.Errorf("%s %s: parameter wait is %+v, want allowEmptyValue", method, path, p)
+				}
+			}
+		}
+	}
+	if found == 0 || api.DefaultWait <= 0 {
+		t.Errorf("%d operations wait, by default %v", found, api.DefaultWait)
+	}
+}
+
+func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.enforces("edge-1", 100) // more than the test writes
+	location, _, _ := w.made(`{"name":"hourly","tier":"gold","limit":1,"window":"1h"}`)
+	pgtest.Exec(t, w.pool, `ALTER TABLE rate_limiter.nodes RENAME TO unreadable`)
+	anyVersion := []string{"If-Match", "*"}
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		headers            []string
+	}{
+		{"POST", policies + "?wait", daily, http.StatusCreated, nil},
+		{"PUT", policies + "?wait", `{"name":"weekly","tier":"gold","limit":1,"window":"7d"}`, http.StatusCreated, nil},
+		{"PUT", location + "?wait", `{"name":"hourly","tier":"gold","limit":2,"window":"1h"}`, http.StatusOK, anyVersion},
+		{"DELETE", location + "?wait&reason=done", "", http.StatusOK, anyVersion},
+		{"PUT", "/v1/orgs/acme?wait", `{"tier":"gold"}`, http.StatusCreated, nil},
+		{
+			"POST", overrides + "?wait", `{"kind":"multiplier","factor":2,"reason":"launch","expires_in":"1h"}`,
+			http.StatusCreated, nil,
+		},
+	} {
+		a := w.want(w.as(c.method, c.path, c.body, c.headers...), c.status)
+		got := read[struct {
+			Version     int64
+			Enforcement *answers.Enforcement
+			Warnings    []string
+		}](w, a)
+		unread := func(warning string) bool { return strings.Contains(warning, "GET /v1/ratelimit/fleet") }
+		if got.Version == 0 || got.Enforcement != nil || !slices.ContainsFunc(got.Warnings, unread) {
+			t.Errorf("%s %s: %s, want the version, no enforcement, and a warning", c.method, c.path, a.Body)
+		}
 	}
 }

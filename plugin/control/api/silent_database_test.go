@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -185,5 +186,34 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 	}
 	if !strings.Contains(w.log.String(), "not known whether") {
 		t.Errorf("the log has %s", w.log)
+	}
+}
+
+// hurried implements buckets that time out.
+type hurried struct{}
+
+func (hurried) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
+	for i := range statuses {
+		statuses[i] = decision.Status{Failure: decision.TimedOut}
+	}
+	return nil
+}
+
+func (hurried) Forget(context.Context, []policy.Key) (int, error) {
+	return 0, errors.New("not in time")
+}
+
+func TestOperatorsReadAndEmptyBucketsThatAreTooSlowForRequests(t *testing.T) {
+	t.Parallel()
+	p := using(t)
+	options := p.server.Options
+	options.Buckets, options.OperatorBuckets = hurried{}, p.store
+	server, err := api.New(options)
+	require.NoError(t, err)
+	p.server = server
+	p.want(p.as("GET", acmeUsage, ""), http.StatusOK)
+	p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`), http.StatusOK)
+	if used := p.has("acme", "")["daily of the org"]; used != 0 {
+		t.Errorf("%d are used after a reset", used)
 	}
 }
