@@ -27,10 +27,12 @@ func (s *Server) registerAbuse() {
 	}, readAccess), "read the abuse of an org", func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) {
 		return s.Rows.AbuseOf(ctx, in.Org)
 	})
-	huma.Register(s.api, operation(huma.Operation{
+	change(s, operation(huma.Operation{
 		OperationID: "forgive-org", Method: http.MethodPost, Path: abusePath + "/forgive", Tags: tags,
 		Summary: "Take an org off the ladder of abuse detection, and end its penalty", Errors: []int{http.StatusNotFound},
-	}, writeAccess), s.forgive)
+	}, writeAccess), "forgive an org", overrideWrites, func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
+		return answers.OrgForgiven{Org: f.Tenant, Until: f.Until, Overrides: f.Overrides, Written: w}
+	}, s.forgive)
 }
 
 func (s *Server) listAbuse(ctx context.Context, in *rows.AbuseFilter) (answers.AbuseList, error) {
@@ -67,14 +69,8 @@ type forgiveInput struct {
 }
 
 // forgive takes an org off the ladder.
-func (s *Server) forgive(ctx context.Context, in *forgiveInput) (*writeOutput[answers.OrgForgiven], error) {
+func (s *Server) forgive(ctx context.Context, in *forgiveInput) (done[rows.Forgiven], error) {
 	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
-	done, version, err := s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
-	if err != nil {
-		return nil, s.writeError("forgive an org", err)
-	}
-	return &writeOutput[answers.OrgForgiven]{replayedHeader(c), answers.OrgForgiven{
-		Org: done.Tenant, Until: done.Until, Overrides: done.Overrides,
-		Written: s.finishWrite(ctx, overrideWrites, version, in.wait(), answers.Warnings{}),
-	}}, nil
+	row, version, err := s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
+	return done[rows.Forgiven]{c, row, version, answers.Warnings{}}, err
 }

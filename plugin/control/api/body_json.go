@@ -151,9 +151,9 @@ func numberFault(body []byte, number string) error {
 	return faultIn(body, number, numberProblem(number))
 }
 
-// faultIn returns the fault of the first value of the body that is a number, or that no decoder may read. huma reports a
-// body that cannot be decoded as a whole, with the text of the error, so that text starts with the path: tidyProblem
-// splits it.
+// faultIn returns the fault of the first value of the body that is this number, or that no decoder may read. huma
+// reports a body that cannot be decoded as a whole, with the text of the error, so that text starts with the path:
+// tidyProblem splits it.
 func faultIn(body []byte, number, problem string) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	for {

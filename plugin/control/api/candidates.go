@@ -28,6 +28,8 @@ func (s *Server) registerCandidates() {
 		get, post, put, remove = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 		missing, conflict      = http.StatusNotFound, http.StatusConflict
 	)
+	ofCandidate := func(c rows.Candidate, w answers.Written) CandidateWritten { return CandidateWritten{c, w} }
+	ofPolicies := func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }
 	serve(s, define("list-candidates", get, candidatesPath, "List candidates, the newest first", "", readAccess),
 		"list candidates", func(ctx context.Context, _ *struct{}) (answers.CandidateList, error) {
 			list, err := s.Rows.Candidates(ctx)
@@ -36,13 +38,13 @@ func (s *Server) registerCandidates() {
 	create := define("create-candidate", post, candidatesPath, "Open a candidate, which changes no policy yet",
 		"At most one is open. A name is used once.", writeAccess, conflict)
 	create.DefaultStatus = http.StatusCreated
-	huma.Register(s.api, create, s.createCandidate)
+	change(s, create, "create a candidate", candidateWrites, ofCandidate, s.createCandidate)
 	serve(s, define("get-candidate", get, candidatePath, "Get a candidate", "", readAccess, missing), "read a candidate",
 		func(ctx context.Context, in *CandidateName) (rows.Candidate, error) {
 			return s.Rows.Candidate(ctx, in.Name)
 		})
-	huma.Register(s.api, define("drop-candidate", remove, candidatePath, "End an open candidate without an effect", "",
-		writeAccess, missing, conflict), s.dropCandidate)
+	change(s, define("drop-candidate", remove, candidatePath, "End an open candidate without an effect", "",
+		writeAccess, missing, conflict), "drop a candidate", candidateWrites, ofCandidate, s.dropCandidate)
 	serve(s, define("diff-candidate", get, candidatePath+"/diff",
 		"Show what a candidate changes, and how the active policies have moved since its base", "", readAccess, missing),
 		"compare a candidate", func(ctx context.Context, in *CandidateName) (rows.CandidateDiff, error) {
@@ -54,25 +56,27 @@ func (s *Server) registerCandidates() {
 		"report a candidate", func(ctx context.Context, in *reportCandidateInput) (rows.CandidateReport, error) {
 			return s.Rows.CandidateReport(ctx, in.Name, in.CandidateReportFilter)
 		})
-	huma.Register(s.api, define("put-candidate-policy", put, candidatePath+"/policies",
+	change(s, define("put-candidate-policy", put, candidatePath+"/policies",
 		"Make a candidate create a policy, or replace the active one of the same key",
-		"A policy that is put as it is active is no change.", writeAccess, missing, conflict), s.putCandidatePolicy)
-	huma.Register(s.api, define("delete-candidate-policy", remove, candidatePath+"/policies",
+		"A policy that is put as it is active is no change.", writeAccess, missing, conflict),
+		"put a policy of a candidate", candidateWrites, ofPolicies, s.putCandidatePolicy)
+	change(s, define("delete-candidate-policy", remove, candidatePath+"/policies",
 		"Make a candidate delete an active policy, or forget its own", "", writeAccess, missing, conflict),
-		s.deleteCandidatePolicy)
-	huma.Register(s.api, define("assign-candidate", post, candidatePath+"/assign", "Enforce a candidate for some tenants",
+		"delete a policy of a candidate", candidateWrites, ofPolicies, s.deleteCandidatePolicy)
+	change(s, define("assign-candidate", post, candidatePath+"/assign", "Enforce a candidate for some tenants",
 		"The candidate decides for them in place of the active policies, on the same buckets.", writeAccess, missing,
-		conflict), s.assignCandidate)
-	huma.Register(s.api, define("promote-candidate", post, candidatePath+"/promote",
+		conflict), "assign tenants to a candidate", candidateWrites, ofCandidate, s.assignCandidate)
+	change(s, define("promote-candidate", post, candidatePath+"/promote",
 		"Apply the changes of a candidate to the active policies, in one change",
 		"A 409 lists the policies that have changed since its base: rebase it once you have compared them.", writeAccess,
-		missing, conflict), s.promoteCandidate)
-	huma.Register(s.api, define("roll-back-candidate", post, candidatePath+"/rollback",
+		missing, conflict), "promote a candidate", candidateWrites, ofPolicies, s.promoteCandidate)
+	change(s, define("roll-back-candidate", post, candidatePath+"/rollback",
 		"Restore the policies that the promotion of a candidate has replaced, in one change",
-		"A 409 lists those that have changed since the promotion.", writeAccess, missing, conflict), s.rollBackCandidate)
-	huma.Register(s.api, define("rebase-candidate", post, candidatePath+"/rebase",
+		"A 409 lists those that have changed since the promotion.", writeAccess, missing, conflict),
+		"roll back a candidate", candidateWrites, ofPolicies, s.rollBackCandidate)
+	change(s, define("rebase-candidate", post, candidatePath+"/rebase",
 		"Make the active policies the base of a candidate, after they have moved", "", writeAccess, missing, conflict),
-		s.rebaseCandidate)
+		"rebase a candidate", candidateWrites, ofCandidate, s.rebaseCandidate)
 }
 
 // CandidateName is the name of a candidate in a path.
@@ -107,21 +111,11 @@ type CandidateWritten struct {
 	answers.Written
 }
 
-// writeOutput is the answer to a write that an Idempotency-Key makes happen once.
-type writeOutput[T any] struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
-	Body     T
-}
-
-type writeCandidateOutput = writeOutput[CandidateWritten]
-
 // PoliciesWritten is what a write by a candidate changes in policies.
 type PoliciesWritten struct {
 	Diff rows.Diff `json:"diff" doc:"What it changes in the active policies."`
 	answers.Written
 }
-
-type writeCandidatePoliciesOutput = writeOutput[PoliciesWritten]
 
 // CandidateChange has the parameters of a write of a candidate. It is exported because huma reads it.
 type CandidateChange struct {
@@ -144,14 +138,10 @@ type createCandidateInput struct {
 	Body createCandidateBody
 }
 
-func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (*writeCandidateOutput, error) {
+func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
 	row, version, err := s.Rows.CreateCandidate(ctx, c, in.Body.Name)
-	if err != nil {
-		return nil, s.writeError("create a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
-	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
+	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
 }
 
 type dropCandidateInput struct {
@@ -160,14 +150,10 @@ type dropCandidateInput struct {
 	Reason
 }
 
-func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (*writeCandidateOutput, error) {
+func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (done[rows.Candidate], error) {
 	c := newChange(ctx, in.Reason.Reason)
 	row, version, err := s.Rows.DropCandidate(ctx, c, in.Name)
-	if err != nil {
-		return nil, s.writeError("drop a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
-	return &writeCandidateOutput{Body: CandidateWritten{row, written}}, nil
+	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
 }
 
 type putCandidatePolicyInput struct {
@@ -177,25 +163,18 @@ type putCandidatePolicyInput struct {
 	Body policyBody
 }
 
-func (s *Server) putCandidatePolicy(
-	ctx context.Context, in *putCandidatePolicyInput,
-) (*writeCandidatePoliciesOutput, error) {
-	const action = "put a policy of a candidate"
+func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyInput) (done[rows.Diff], error) {
 	p := in.Body.policy()
 	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
 	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
 		err = forceRequired("%s", review.LockOuts[0].Why)
 	}
 	if err != nil {
-		return nil, s.writeError(action, err)
+		return done[rows.Diff]{}, err
 	}
 	c := newChange(ctx, in.Body.Reason)
 	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, p)
-	if err != nil {
-		return nil, s.writeError(action, err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{Warnings: review.Warnings})
-	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
+	return done[rows.Diff]{c, d, version, answers.Warnings{Warnings: review.Warnings}}, err
 }
 
 type deleteCandidatePolicyInput struct {
@@ -226,9 +205,7 @@ func (in *deleteCandidatePolicyInput) Resolve(ctx huma.Context) []error {
 	return faults
 }
 
-func (s *Server) deleteCandidatePolicy(
-	ctx context.Context, in *deleteCandidatePolicyInput,
-) (*writeCandidatePoliciesOutput, error) {
+func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidatePolicyInput) (done[rows.Diff], error) {
 	c := newChange(ctx, in.Reason.Reason)
 	key := rows.PolicyKey{
 		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
@@ -244,11 +221,7 @@ func (s *Server) deleteCandidatePolicy(
 	} else {
 		d, version, err = s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key)
 	}
-	if err != nil {
-		return nil, s.writeError("delete a policy of a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
-	return &writeCandidatePoliciesOutput{Body: PoliciesWritten{d, written}}, nil
+	return done[rows.Diff]{c, d, version, answers.Warnings{}}, err
 }
 
 type assignBody struct {
@@ -277,22 +250,20 @@ type assignCandidateInput struct {
 	Body assignBody
 }
 
-func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (*writeCandidateOutput, error) {
+func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
-	var reviewed answers.Warnings
+	var warnings answers.Warnings
 	a := rows.Assignment{
-		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &reviewed),
+		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &warnings),
 	}
 	row, version, err := s.Rows.AssignCandidate(ctx, c, in.Name, a)
-	if err != nil {
-		return nil, s.writeError("assign tenants to a candidate", err)
+	if err == nil {
+		warnings = s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+			unknown, err := s.Rows.AssignmentWarnings(ctx, a)
+			return append(warnings.Warnings, unknown...), err
+		})
 	}
-	warnings := s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		unknown, err := s.Rows.AssignmentWarnings(ctx, a)
-		return append(reviewed.Warnings, unknown...), err
-	})
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
-	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
+	return done[rows.Candidate]{c, row, version, warnings}, err
 }
 
 type promoteBody struct {
@@ -310,18 +281,12 @@ type promoteCandidateInput struct {
 	Body promoteBody
 }
 
-func (s *Server) promoteCandidate(
-	ctx context.Context, in *promoteCandidateInput,
-) (*writeCandidatePoliciesOutput, error) {
+func (s *Server) promoteCandidate(ctx context.Context, in *promoteCandidateInput) (done[rows.Diff], error) {
 	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings answers.Warnings
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
-	if err != nil {
-		return nil, s.writeError("promote a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), warnings)
-	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
+	return done[rows.Diff]{c, d, version, warnings}, err
 }
 
 type rollBackCandidateInput struct {
@@ -330,16 +295,10 @@ type rollBackCandidateInput struct {
 	Body requiredReason
 }
 
-func (s *Server) rollBackCandidate(
-	ctx context.Context, in *rollBackCandidateInput,
-) (*writeCandidatePoliciesOutput, error) {
+func (s *Server) rollBackCandidate(ctx context.Context, in *rollBackCandidateInput) (done[rows.Diff], error) {
 	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
 	d, version, err := s.Rows.RollBackCandidate(ctx, c, in.Name)
-	if err != nil {
-		return nil, s.writeError("roll back a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
-	return &writeCandidatePoliciesOutput{replayedHeader(c), PoliciesWritten{d, written}}, nil
+	return done[rows.Diff]{c, d, version, answers.Warnings{}}, err
 }
 
 type rebaseBody struct {
@@ -356,12 +315,8 @@ type rebaseCandidateInput struct {
 	Body rebaseBody
 }
 
-func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (*writeCandidateOutput, error) {
+func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
 	row, version, err := s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
-	if err != nil {
-		return nil, s.writeError("rebase a candidate", err)
-	}
-	written := s.finishWrite(ctx, candidateWrites, version, in.wait(), answers.Warnings{})
-	return &writeCandidateOutput{replayedHeader(c), CandidateWritten{row, written}}, nil
+	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
 }

@@ -50,7 +50,7 @@ func TestANumberThatIsNotWrittenInDigitsIsAFaultWithItsPath(t *testing.T) {
 		},
 		{policies, strings.Replace(daily, "{", `{"limit":1,`, 1), 400, "body.limit", "is given twice"},
 		{batch, `{"checks":[{"org_id":"a"},{"org_id":"a","cost":1,"cost":2}]}`, 400, "body.checks[1].cost", "is given twice"},
-		{batch, "{\"checks\":[{\"org_id\":\"a\"},{\"org_id\":\"\xff\"}]}", 400, "body.checks[1].org_id", "is not valid UTF-8"},
+		{batch, "{\"checks\":[{},{\"org_id\":\"\xff\"}]}", 400, "body.checks[1].org_id", "is not valid UTF-8"},
 	} {
 		if where, saying := w.fault(w.as("POST", test.path, test.body), test.status); where != test.where ||
 			!strings.Contains(saying, test.saying) {

@@ -118,18 +118,16 @@ type createOverrideInput struct {
 	Body OverrideBody
 }
 
-func (s *Server) createOverride(
-	ctx context.Context, in *createOverrideInput,
-) (c rows.Change, row rows.Override, version int64, warnings answers.Warnings, err error) {
-	c = in.newChange(ctx, in.Body.Reason, "create-override", in.org, in.Body)
+func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (made done[rows.Override], err error) {
+	made.change = in.newChange(ctx, in.Body.Reason, "create-override", in.org, in.Body)
 	desired, err := in.Body.override(in.org, s.Now())
 	if err == nil {
-		row, version, err = s.Rows.AddOverride(ctx, c, desired)
+		made.row, made.version, err = s.Rows.AddOverride(ctx, made.change, desired)
 	}
 	if err == nil {
-		warnings = s.warnOfOverride(ctx, row)
+		made.warnings = s.warnOfOverride(ctx, made.row)
 	}
-	return c, row, version, warnings, err
+	return made, err
 }
 
 // pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.

@@ -55,21 +55,19 @@ type createPolicyInput struct {
 	Body policyBody
 }
 
-func (s *Server) createPolicy(
-	ctx context.Context, in *createPolicyInput,
-) (rows.Change, rows.Policy, int64, answers.Warnings, error) {
-	c := in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
-	row, version, replayed, err := s.Rows.ReplayPolicy(ctx, c) // a replay needs no force
-	var warnings answers.Warnings
+func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (made done[rows.Policy], err error) {
+	made.change = in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
+	var replayed bool // which needs no force
+	made.row, made.version, replayed, err = s.Rows.ReplayPolicy(ctx, made.change)
 	if err == nil {
 		p := in.Body.policy()
 		p.Revision = rows.Absent
-		warnings, err = s.review(ctx, in.Force.Force || replayed, p)
+		made.warnings, err = s.review(ctx, in.Force.Force || replayed, p)
 		if err == nil && !replayed {
-			row, version, err = s.Rows.PutPolicy(ctx, c, p)
+			made.row, made.version, err = s.Rows.PutPolicy(ctx, made.change, p)
 		}
 	}
-	return c, row, version, warnings, err
+	return made, err
 }
 
 type putPolicyInput struct {

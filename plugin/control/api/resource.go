@@ -260,26 +260,56 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-// create registers the operation that creates a row. add returns the change that it made, too.
+// done is a write that was made.
+type done[R any] struct {
+	change   rows.Change
+	row      R
+	version  int64
+	warnings answers.Warnings
+}
+
+// create registers the operation that creates a row.
 func create[R, V, B, In any, P interface {
 	*In
 	wait() time.Duration
-}](
-	r *resource[R, V, B], o huma.Operation, action string,
-	add func(context.Context, P) (rows.Change, R, int64, answers.Warnings, error),
-) {
+}](r *resource[R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
 	o.DefaultStatus = http.StatusCreated
 	o.Errors = append(o.Errors, http.StatusConflict)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*createdOutput[B], error) {
-		c, row, version, warnings, err := add(ctx, in)
+		d, err := add(ctx, in)
 		if err != nil {
 			return nil, r.writeError(action, err)
 		}
-		tag, _ := r.state(row)
-		body := r.written(ctx, row, version, P(in).wait(), warnings)
-		return &createdOutput[B]{tag, r.location(row), replayedHeader(c), body}, nil
+		tag, _ := r.state(d.row)
+		body := r.written(ctx, d.row, d.version, P(in).wait(), d.warnings)
+		return &createdOutput[B]{tag, r.location(d.row), replayedHeader(d.change), body}, nil
 	})
 	r.describeLocation(o)
+}
+
+// writeOutput is the answer to a write that an Idempotency-Key makes happen once.
+type writeOutput[B any] struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
+	Body     B
+}
+
+// change registers an operation that writes, and whose answer is what it has written. counted is the kind of the write
+// in metrics.
+func change[R, B, In any, P interface {
+	*In
+	wait() time.Duration
+}](
+	s *Server, o huma.Operation, action, counted string, answer func(R, answers.Written) B,
+	write func(context.Context, P) (done[R], error),
+) {
+	huma.Register(s.api, o, func(ctx context.Context, in *In) (*writeOutput[B], error) {
+		d, err := write(ctx, in)
+		if err != nil {
+			return nil, s.writeError(action, err)
+		}
+		body := answer(d.row, s.finishWrite(ctx, counted, d.version, P(in).wait(), d.warnings))
+		return &writeOutput[B]{replayedHeader(d.change), body}, nil
+	})
 }
 
 // describeLocation describes the header Location of the answers to a write.
