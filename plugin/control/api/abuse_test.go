@@ -108,9 +108,6 @@ func TestAForgivenessWithoutAReasonOrTooLongIsDenied(t *testing.T) {
 	for body, path := range map[string]string{
 		`{"reason":" "}`: "body.reason", `{"reason":"x","for":"31d"}`: "body.for", `{"reason":"x","for":"soon"}`: "body.for",
 	} {
-		a := w.want(w.as("POST", acmeForgive, body), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != path {
-			t.Errorf("%s: faults at %s, want %s", body, got, path)
-		}
+		w.wantFaults(w.as("POST", acmeForgive, body), path)
 	}
 }

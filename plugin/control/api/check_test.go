@@ -245,15 +245,8 @@ func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 
 		`{"org_id":"acme","user_id":"a\u0000","tier":"\u0000","credential_id":"\u0000","ip":"::g"}`: "body.credential_id body.ip body.tier body.user_id",
 	} {
-		a := p.want(p.as("POST", "/v1/ratelimit/check", body), http.StatusUnprocessableEntity)
-		if got := read[problem](p.world, a).paths(); got != want {
-			t.Errorf("%.80s: faults at %s, want %s", body, got, want)
-		}
-		a = p.want(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"fine"},`+body+`]}`),
-			http.StatusUnprocessableEntity)
-		if got, wanted := read[problem](p.world, a).paths(), strings.ReplaceAll(want, "body.",
-			"body.checks[1]."); got != wanted {
-			t.Errorf("%.80s: faults at %s, want %s", body, got, wanted)
-		}
+		p.wantFaults(p.as("POST", "/v1/ratelimit/check", body), want)
+		p.wantFaults(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"fine"},`+body+`]}`),
+			strings.ReplaceAll(want, "body.", "body.checks[1]."))
 	}
 }

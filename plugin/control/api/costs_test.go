@@ -95,10 +95,7 @@ func TestACostThatMeansNothingIsAFaultOfItsField(t *testing.T) {
 		`{"endpoint":"/exports","cost":1}`: "body.endpoint",
 		`{"endpoint":"POST /exports","cost":1,"namespace":" "}`: "body.namespace",
 	} {
-		a := w.want(w.as("PUT", costs, body), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != want {
-			t.Errorf("%s: the faults are of %s, want %s", body, got, want)
-		}
+		w.wantFaults(w.as("PUT", costs, body), want)
 	}
 }
 

@@ -106,16 +106,10 @@ func TestTextWithNULIsAFaultWithItsPath(t *testing.T) {
 	} {
 		for _, field := range strings.Fields(test.field) {
 			body := fmt.Sprintf(`{%s,%q:"%s"}`, test.body, field, text)
-			a := w.want(w.as(test.method, test.path, body), http.StatusUnprocessableEntity)
-			if got := read[problem](w, a).paths(); got != "body."+field {
-				t.Errorf("%s: faults at %s", body, got)
-			}
+			w.wantFaults(w.as(test.method, test.path, body), "body."+field)
 		}
 	}
-	a := w.want(w.as("DELETE", overrides+"/1?reason=a%00b", ""), http.StatusUnprocessableEntity)
-	if got := read[problem](w, a).paths(); got != "query.reason" {
-		t.Errorf("faults at %s", got)
-	}
+	w.wantFaults(w.as("DELETE", overrides+"/1?reason=a%00b", ""), "query.reason")
 }
 
 func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
@@ -128,10 +122,7 @@ func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
 		for _, body := range []string{`null`, `[]`, `"x"`, `7`, `true`, " [{}]\n"} {
 			c := o.call(admin).with("If-Match", "*")
 			c.body = body
-			a := w.want(w.do(c), http.StatusUnprocessableEntity)
-			if got := read[problem](w, a).paths(); got != "body" {
-				t.Errorf("%s with %s: faults at %q", o.id, body, got)
-			}
+			w.wantFaults(w.do(c), "body")
 		}
 	}
 }
@@ -286,10 +277,7 @@ func TestAnAmbiguousQueryIsDenied(t *testing.T) {
 	for query, at := range map[string]string{
 		"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd",
 	} {
-		a := w.want(w.as("GET", policies+query, ""), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != at {
-			t.Errorf("%s: faults at %q, want %q", query, got, at)
-		}
+		w.wantFaults(w.as("GET", policies+query, ""), at)
 	}
 }
 

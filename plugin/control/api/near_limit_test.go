@@ -83,10 +83,7 @@ func TestAFractionThatIsNoNumberIsInvalid(t *testing.T) {
 	t.Parallel()
 	w := nearing(t)
 	for _, text := range []string{"NaN", "Inf", "-inf", "1.1"} {
-		a := w.want(w.as("GET", nearLimit+"?above="+text, ""), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != "query.above" {
-			t.Errorf("%s: faults at %q, want query.above", text, got)
-		}
+		w.wantFaults(w.as("GET", nearLimit+"?above="+text, ""), "query.above")
 	}
 }
 

@@ -90,10 +90,7 @@ func TestAllFaultsAreListedAtOnceWithTheirPaths(t *testing.T) {
 		{`{"tier":"a","limit":20000,"window":"1s","algorithm":"sliding_log"}`, "body.limit"},
 	}
 	for _, test := range tests {
-		a := w.want(w.as("POST", policies, test.body), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != test.paths {
-			t.Errorf("%s:\n%s\nfaults at %s\n    want at %s", test.body, a.Body, got, test.paths)
-		}
+		w.wantFaults(w.as("POST", policies, test.body), test.paths)
 	}
 	if list, err := w.store.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("%d policies were written (%v), want none", len(list), err)
@@ -151,11 +148,7 @@ func TestAPolicyKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	path, tag, _ := w.made(daily)
-	a := w.want(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag),
-		http.StatusUnprocessableEntity)
-	if got := read[problem](w, a).paths(); got != "body.tier" {
-		t.Errorf("faults at %s, want body.tier", got)
-	}
+	w.wantFaults(w.as("PUT", path, strings.Replace(daily, "gold", "silver", 1), "If-Match", tag), "body.tier")
 }
 
 func TestTheResultOfAReadMayBeSentBack(t *testing.T) {

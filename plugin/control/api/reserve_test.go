@@ -65,10 +65,7 @@ func TestTheSameReservationSentAgainTakesNothing(t *testing.T) {
 			strings.Replace(body, "1500", "1501", 1), strings.Replace(body, "acme", "globex", 1),
 			strings.Replace(body, "{", `{"reserve_timeout":9,`, 1), strings.Replace(body, "{", `{"cost":2,`, 1),
 		} {
-			a := w.want(w.as("POST", checkPath, changed), http.StatusUnprocessableEntity)
-			if paths := read[problem](w, a).paths(); paths != "body.reservation_id" {
-				t.Errorf("%s: a fault at %s: %s", changed, paths, a.Body)
-			}
+			w.wantFaults(w.as("POST", checkPath, changed), "body.reservation_id")
 		}
 	}
 	r.wantUsed("after repetitions", 1500, 1500, 1)

@@ -195,10 +195,7 @@ func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 		policies:  `{"name":"b","tenant":"acme","limit":5,"window_size":60,"public_note":"two\nlines"}`,
 		overrides: `{"kind":"ban","permanent":true,"reason":"r","public_note":"two\nlines"}`,
 	} {
-		a := w.want(w.as("POST", path, body), http.StatusUnprocessableEntity)
-		if paths := read[problem](w, a).paths(); paths != "body.public_note" {
-			t.Errorf("%s: faults at %s, want body.public_note", path, paths)
-		}
+		w.wantFaults(w.as("POST", path, body), "body.public_note")
 	}
 }
 

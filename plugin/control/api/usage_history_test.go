@@ -83,10 +83,7 @@ func TestAHistoryThatIsTooLongIsDenied(t *testing.T) {
 		"?to=0001-01-02T00:00:00Z&step=1d":                   "query.from",
 		"?step=5m&group_by=tenant&from=yesterday":            "query.from query.group_by query.step",
 	} {
-		a := w.want(w.as("GET", acmeHistory+query, ""), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != path {
-			t.Errorf("%s: faults at %s, want %s", query, got, path)
-		}
+		w.wantFaults(w.as("GET", acmeHistory+query, ""), path)
 	}
 }
 
@@ -106,10 +103,7 @@ func TestUsageWithATimeAStepOrAGroupIsTheHistory(t *testing.T) {
 			}
 		}
 	}
-	a := w.want(w.as("GET", acmeUsage+"?step=1h&user=u_42&tier=gold", ""), http.StatusUnprocessableEntity)
-	if got := read[problem](w, a).paths(); got != "query.tier query.user" {
-		t.Errorf("a history of a user has faults at %s", got)
-	}
+	w.wantFaults(w.as("GET", acmeUsage+"?step=1h&user=u_42&tier=gold", ""), "query.tier query.user")
 	w.want(w.as("GET", acmeUsage, ""), http.StatusServiceUnavailable) // its buckets: there is no plugin config
 }
 
@@ -198,9 +192,6 @@ func TestARankingOfAnInvalidTimeIsDeniedWithTheParameter(t *testing.T) {
 		nearLimit + "?above=1.1":                                        "query.above",
 		nearLimit + "?above=-0.1&limit=0":                               "query.above query.limit",
 	} {
-		a := w.want(w.as("GET", query, ""), http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != path {
-			t.Errorf("%s: faults at %s, want %s", query, got, path)
-		}
+		w.wantFaults(w.as("GET", query, ""), path)
 	}
 }

@@ -152,10 +152,7 @@ func TestAnOrgThatIsNotTextIsAFaultOnAllPaths(t *testing.T) {
 		for _, name := range []string{"a\x00b", "\xff\xfe", strings.Repeat("ü", 65)} {
 			c := o.call(admin)
 			c.path = strings.Replace(c.path, "acme", url.PathEscape(name), 1)
-			a := w.want(w.do(c), http.StatusUnprocessableEntity)
-			if got := read[problem](w, a).paths(); got != "path.org" {
-				t.Errorf("%s of %q: faults at %s", o.id, name, got)
-			}
+			w.wantFaults(w.do(c), "path.org")
 		}
 	}
 }
@@ -210,10 +207,6 @@ func TestAPolicyThatWasMadeByForceIsAnsweredAgainWithoutIt(t *testing.T) {
 		strings.Replace(shared, "all", "more", 1): "query.force", // only what was written is answered again
 		strings.Replace(shared, "10", "9", 1):     "header.Idempotency-Key",
 	} {
-		a := w.want(w.as("POST", policies, body, key, map[bool]string{true: "new", false: "once"}[at == "query.force"]),
-			http.StatusUnprocessableEntity)
-		if got := read[problem](w, a).paths(); got != at {
-			t.Errorf("%s: faults at %s, want %s", body, got, at)
-		}
+		w.wantFaults(w.as("POST", policies, body, key, map[bool]string{true: "new", false: "once"}[at == "query.force"]), at)
 	}
 }

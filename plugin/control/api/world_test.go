@@ -156,6 +156,14 @@ func (w *world) want(a answer, status int) answer {
 	return a
 }
 
+// wantFaults fails a test unless a request is denied for faults at these paths.
+func (w *world) wantFaults(a answer, paths string) {
+	w.Helper()
+	if got := read[problem](w, w.want(a, http.StatusUnprocessableEntity)).paths(); got != paths {
+		w.Errorf("%s %s %.200s: faults at %q, want %q: %s", a.call.method, a.call.path, a.call.body, got, paths, a.Body)
+	}
+}
+
 // problem is a problem document.
 type problem struct {
 	Status int    `json:"status"`
