@@ -39,12 +39,11 @@ type GatewayOptions struct {
 	TenantFrom, UserFrom, TierFrom []string
 	StatesTenants                  bool // the logs name the tenants themselves, see Log.StatesTenants
 
-	Route      string // decides all requests as of this route; "": each has its own
-	MaxBuckets int    // 0: two million
+	Route string // decides all requests as of this route; "": each has its own
 }
 
-// DefaultBuckets is the number of buckets that a gateway keeps.
-const DefaultBuckets = 2_000_000
+// maxBuckets bounds the buckets that a gateway keeps.
+const maxBuckets = 2_000_000
 
 // Gateway decides requests as the plugin in Kong would. Its clock shows the time of the request, and its buckets are in
 // memory: no lease, no fair share and no outage changes a decision. It serves one caller at a time.
@@ -71,17 +70,14 @@ type Gateway struct {
 
 // NewGateway returns the gateway of a decK file. Its error lists sources of names that no log carries.
 func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
-	if o.MaxBuckets == 0 {
-		o.MaxBuckets = DefaultBuckets
-	}
 	g := &Gateway{
 		file: file, options: o,
 		deciders: map[*routeconfig.Config]*admit.Decider{}, byRoute: map[Route]*admit.Decider{}, found: map[string]*Route{},
 		tiers: map[*admit.Decider]map[string]string{},
 	}
 	clock := func() limit.Micros { return g.now }
-	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
-	g.meta = memory.New(memory.Options{Now: clock, MaxBuckets: o.MaxBuckets})
+	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: maxBuckets})
+	g.meta = memory.New(memory.Options{Now: clock, MaxBuckets: maxBuckets})
 	var faults []error
 	for _, config := range file.Configs {
 		decider, err := g.newDecider(config)

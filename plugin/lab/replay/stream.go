@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// DefaultWindow is how far apart requests may stand in the order of a log that start at the same time. Logs are
+	// sortWindow is how far apart requests may stand in the order of a log that start at the same time. Logs are
 	// written when requests end.
-	DefaultWindow = 600 * limit.Second
-	// DefaultWaiting bounds how many requests are sorted at once, about 300 bytes each.
-	DefaultWaiting = 1 << 20
+	sortWindow = 600 * limit.Second
+	// defaultWaiting bounds how many requests are sorted at once, about 300 bytes each.
+	defaultWaiting = 1 << 20
 	// lookahead is how many requests of a log behind one are read to judge whether its time is wrong.
 	lookahead = 1000
 	// shownProblems is how many lines that hold no request are shown.
@@ -25,7 +25,6 @@ const (
 // Stream merges logs, and sorts their requests by the time at which they started.
 type Stream struct {
 	logs     []*Log
-	window   limit.Micros
 	waiting  int
 	progress func()
 
@@ -61,24 +60,20 @@ type Gap struct {
 
 // StreamOptions configures a stream. Zero fields have defaults.
 type StreamOptions struct {
-	Window   limit.Micros // 0: DefaultWindow
-	Waiting  int          // 0: DefaultWaiting
-	Progress func()       // called now and then while logs are read; nil: nothing is
+	Waiting  int    // 0: defaultWaiting
+	Progress func() // called now and then while logs are read; nil: nothing is
 }
 
 // NewStream returns the requests of logs, in the order of their times.
 func NewStream(logs []*Log, o StreamOptions) *Stream {
-	if o.Window == 0 {
-		o.Window = DefaultWindow
-	}
 	if o.Waiting == 0 {
-		o.Waiting = DefaultWaiting
+		o.Waiting = defaultWaiting
 	}
 	if o.Progress == nil {
 		o.Progress = func() {}
 	}
 	s := &Stream{
-		logs: logs, window: o.Window, waiting: o.Waiting, progress: o.Progress,
+		logs: logs, waiting: o.Waiting, progress: o.Progress,
 		newestOf: make([]limit.Micros, len(logs)), heads: make([]*Request, len(logs)),
 		behind: make([][]*Request, len(logs)), ended: make([]bool, len(logs)),
 	}
@@ -141,7 +136,7 @@ func (s *Stream) Each(ctx context.Context, visit func(*Request) error) error {
 			return err
 		}
 		s.push(r)
-		for len(s.heap) > s.waiting || len(s.heap) > 0 && s.heap[0].At <= s.newest-s.window {
+		for len(s.heap) > s.waiting || len(s.heap) > 0 && s.heap[0].At <= s.newest-sortWindow {
 			if err := s.pop(visit); err != nil {
 				return err
 			}
@@ -170,7 +165,7 @@ func (s *Stream) earliest() int {
 // all others, and its later requests would seem late.
 func (s *Stream) advance(i int) error {
 	r, err := s.following(i)
-	for err == nil && r != nil && r.At > s.newestOf[i]+s.window {
+	for err == nil && r != nil && r.At > s.newestOf[i]+sortWindow {
 		var wrong bool
 		if wrong, err = s.isAhead(i, r.At); err != nil || !wrong {
 			break
@@ -200,7 +195,7 @@ func (s *Stream) isAhead(i int, at limit.Micros) (bool, error) {
 	}
 	earlier := 0
 	for _, r := range s.behind[i] {
-		if r.At < at-s.window {
+		if r.At < at-sortWindow {
 			earlier++
 		}
 	}
