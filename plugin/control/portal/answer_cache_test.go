@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -54,7 +55,7 @@ func (w *sharing) get(role string) (read int64, status int) {
 	v := &visit{r: r, caller: Caller{Name: "someone", Role: role, Org: "acme"}, portal: w.portal}
 	var found rows.UsageTop
 	if err := v.getCached(topAPI, url.Values{"limit": {"5"}}, &found); err != nil {
-		if p := asProblem(err); p != nil {
+		if p := answers.ProblemOf(err); p != nil {
 			return 0, p.Status
 		}
 		w.Error(err)
@@ -164,7 +165,7 @@ func TestTheEndOfThePortalEndsItsReads(t *testing.T) {
 		v := &visit{r: r, caller: Caller{Role: RoleAdmin}, portal: w.portal}
 		var found rows.UsageTop
 		if err := v.getCached(topAPI, nil, &found); !errors.Is(err, errClosed) {
-			if p := asProblem(err); p == nil || p.Status != http.StatusServiceUnavailable {
+			if p := answers.ProblemOf(err); p == nil || p.Status != http.StatusServiceUnavailable {
 				t.Errorf("the page that waits has %v", err)
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/url"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // operatorPages returns the pages of the console.
@@ -89,7 +91,7 @@ func tenantPath(org, rest string) string { return home + "tenants/" + pathSegmen
 // unavailable returns why a part of a page cannot be shown, so that the rest can: the API lacks what the part needs.
 // Other errors are returned.
 func unavailable(err error) (string, error) {
-	if p := asProblem(err); p != nil && (p.Status == 404 || p.Status == 503) {
+	if p := answers.ProblemOf(err); p != nil && (p.Status == 404 || p.Status == 503) {
 		return p.Detail, nil
 	}
 	return "", err

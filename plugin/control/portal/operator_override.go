@@ -167,7 +167,7 @@ func previewOverride(v *visit) error {
 	}
 	err := v.send(http.MethodPost, orgAPI(o.Org, "/ratelimit/overrides/preview"), overrideBody(o.Form), &o.Preview)
 	if o.NoPreview, err = unavailable(err); err != nil {
-		o.Problem = asProblem(err)
+		o.Problem = answers.ProblemOf(err)
 		return v.renderFault(err, "operator_override", "New override", o)
 	}
 	o.Previewed = true
@@ -195,7 +195,7 @@ func createOverride(v *visit) error {
 	}
 	path := orgAPI(o.Org, "/ratelimit/overrides?wait="+waitForNodes)
 	if err := v.send(http.MethodPost, path, overrideBody(o.Form), &done, header...); err != nil {
-		o.Problem = asProblem(err)
+		o.Problem = answers.ProblemOf(err)
 		if err := o.readPolicies(v); err != nil {
 			return err
 		}
@@ -243,13 +243,13 @@ func endOverride(v *visit) error {
 	query := url.Values{"reason": {e.Reason}, "wait": {waitForNodes}}
 	err := error(&problem{
 		Status: http.StatusUnprocessableEntity, Detail: "The form is not complete.",
-		Errors: []fieldFault{{"body.reason", "is required: why does it end?"}},
+		Errors: []answers.Fault{{Location: "body.reason", Message: "is required: why does it end?"}},
 	})
 	if e.Reason != "" {
 		err = v.send(http.MethodDelete, e.api()+"?"+query.Encode(), nil, &done)
 	}
 	if err != nil {
-		e.Problem = asProblem(err)
+		e.Problem = answers.ProblemOf(err)
 		return v.renderFault(err, "operator_end", "End an override", e)
 	}
 	return v.redirect(tenantPath(e.Org, ""), noticeOf(&done, "Override "+e.ID+" has ended"))

@@ -161,7 +161,7 @@ func forgive(v *visit) error {
 	body := map[string]any{"for": f.For, "reason": f.Reason}
 	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
 	if err != nil {
-		f.Problem = asProblem(err)
+		f.Problem = answers.ProblemOf(err)
 		return v.renderFault(err, "operator_forgive", "Forgive a tenant", f)
 	}
 	until := clockTime(done.Until, v.portal.Now())

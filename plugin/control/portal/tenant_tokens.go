@@ -79,7 +79,7 @@ func (v *visit) showToken(made *answers.IssuedToken, form tokenForm, failed erro
 	case err != nil:
 		return cmp.Or(failed, err)
 	case failed != nil:
-		data.Form, data.Fault = form, asProblem(failed)
+		data.Form, data.Fault = form, answers.ProblemOf(failed)
 		return v.renderFault(failed, "tenant_tokens", tokensTitle, data)
 	}
 	data.Shown = &shownSecret{"token " + made.Name, made.Secret}

@@ -84,7 +84,7 @@ func createOrgWebhook(v *visit) error {
 	case err != nil:
 		return cmp.Or(failed, err)
 	case failed != nil:
-		data.Form, data.Fault = form, asProblem(failed)
+		data.Form, data.Fault = form, answers.ProblemOf(failed)
 		return v.renderFault(failed, "tenant_webhooks", webhooksTitle, data)
 	}
 	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}
@@ -166,7 +166,7 @@ func changeOrgWebhook(v *visit) error {
 	case readErr != nil:
 		return cmp.Or(err, readErr)
 	case err != nil:
-		data.Fault = asProblem(err)
+		data.Fault = answers.ProblemOf(err)
 		return v.renderFault(err, "tenant_webhook", webhooksTitle, data)
 	}
 	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}

@@ -1,16 +1,14 @@
 package portal
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"path"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // visit is one request of a caller who is signed in.
@@ -21,9 +19,6 @@ type visit struct {
 	portal *Portal
 }
 
-// maxAnswer bounds an answer of the API, in bytes. Its lists are shorter, because they have pages.
-const maxAnswer = 32 << 20
-
 // noticeCookie carries the notice of a write to the next page; noticeTime bounds how long.
 const (
 	noticeCookie = "ratelimit_notice"
@@ -33,43 +28,20 @@ const (
 
 // get decodes the answer of the API to a GET as the caller. The error of an answer that is not 2xx is a *problem.
 func (v *visit) get(path string, query url.Values, into any) error {
-	if len(query) > 0 {
-		path += "?" + query.Encode()
-	}
-	return v.send(http.MethodGet, path, nil, into)
+	return v.api().Get(v.r.Context(), path, query, into)
 }
 
-// send sends a request to the API as the caller, with a body that is encoded as JSON and pairs of header names and
-// values, and decodes the answer. A nil body or answer is none. The error of an answer that is not 2xx is a *problem.
+// send sends a request to the API as the caller, as Client.Do does.
 func (v *visit) send(method, path string, body, into any, header ...string) error {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("%s %s: encode the body: %w", method, path, err)
-		}
-		content = bytes.NewReader(text)
-	}
-	r, err := http.NewRequestWithContext(v.r.Context(), method, path, content)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	r.RemoteAddr = v.r.RemoteAddr
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	a := &answer{header: http.Header{}}
-	v.portal.API.ServeAs(a, r, v.caller)
-	if err := a.decode(into); err != nil {
-		if asProblem(err) != nil {
-			return err
-		}
-		return fmt.Errorf("%s %s: %w", method, path, err)
-	}
-	return nil
+	return v.api().Do(v.r.Context(), method, path, nil, body, into, header...)
+}
+
+// api returns the API for the caller.
+func (v *visit) api() *answers.Client {
+	return &answers.Client{Transport: answers.Served(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = v.r.RemoteAddr
+		v.portal.API.ServeAs(w, r, v.caller)
+	})}
 }
 
 // render answers with a page: a template inside the layout, with the navigation of the caller's role.
@@ -80,8 +52,8 @@ func (v *visit) render(template, title string, data any) error {
 // renderFault answers a write that the API denied with the page of its form, where data shows the problem. Errors that
 // are not faults of the request are returned.
 func (v *visit) renderFault(err error, template, title string, data any) error {
-	p := asProblem(err)
-	if p == nil || !p.isFault() {
+	p := answers.ProblemOf(err)
+	if p == nil || !isFault(p) {
 		return err
 	}
 	return v.renderStatus(p.Status, template, title, data)
@@ -143,44 +115,4 @@ func cut(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
-}
-
-// answer records an answer of the API.
-type answer struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-// Header implements [http.ResponseWriter].
-func (a *answer) Header() http.Header { return a.header }
-
-// WriteHeader implements [http.ResponseWriter].
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-}
-
-// Write implements [io.Writer].
-func (a *answer) Write(b []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	if a.body.Len()+len(b) > maxAnswer {
-		return 0, errors.New("the answer of the API is too long for a page")
-	}
-	return a.body.Write(b)
-}
-
-// decode decodes an answer, or returns its problem.
-func (a *answer) decode(into any) error {
-	switch {
-	case a.status < 200 || a.status > 299:
-		return newProblem(a)
-	case into == nil || a.body.Len() == 0:
-		return nil
-	}
-	if err := json.Unmarshal(a.body.Bytes(), into); err != nil {
-		return fmt.Errorf("decode the answer: %w", err)
-	}
-	return nil
 }

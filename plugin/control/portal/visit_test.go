@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -93,7 +94,7 @@ func TestADeniedWriteShowsItsFormAgainWithTheFaults(t *testing.T) {
 	w.visiting("POST /portal/test", func(v *visit) error {
 		f := form{Limit: v.r.PostForm.Get("limit")}
 		err := v.send("POST", "/v1/things", f, nil)
-		f.Problem = asProblem(err)
+		f.Problem = answers.ProblemOf(err)
 		return v.renderFault(err, "form", "Form", f)
 	})
 	b := w.signedIn(adminSecret)
