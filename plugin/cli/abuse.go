@@ -3,13 +3,14 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
+	"net/http"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 )
+
+const abusePath = "/v1/orgs/{}/ratelimit/abuse"
 
 var abuseCommands = []*command{
 	{
@@ -19,33 +20,16 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 
   ratelimit abuse list --step warn`,
 		define: func(c *call) action {
-			var f rows.AbuseFilter
-			c.flags.StringVar(&f.Step, "step", "", "only tenants on this `step`: "+strings.Join(abuse.StepNames(), ", "))
-			c.flags.BoolVar(&f.All, "all", false, "also tenants on no step, with their usual requests")
-			c.complete("step", abuse.StepNames()...)
-			c.check(func() error {
-				if f.Step != "" && !slices.Contains(abuse.StepNames(), f.Step) {
-					return wrong("--step: %q: must be one of %s", f.Step, strings.Join(abuse.StepNames(), ", "))
-				}
-				return nil
-			})
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				return abuseList.show(c, s.Abuse(ctx, f))
+			query := c.queryFlags(rows.AbuseFilter{})
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				return abuseList.show(c, answers.Each[rows.AbuseState](ctx, rest, "/v1/ratelimit/abuse", query, 0))
 			})
 		},
 	},
 	{
 		words: "abuse explain", args: "TENANT", brief: "show why a tenant is on its step, and its last moves",
 		least: 1, most: 1,
-		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				found, err := s.AbuseOf(ctx, c.arg())
-				if err != nil {
-					return err
-				}
-				return c.print(found, func(out *page) { abusePage(out, &found) })
-			})
-		},
+		define: gets(abusePath, abusePage),
 	},
 	{
 		words: "abuse forgive", args: "TENANT", brief: "take a tenant off the ladder of abuse detection",
@@ -63,8 +47,12 @@ remembered. An exemption keeps a tenant off the ladder for good.
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				done, version, err := s.ForgiveAbuse(ctx, by, c.arg(), pardon.length)
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				var done rows.Forgiven
+				forgive := change{
+					method: http.MethodPost, path: c.path(abusePath + "/forgive"), body: object{"for": pardon.length.String()},
+				}
+				version, err := c.send(ctx, rest, forgive, &done)
 				text := fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until))
 				for _, id := range done.Overrides {
 					text += fmt.Sprintf(", ended override %d", id)

@@ -51,7 +51,7 @@ compared too.`,
 			d.set.Accept = func(diff rows.SetDiff, review rows.Review) error {
 				return c.acceptable(diff, review, *yes, *force)
 			}
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
 				done, version, err := s.Apply(ctx, by, d.set)
 				if err != nil {

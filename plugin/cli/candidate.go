@@ -4,10 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+)
+
+const (
+	candidatesPath = "/v1/ratelimit/candidates"
+	candidatePath  = candidatesPath + "/{}"
 )
 
 const candidateAbout = `A candidate is a set of changes to the active policies, which is tried before it is promoted.
@@ -18,9 +26,10 @@ var candidateCommands = []*command{
 		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet", least: 1, most: 1,
 		about: candidateAbout + ` At most one is open. A name is used once.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				row, version, err := s.CreateCandidate(ctx, by, c.arg())
-				return written{What: "created candidate " + c.arg(), Version: version, Row: row}, err
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				return c.sendCandidate(ctx, rest, "created", change{
+					method: http.MethodPost, path: candidatesPath, body: object{"name": c.arg()},
+				})
 			})
 		},
 	},
@@ -29,42 +38,23 @@ var candidateCommands = []*command{
 	{
 		words: "candidate list", brief: "list candidates, the newest first",
 		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				list, err := s.Candidates(ctx)
-				if err != nil {
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				var found answers.CandidateList
+				if err := rest.Get(ctx, candidatesPath, nil, &found); err != nil {
 					return err
 				}
-				return c.print(listed(list), func(out *page) { candidateList.add(out, list...) })
+				return c.print(found.Items, func(out *page) { candidateList.add(out, found.Items...) })
 			})
 		},
 	},
 	{
 		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name", most: 1,
-		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				d, err := s.CandidateDiff(ctx, c.arg())
-				if err != nil {
-					return err
-				}
-				return c.print(d, func(out *page) {
-					candidatePage(out, &d.Candidate)
-					candidateChanges(out, &d)
-				})
-			})
-		},
+		define: showsCandidate(candidatePage, candidateChanges),
 	},
 	{
 		words: "candidate diff", args: "[NAME]", most: 1,
-		brief: "show what a candidate changes, and how the active policies have moved since its base",
-		define: func(c *call) action {
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				d, err := s.CandidateDiff(ctx, c.arg())
-				if err != nil {
-					return err
-				}
-				return c.print(d, func(out *page) { candidateChanges(out, &d) })
-			})
-		},
+		brief:  "show what a candidate changes, and how the active policies have moved since its base",
+		define: showsCandidate(candidateChanges),
 	},
 	candidateReport,
 	candidateAssign,
@@ -74,9 +64,8 @@ var candidateCommands = []*command{
 		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
 		about: `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				d, version, err := s.RollBackCandidate(ctx, by, c.arg())
-				return candidateWritten("rolled back", c.arg(), d, version), c.showMoved(err)
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				return c.sendPolicies(ctx, rest, "rolled back", c.changeCandidate("/rollback", nil, object{}))
 			})
 		},
 	},
@@ -84,9 +73,10 @@ var candidateCommands = []*command{
 	{
 		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				row, version, err := s.DropCandidate(ctx, by, c.arg())
-				return written{What: "dropped candidate " + c.arg(), Version: version, Row: row}, err
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				return c.sendCandidate(ctx, rest, "dropped", change{
+					method: http.MethodDelete, path: c.path(candidatePath),
+				})
 			})
 		},
 	},
@@ -104,7 +94,7 @@ no change.
 	define: func(c *call) action {
 		key, fields, d := c.matchFlags(), c.limitFlags(), new(document)
 		file := c.flags.StringP("file", "f", "", "a `file` of policies to put (- reads standard input)")
-		force, config := c.forceFlag(), c.knownConfigFlag()
+		force := c.reviewFlags()
 		c.check(func() error {
 			if (*file == "") != (len(c.args) == 2) {
 				return wrong("give either POLICY or --file")
@@ -121,25 +111,18 @@ no change.
 			}
 			return err
 		})
-		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 			for i := range d.set.Policies {
 				if p := &d.set.Policies[i]; p.Namespace == "" {
 					p.Namespace = d.set.Namespace
 				}
 			}
-			review, err := s.ReviewCandidate(ctx, config.plan, c.arg(), d.set.Policies...)
-			if err == nil {
-				err = errors.Join(unforced(review, *force)...)
+			put := c.changeCandidate("/policies", force(), object{"policies": d.set.Policies})
+			done, err := c.sendPolicies(ctx, rest, "put into", put)
+			if *file != "" {
+				err = d.locateProblem(err)
 			}
-			if err != nil {
-				return written{}, err
-			}
-			c.warnAll(review.Warnings)
-			done, version, err := s.PutCandidatePolicies(ctx, by, c.arg(), d.set.Policies...)
-			if err != nil && *file != "" {
-				err = d.locate(err)
-			}
-			return candidateWritten("put into", c.arg(), done, version), err
+			return done, err
 		})
 	},
 }
@@ -151,14 +134,18 @@ var candidateDelete = &command{
 	define: func(c *call) action {
 		key := c.matchFlags()
 		undo := c.flags.Bool("undo", false, "take back what the candidate changes in the policy")
-		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 			key.Name = c.args[1]
-			if *undo {
-				version, err := s.UndoCandidatePolicy(ctx, by, c.arg(), *key)
-				return written{What: fmt.Sprintf("candidate %s leaves %s as it is", c.arg(), key), Version: version}, err
+			query := keyQuery(*key)
+			query.Set("policy", key.Name)
+			query.Del("name")
+			remove := change{method: http.MethodDelete, path: c.path(candidatePath + "/policies"), query: query}
+			if !*undo {
+				return c.sendPolicies(ctx, rest, "put into", remove)
 			}
-			d, version, err := s.DeleteCandidatePolicy(ctx, by, c.arg(), *key)
-			return candidateWritten("put into", c.arg(), d, version), err
+			query.Set("undo", "true")
+			version, err := c.send(ctx, rest, remove, &struct{}{})
+			return written{What: fmt.Sprintf("candidate %s leaves %s as it is", c.arg(), key), Version: version}, err
 		})
 	},
 }
@@ -172,36 +159,36 @@ denies without --force is not enforced for more tenants without it either.
   ratelimit candidate assign july --percent 5 --reason "first day"
   ratelimit candidate assign july --tenant acme --reason "they asked"`,
 	define: func(c *call) action {
-		var a rows.Assignment
+		percent, add, remove := int64(-1), []string(nil), []string(nil)
 		c.flags.Func("percent", "enforce it for this `percentage` of all tenants, 0 to 100", func(text string) error {
-			percent := 0
-			a.Percent = new(int64)
-			if err := process.ParseInt(text, 0, &percent); err != nil || percent > 100 {
+			n := 0
+			if err := process.ParseInt(text, 0, &n); err != nil || n > 100 {
 				return errors.New("must be a whole number from 0 to 100")
 			}
-			*a.Percent = int64(percent)
+			percent = int64(n)
 			return nil
 		})
-		c.flags.StringArrayVar(&a.Add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
-		c.flags.StringArrayVar(&a.Remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
-		approve := c.approvalFlags()
+		c.flags.StringArrayVar(&add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
+		c.flags.StringArrayVar(&remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
+		force := c.reviewFlags()
 		c.check(func() error {
-			if a.Percent == nil && len(a.Add)+len(a.Remove) == 0 {
+			if percent < 0 && len(add)+len(remove) == 0 {
 				return wrong("give --percent, --tenant or --remove")
 			}
 			return nil
 		})
-		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-			a.Approval = approve()
-			row, version, err := s.AssignCandidate(ctx, by, c.arg(), a)
-			if err != nil {
-				return written{}, err
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			assigns := object{"add": add, "remove": remove}
+			if percent >= 0 {
+				assigns["percent"] = percent
 			}
-			c.warnOfWrite(s.AssignmentWarnings(ctx, a))
+			var done struct{ Candidate rows.Candidate }
+			version, err := c.send(ctx, rest, c.changeCandidate("/assign", force(), assigns), &done)
+			row := done.Candidate
 			return written{
 				What:    fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row)),
 				Version: version, Row: row,
-			}, nil
+			}, err
 		})
 	},
 }
@@ -218,11 +205,9 @@ only with --force.`,
 		var seen countFlag
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			seen.Set)
-		approve := c.approvalFlags()
-		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-			p := rows.Promotion{UnchangedSince: seen.n, Approval: approve()}
-			d, version, err := s.PromoteCandidate(ctx, by, c.arg(), p)
-			return candidateWritten("promoted", c.arg(), d, version), c.showMoved(err)
+		force := c.reviewFlags()
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.sendPolicies(ctx, rest, "promoted", c.changeCandidate("/promote", force(), object{"if_version": seen.n}))
 		})
 	},
 }
@@ -234,20 +219,19 @@ var candidateRebase = &command{
 	define: func(c *call) action {
 		var seen countFlag
 		c.flags.Func("version", "the `version` of the active policies that you have compared", seen.Set)
-		return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 			if seen.n == 0 {
-				return written{}, c.showRebase(ctx, s)
+				return written{}, c.showRebase(ctx, rest)
 			}
-			row, version, err := s.RebaseCandidate(ctx, by, c.arg(), seen.n)
-			return written{What: "rebased candidate " + c.arg(), Version: version, Row: row}, c.showMoved(err)
+			return c.sendCandidate(ctx, rest, "rebased", c.changeCandidate("/rebase", nil, object{"version": seen.n}))
 		})
 	},
 }
 
 // showRebase shows how policies have moved, and returns how to go on.
-func (c *call) showRebase(ctx context.Context, s *rows.DB) error {
-	d, err := s.CandidateDiff(ctx, c.arg())
-	if err != nil {
+func (c *call) showRebase(ctx context.Context, rest *answers.Client) error {
+	var d rows.CandidateDiff
+	if err := rest.Get(ctx, c.path(candidatePath+"/diff"), nil, &d); err != nil {
 		return err
 	}
 	if err := c.print(d, func(out *page) { candidateChanges(out, &d) }); err != nil {
@@ -256,25 +240,64 @@ func (c *call) showRebase(ctx context.Context, s *rows.DB) error {
 	return wrong("nothing was changed: use --version %d to make these policies the base", d.Version)
 }
 
-// candidateWritten returns the result of a command that changes policies by a candidate.
-func candidateWritten(done, candidate string, d rows.Diff, version int64) written {
-	return written{
-		What: done + " candidate " + candidate, Version: version, Diff: d,
-		lines: func(out *page) { writeDiff(out, rows.SetDiff{Diff: d}) },
+// showsCandidate returns what a command does that shows parts of what a candidate changes.
+func showsCandidate(parts ...func(*page, *rows.CandidateDiff)) func(*call) action {
+	return func(c *call) action {
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var d rows.CandidateDiff
+			path, err := c.openCandidate(ctx, rest)
+			if err == nil {
+				err = rest.Get(ctx, path+"/diff", nil, &d)
+			}
+			if err != nil {
+				return err
+			}
+			return c.print(d, func(out *page) {
+				for _, add := range parts {
+					add(out, &d)
+				}
+			})
+		})
 	}
 }
 
-// showMoved shows the difference that an error reports, and returns the error.
-func (c *call) showMoved(err error) error {
-	moved := new(rows.MovedError)
-	if !errors.As(err, &moved) {
-		return err
+// openCandidate returns the path of the candidate that the argument names; without one, of the open one.
+func (c *call) openCandidate(ctx context.Context, rest *answers.Client) (string, error) {
+	if c.arg() != "" {
+		return c.path(candidatePath), nil
 	}
-	shown := struct {
-		Moved   rows.Diff `json:"moved"`
-		Version int64     `json:"version"`
-	}{moved.Diff, moved.Version}
-	return errors.Join(err, c.print(shown, func(out *page) { writeDiff(out, rows.SetDiff{Diff: moved.Diff}) }))
+	var found answers.CandidateList
+	if err := rest.Get(ctx, candidatesPath, nil, &found); err != nil {
+		return "", err
+	}
+	for _, candidate := range found.Items {
+		if candidate.State == rows.CandidateOpen {
+			return candidatesPath + "/" + pathSegment(candidate.Name), nil
+		}
+	}
+	return "", errors.New("an open candidate does not exist")
+}
+
+// changeCandidate returns a change of the candidate that the argument names.
+func (c *call) changeCandidate(operation string, query url.Values, body object) change {
+	return change{method: http.MethodPost, path: c.path(candidatePath + operation), query: query, body: body}
+}
+
+// sendCandidate sends a change of a candidate.
+func (c *call) sendCandidate(ctx context.Context, rest *answers.Client, done string, r change) (written, error) {
+	var answer struct{ Candidate rows.Candidate }
+	version, err := c.send(ctx, rest, r, &answer)
+	return written{What: done + " candidate " + c.arg(), Version: version, Row: answer.Candidate}, err
+}
+
+// sendPolicies sends a change of policies by a candidate.
+func (c *call) sendPolicies(ctx context.Context, rest *answers.Client, done string, r change) (written, error) {
+	var answer struct{ Diff rows.Diff }
+	version, err := c.send(ctx, rest, r, &answer)
+	return written{
+		What: done + " candidate " + c.arg(), Version: version, Diff: answer.Diff,
+		lines: func(out *page) { writeDiff(out, rows.SetDiff{Diff: answer.Diff}) },
+	}, err
 }
 
 var candidateList = listing[rows.Candidate]{
@@ -303,7 +326,8 @@ func assigned(c *rows.Candidate) string {
 }
 
 // candidatePage adds the state of a candidate.
-func candidatePage(out *page, c *rows.Candidate) {
+func candidatePage(out *page, d *rows.CandidateDiff) {
+	c := &d.Candidate
 	out.line("candidate %s is %s", c.Name, strings.ReplaceAll(c.State, "_", " "))
 	out.line("created at %s by %s: %s", timeText(c.CreatedAt), c.CreatedBy, c.Reason)
 	if c.State != rows.CandidateOpen {

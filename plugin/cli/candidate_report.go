@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var candidateReport = &command{
@@ -18,20 +18,13 @@ how much of a policy's window the candidate has seen: before 100 % it may deny m
 
   ratelimit candidate report july --tenant acme`,
 	define: func(c *call) action {
-		f := rows.CandidateReportFilter{Max: 20}
-		c.flags.StringVar(&f.Tenant, "tenant", "", "only requests of this `tenant`")
-		c.flags.StringVar(&f.Policy, "policy", "", "only what this `policy` answers")
-		c.flags.BoolVar(&f.Requests, "requests", false, "only requests, whichever policy denies them")
-		c.flags.Func("limit", "show at most this `number` of rows (default 20)",
-			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
-		c.check(func() error {
-			if f.Policy != "" && f.Requests {
-				return wrong("give only one of --policy and --requests")
+		query := c.queryFlags(rows.CandidateReportFilter{})
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			path, err := c.openCandidate(ctx, rest)
+			var r rows.CandidateReport
+			if err == nil {
+				err = rest.Get(ctx, path+"/report", query, &r)
 			}
-			return nil
-		})
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			r, err := s.CandidateReport(ctx, c.arg(), f)
 			if err != nil {
 				return err
 			}

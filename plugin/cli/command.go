@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
@@ -46,10 +47,13 @@ type call struct {
 	act     action
 
 	database databaseFlags
+	door     doorFlags
 	pool     *pgxpool.Pool // of the open database
-	keeper   databaseFlags // of serve
-	change   changeFlags
-	format   string // of the output
+	// configure adds the plugin's config to the options of the API in this process; nil: it has none.
+	configure func(context.Context, *api.Options) error
+	keeper    databaseFlags // of serve
+	change    changeFlags
+	format    string // of the output
 }
 
 // commands returns all commands, as the help lists them.

@@ -46,7 +46,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				cost.Endpoint = c.arg()
 				row, version, err := s.PutCost(ctx, by, cost)
 				if err == nil {
@@ -64,7 +64,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 			c.revisionFlag(&revision)
 			var namespace string
 			c.flags.StringVar(&namespace, "namespace", "", "the `namespace` of the cost (default \"default\")")
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				row, err := s.Cost(ctx, namespace, c.arg())
 				if err != nil {
 					return written{}, err

@@ -3,29 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
-
-// answeredDenial is a recent denial with what follows from it.
-type answeredDenial struct {
-	rows.RecentDenial
-	RetryAt    *time.Time `json:"retry_at,omitempty"`
-	WouldAdmit string     `json:"would_admit,omitempty"`
-}
-
-// answered returns denials with what follows from each.
-func answered(list []rows.RecentDenial) []answeredDenial {
-	all := []answeredDenial{}
-	for _, d := range list {
-		all = append(all, answeredDenial{d, d.RetryAt(), d.WouldAdmit()})
-	}
-	return all
-}
 
 // requestIDFlag defines --request-id.
 func (c *call) requestIDFlag() *string {
@@ -33,24 +17,24 @@ func (c *call) requestIDFlag() *string {
 		"response, and what would have admitted it")
 }
 
-// showRequest shows what denied the request of f.
-func (c *call) showRequest(ctx context.Context, s *rows.DB, f rows.DenialFilter) error {
-	list, err := s.DenialsOf(ctx, f)
-	if err != nil {
+// showRequest shows what denied a request.
+func (c *call) showRequest(ctx context.Context, rest *answers.Client, id string, query url.Values) error {
+	var found answers.DenialList
+	if err := rest.Get(ctx, denialsPath+"/"+pathSegment(id), query, &found); err != nil {
 		return err
 	}
-	return c.print(answered(list), func(out *page) {
-		for i := range list {
+	return c.print(found.Denials, func(out *page) {
+		for i := range found.Denials {
 			if i > 0 {
 				out.gap()
 			}
-			new(grid).add(out, aboutDenial(&list[i]))
+			new(grid).add(out, aboutDenial(&found.Denials[i]))
 		}
 	})
 }
 
 // aboutDenial returns lines with a title and a text.
-func aboutDenial(d *rows.RecentDenial) [][]string {
+func aboutDenial(d *answers.Denial) [][]string {
 	when, why, limit, source := timeText(d.At), d.Reason, d.Policy, "config"
 	if d.Count > 1 {
 		when += fmt.Sprintf(", the last of %d denials; all else is of one of the last", d.Count)
@@ -58,22 +42,22 @@ func aboutDenial(d *rows.RecentDenial) [][]string {
 	if d.Shadow {
 		why += ", in shadow: the request was admitted"
 	}
-	if d.Limit != nil && d.WindowSize != nil {
-		limit += ": " + perWindow(*d.Limit, *d.WindowSize)
+	if numbers := denialLimit(d); numbers != "" {
+		limit += ": " + numbers
 	}
 	if d.PolicyID != nil || d.Policy == "" {
 		source = ""
 	}
 	lines := [][]string{
 		{"WHEN", when},
-		{"WHO", labelled("tenant", orDefault(d.Tenant, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IP)},
+		{"WHO", labelled("tenant", orDefault(d.Org, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IPHash)},
 		{"ENDPOINT", d.Endpoint},
 		{"LIMIT", labelled("", limit, "scope", d.Scope)},
 		{"FROM", labelled("", source, "row", orNone(d.PolicyID), "", d.PolicyFor, "rows of version", orNone(d.PolicyVersion),
 			"override", orNone(d.Override), "penalty", orNone(d.Penalty))},
 		{"LEFT", labelled("", orNone(d.Remaining), "and the request cost", orNone(d.Cost))},
 		{"WHY", why},
-		{"WOULD ADMIT IT", d.WouldAdmit()},
+		{"WOULD ADMIT IT", d.WouldAdmit},
 	}
 	for _, line := range lines {
 		line[1] = cellText(line[1])

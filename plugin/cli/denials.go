@@ -3,12 +3,16 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
+
+const denialsPath = "/v1/ratelimit/denials"
 
 // followEvery is how often denials --follow reads.
 const followEvery = 2 * time.Second
@@ -26,34 +30,28 @@ numbers.
   ratelimit denials --policy daily --follow
   ratelimit denials --request-id 23362be3186b8717e61304664ec43cb1`,
 	define: func(c *call) action {
-		f := rows.DenialFilter{Max: 100}
-		var follow bool
-		c.flags.StringVar(&f.Tenant, "tenant", "", "only denials of this `tenant`")
-		c.flags.StringVar(&f.Policy, "policy", "", "only denials by the policies of this `name`")
-		c.flags.StringVar(&f.Endpoint, "endpoint", "", "only denials of this `endpoint`: a policy's pattern, "+
-			"or a route's name")
-		since := pastFlag{now: c.now}
-		c.flags.Var(&since, "since", "only denials since this `time`: RFC 3339, or a duration ago such as 2h or 7d")
-		c.flags.Func("limit", "list at most this `number` of lines (default 100)",
-			func(text string) error { return process.ParseInt(text, 1, &f.Max) })
-		c.flags.BoolVar(&follow, "follow", false, "then list what nodes report, until Ctrl-C; the newest is the last")
+		query := c.queryFlags(struct {
+			api.OfTenant
+			api.DenialPage
+		}{})
+		follow := c.flags.Bool("follow", false, "then list what nodes report, until Ctrl-C; the newest is the last")
 		requestID := c.requestIDFlag()
-		read := c.reads(func(ctx context.Context, s *rows.DB) error {
-			f.Since, f.RequestID = since.at, *requestID
-			if f.RequestID != "" {
-				return c.showRequest(ctx, s, f)
+		read := c.asks(func(ctx context.Context, rest *answers.Client) error {
+			if *requestID != "" {
+				return c.showRequest(ctx, rest, *requestID, query)
 			}
-			list, err := s.Denials(ctx, f)
-			if err != nil || follow {
-				return c.followDenials(ctx, s, f, list, err)
+			var found answers.DenialList
+			err := rest.Get(ctx, denialsPath, query, &found)
+			if err != nil || *follow {
+				return c.followDenials(ctx, rest, query, found.Denials, err)
 			}
-			return c.print(answered(list), func(out *page) { denialList.add(out, list...) })
+			return c.print(found.Denials, func(out *page) { denialList.add(out, found.Denials...) })
 		})
 		c.check(func() error {
-			if follow && *requestID != "" {
+			if *follow && *requestID != "" {
 				return wrong("use either --follow or --request-id, not both")
 			}
-			if follow && c.format != formatTable {
+			if *follow && c.format != formatTable {
 				return wrong("--follow: lists lines as text: leave out --output")
 			}
 			return nil
@@ -62,31 +60,40 @@ numbers.
 	},
 }
 
-var denialList = listing[rows.RecentDenial]{
+var denialList = listing[answers.Denial]{
 	"AT|TENANT|COUNT|RESULT|REASON|POLICY|LIMIT|ENDPOINT|USER|ADDRESS|RETRY AFTER",
-	func(d rows.RecentDenial) []any {
-		result, limit, wait := "denied", "", ""
+	func(d answers.Denial) []any {
+		result, wait := "denied", ""
 		if d.Shadow {
 			result = "shadow"
-		}
-		if d.Limit != nil && d.WindowSize != nil {
-			limit = perWindow(*d.Limit, *d.WindowSize)
 		}
 		if d.RetryAfter != nil {
 			wait = fmt.Sprintf("%d s", *d.RetryAfter)
 		}
-		return []any{d.At, d.Tenant, d.Count, result, d.Reason, d.Policy, limit, d.Endpoint, d.User, d.IP, wait}
+		return []any{
+			d.At, d.Org, d.Count, result, d.Reason, d.Policy, denialLimit(&d), d.Endpoint, d.User, d.IPHash, wait,
+		}
 	},
+}
+
+// denialLimit returns the quantity of the limit of a denial; "": it is not known.
+func denialLimit(d *answers.Denial) string {
+	var window spanFlag
+	if d.Limit == nil || window.Set(d.Window) != nil {
+		return ""
+	}
+	return perWindow(*d.Limit, int64(window.length/time.Second))
 }
 
 // followDenials shows a list, the newest last, and then what is reported, until ctx ends.
 func (c *call) followDenials(
-	ctx context.Context, s *rows.DB, f rows.DenialFilter, list []rows.RecentDenial, err error,
+	ctx context.Context, rest *answers.Client, query url.Values, list []answers.Denial, err error,
 ) error {
 	var widths grid
 	lines := [][]string{denialList.head()}
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
+	last := int64(0)
 	for {
 		if ctx.Err() != nil {
 			return nil // Ctrl-C ends it
@@ -96,7 +103,7 @@ func (c *call) followDenials(
 		}
 		for _, d := range slices.Backward(list) {
 			lines = append(lines, denialList.line(d))
-			f.AfterID = max(f.AfterID, d.ID)
+			last = max(last, d.ID)
 		}
 		var out page
 		widths.add(&out, lines)
@@ -108,7 +115,10 @@ func (c *call) followDenials(
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			list, err = s.Denials(ctx, f)
+			var next answers.DenialList
+			query.Set("after", strconv.FormatInt(last, 10))
+			err = rest.Get(ctx, denialsPath, query, &next)
+			list = next.Denials
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestDenialsListsTheNewestFirstByItsFilters(t *testing.T) {
 		}
 	}
 	x.output.Reset()
-	if code := x.call("denials", "-o", "json"); code != 0 || strings.Count(x.output.String(), `"tenant":`) != 3 ||
+	if code := x.call("denials", "-o", "json"); code != 0 || strings.Count(x.output.String(), `"org":`) != 3 ||
 		!strings.Contains(x.output.String(), `"shadow": true`) {
 		t.Errorf("exit %d: %s", code, x.output.String())
 	}

@@ -12,6 +12,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -300,6 +301,25 @@ func (at place) lineOf(path string) int {
 		return line
 	}
 	return at.line
+}
+
+// locateProblem returns the faults of a body in the form of the document with their places in it. Others are as they are.
+func (d *document) locateProblem(err error) error {
+	p := answers.ProblemOf(err)
+	if p == nil {
+		return err
+	}
+	var faults []error
+	for _, f := range p.Errors {
+		path, _ := strings.CutPrefix(f.Location, "body.")
+		i := slices.IndexFunc(d.places, func(at place) bool { return path == at.path || strings.HasPrefix(path, at.path+".") })
+		if i < 0 {
+			return err
+		}
+		at := d.places[i]
+		faults = append(faults, d.at(at.lineOf(strings.TrimPrefix(path, at.path+".")), path, f.Message))
+	}
+	return errors.Join(faults...)
 }
 
 // locate returns an error of the repository with its place in the document.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -36,6 +39,11 @@ func (c *call) knownConfigFlag() *knownConfig {
 				return err
 			}
 			config.plan, config.consumers = plan, loaded.ConsumerNames
+			c.configure = func(_ context.Context, o *api.Options) error {
+				o.Decider, o.IsConsumer = new(admit.Decider), config.isConsumer
+				o.Decider.Policies.Store(plan)
+				return nil
+			}
 		}
 		return nil
 	})
@@ -65,18 +73,15 @@ func unforced(r rows.Review, force bool) []error {
 	return faults
 }
 
-// approvalFlags defines --force and --config of a command that enforces policies written before, and returns what
-// decides whether it does. Its warnings are shown.
-func (c *call) approvalFlags() func() rows.Approval {
-	force, config := c.forceFlag(), c.knownConfigFlag()
-	return func() rows.Approval {
-		return rows.Approval{Config: config.plan, Accept: func(r rows.Review) error {
-			faults := unforced(r, *force)
-			if len(faults) == 0 {
-				c.warnAll(r.Warnings)
-			}
-			return errors.Join(faults...)
-		}}
+// reviewFlags defines --force and --config of a command that writes policies, and returns the query of it.
+func (c *call) reviewFlags() func() url.Values {
+	force := c.forceFlag()
+	c.knownConfigFlag()
+	return func() url.Values {
+		if *force {
+			return url.Values{"force": {"true"}}
+		}
+		return url.Values{}
 	}
 }
 

@@ -41,8 +41,8 @@ With --request-id alone, it shows what denied that request, from the recent deni
 		c.check(func() error { return c.explainsOneThing(*requestID) })
 		return func(ctx context.Context) error {
 			if *requestID != "" {
-				return c.withStore(ctx, func(ctx context.Context, s *rows.DB) error {
-					return c.showRequest(ctx, s, rows.DenialFilter{RequestID: *requestID})
+				return c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
+					return c.showRequest(ctx, rest, *requestID, nil)
 				})
 			}
 			if at.at.IsZero() {

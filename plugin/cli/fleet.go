@@ -4,11 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
+
+const fleetPath = "/v1/ratelimit/fleet"
+
+// fleetQuery returns the query of the fleet that counts nodes as live by --live-within.
+func (c *call) fleetQuery() url.Values {
+	return url.Values{"live_within": {c.change.within.length.String()}}
+}
 
 var fleetCommand = &command{
 	words: "fleet",
@@ -24,12 +34,12 @@ counts the buckets of which a node holds tokens on lease.
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
 		c.liveFlag()
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			fleet, err := s.Fleet(ctx, c.change.within.length)
-			if err != nil {
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var fleet answers.Fleet
+			if err := rest.Get(ctx, fleetPath, c.fleetQuery(), &fleet); err != nil {
 				return err
 			}
-			return c.showFleet(fleet)
+			return c.showFleet(fleet.Fleet)
 		})
 	},
 }
@@ -44,11 +54,13 @@ var forgetCommand = &command{
 admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
 instead.`,
 	define: func(c *call) action {
-		return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-			n, err := s.ForgetNode(ctx, by, c.arg())
-			if err != nil {
+		return c.changes(func(ctx context.Context, rest *answers.Client) error {
+			var forgotten struct{ Node rows.Node }
+			forget := change{method: http.MethodPost, path: fleetPath + "/forget", body: object{"node": c.arg()}}
+			if _, err := c.send(ctx, rest, forget, &forgotten); err != nil {
 				return err
 			}
+			n := forgotten.Node
 			return c.print(n, func(out *page) {
 				out.line("removed node %s, last reported version %d at %s", n.Node, n.Version, timeText(n.ReportedAt))
 			})

@@ -79,7 +79,7 @@ func TestAWrongCallIsReportedBeforeAnythingIsDone(t *testing.T) {
 		{"token create ci --reason x", "--role: must be admin, viewer or tenant:{org}"},
 		{"token create ci --role admin", "--reason"},
 		{"token create ci --role admin --expires-in 2h --expires-at 2099-01-01T00:00:00Z --reason x", "either"},
-		{"token list --state dead", "must be live, expired or revoked"},
+		{"token list --state dead", "must be one of live, expired, revoked"},
 		{"token revoke --reason x", "expected NAME"},
 		{"migrate sideways", `unknown command "sideways"`},
 		{"migrate", "Usage:\n  ratelimit migrate"},

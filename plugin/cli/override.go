@@ -72,7 +72,7 @@ applies.
 				setEnd(o)
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				row, version, err := s.AddOverride(ctx, by, *o)
 				if err == nil {
 					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
@@ -89,7 +89,7 @@ applies.
 				id, err = c.id()
 				return err
 			})
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.EndOverride(ctx, by, id)
 				return written{What: fmt.Sprint("ended override ", id), Version: version}, err
 			})

@@ -146,7 +146,7 @@ func (c *call) changesOverride(done string, edit func(*rows.Override) error) act
 	})
 	c.revisionFlag(&revision)
 	config := c.knownConfigFlag()
-	return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+	return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 		o, err := s.Override(ctx, id)
 		if err == nil {
 			err = edit(&o)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -75,7 +76,7 @@ these the one with the most specific endpoint.`,
 			key, fields := c.keyFlags(), c.limitFlags()
 			c.revisionFlag(&fields.Revision)
 			force, config := c.forceFlag(), c.knownConfigFlag()
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				p := fields
 				p.setKey(key())
 				if err := c.review(ctx, s, config, p.Policy, *force); err != nil {
@@ -92,7 +93,7 @@ these the one with the most specific endpoint.`,
 			key := c.keyFlags()
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeletePolicy(ctx, by, key(), revision)
 				return written{What: "deleted " + key().String(), Version: version}, nameOthers(ctx, s, key(), err)
 			})
@@ -120,6 +121,20 @@ func nameOthers(ctx context.Context, s *rows.DB, key rows.PolicyKey, err error) 
 		others[most] = "others, which ratelimit policy list --name shows"
 	}
 	return fmt.Errorf("%w, but there is %s", err, strings.Join(others, "; "))
+}
+
+// keyQuery returns the parameters of the fields that a key has.
+func keyQuery(k rows.PolicyKey) url.Values {
+	query := url.Values{}
+	for name, value := range map[string]string{
+		"namespace": k.Namespace, "name": k.Name, "tier": k.Tier, "tenant": k.Tenant, "user": k.User,
+		"credential": k.Credential, "ip": k.IP, "for": k.For, "endpoint": k.Endpoint,
+	} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	return query
 }
 
 // keyFlags defines what names a policy beside its name, and returns it.

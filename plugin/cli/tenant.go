@@ -28,7 +28,7 @@ var tierCommands = []*command{
 			var t rows.Tier
 			c.flags.StringVar(&t.Description, "description", "", "the `text` that describes the tier")
 			c.revisionFlag(&t.Revision)
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				t.Name = c.arg()
 				row, version, err := s.PutTier(ctx, by, t)
 				return written{What: "put tier " + t.Name, Version: version, Row: row}, err
@@ -41,7 +41,7 @@ var tierCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeleteTier(ctx, by, c.arg(), revision)
 				return written{What: "deleted tier " + c.arg(), Version: version}, err
 			})
@@ -91,7 +91,7 @@ var tenantCommands = []*command{
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				t.ID = c.arg()
 				return c.setTenant(ctx, s, by, t, config)
 			})
@@ -106,7 +106,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var revision int64
 			c.revisionFlag(&revision)
-			return c.writes(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
 				version, err := s.DeleteTenant(ctx, by, c.arg(), revision)
 				return written{What: "deleted tenant " + c.arg(), Version: version}, err
 			})

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
+
+const tokensPath = "/v1/ratelimit/tokens"
 
 var tokenCommands = []*command{
 	{
@@ -29,40 +33,22 @@ stores a hash of it.
   ratelimit token create ci --role admin --expires-in 90d --reason "deployments"`,
 		define: func(c *call) action {
 			n := c.tokenFlags()
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				n.Name = c.arg()
-				return c.createToken(ctx, s, by, *n)
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				n["name"] = c.arg()
+				return c.createToken(ctx, rest, n)
 			})
 		},
 	},
 	{
 		words: "token list", brief: "list tokens, including expired and revoked ones",
-		define: func(c *call) action {
-			var f rows.TokenFilter
-			c.flags.Func("state", "only tokens in this `state`: live, expired or revoked", func(text string) error {
-				switch text {
-				case rows.TokenLive, rows.TokenExpired, rows.TokenRevoked:
-					f.State = text
-					return nil
-				}
-				return errors.New("must be live, expired or revoked")
-			})
-			c.afterFlag(&f.After)
-			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				list, err := s.Tokens(ctx, f)
-				if err != nil {
-					return err
-				}
-				return c.print(listed(list), func(out *page) { tokenTable(out, list) })
-			})
-		},
+		define: lists(tokensPath, rows.TokenFilter{}, tokenList),
 	},
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				t, err := s.RevokeToken(ctx, by, c.arg())
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				var t rows.Token
+				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(tokensPath + "/{}")}, &t)
 				if err != nil {
 					return err
 				}
@@ -73,9 +59,9 @@ stores a hash of it.
 }
 
 // tokenFlags defines a token but its name.
-func (c *call) tokenFlags() *rows.NewToken {
+func (c *call) tokenFlags() object {
 	var (
-		n  rows.NewToken
+		n  = object{}
 		in spanFlag
 		at instantFlag
 	)
@@ -83,8 +69,8 @@ func (c *call) tokenFlags() *rows.NewToken {
 	c.flags.Var(&in, "expires-in",
 		"expire after this `duration`, such as 2h or 90d (uses this machine's clock; default: never)")
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z (default: never)")
-	c.check(func() (err error) {
-		n.Role, n.Org, err = rows.ParseRole(*role)
+	c.check(func() error {
+		_, _, err := rows.ParseRole(*role)
 		if invalid := new(rows.InvalidError); errors.As(err, &invalid) {
 			return wrong("--role: %s", invalid.Problem)
 		}
@@ -94,12 +80,15 @@ func (c *call) tokenFlags() *rows.NewToken {
 		if c.given("expires-in") && c.given("expires-at") {
 			return wrong("use either --expires-in or --expires-at, not both")
 		}
-		if n.ExpiresAt = at.at; in.length > 0 {
-			n.ExpiresAt = c.now().Add(in.length)
+		if in.length > 0 {
+			at.at = c.now().Add(in.length)
+		}
+		if n["role"] = *role; !at.at.IsZero() {
+			n["expires_at"] = at.at
 		}
 		return nil
 	})
-	return &n
+	return n
 }
 
 // expiryText returns when a token expires, in words.
@@ -111,30 +100,29 @@ func expiryText(at time.Time) string {
 }
 
 // createToken makes a token. As text, the secret stands alone on standard output.
-func (c *call) createToken(ctx context.Context, s *rows.DB, by rows.Change, n rows.NewToken) error {
-	secret, t, err := s.CreateToken(ctx, by, n)
+func (c *call) createToken(ctx context.Context, rest *answers.Client, n object) error {
+	var made answers.NewToken
+	_, err := c.send(ctx, rest, change{method: http.MethodPost, path: tokensPath, body: n}, &made)
 	if err != nil {
 		return err
 	}
+	t := made.Token
 	if c.format == formatTable {
 		c.warn("created token %s (%s, %s); the secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
 	}
-	made := struct {
-		Secret string     `json:"secret"`
-		Token  rows.Token `json:"token"`
-	}{secret, t}
-	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
+	if err := c.print(made, func(out *page) { out.line("%s", made.Secret) }); err != nil {
 		return fmt.Errorf("token %[1]s was created, but its secret could not be written; run ratelimit token revoke "+
 			"%[1]s: %[2]w", t.Name, err)
 	}
 	return nil
 }
 
-func tokenTable(out *page, list []rows.Token) {
-	columns(out, "ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY", list, func(t rows.Token) []any {
+var tokenList = listing[rows.Token]{
+	"ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY",
+	func(t rows.Token) []any {
 		return []any{
 			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, orDefault(timeText(t.LastUsedAt), "never"),
 			orDefault(timeText(t.ExpiresAt), "never"), t.RevokedBy,
 		}
-	})
+	},
 }

@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -40,14 +42,18 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			q.ByEndpoint, q.ByPolicy, err = groupsOf(by)
 			return err
 		})
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			q.Tenant, q.To = c.arg(), c.now()
-			q.From = q.To.Add(-last.length)
-			if *endpoint != "" {
-				q.Endpoint = endpoint
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			now := c.now()
+			q.Tenant = c.arg()
+			query := url.Values{
+				"from": {now.Add(-last.length).Format(time.RFC3339Nano)}, "to": {now.Format(time.RFC3339Nano)},
+				"step": {q.Step.Name}, "endpoint": {*endpoint}, "policy": {q.Policy},
 			}
-			found, err := s.Usage(ctx, q)
-			if err != nil {
+			if by != "" {
+				query.Set("group_by", strings.ReplaceAll(by, ",", "+"))
+			}
+			var found rows.UsageHistory
+			if err := rest.Get(ctx, c.path("/v1/orgs/{}/ratelimit/usage/history"), query, &found); err != nil {
 				return err
 			}
 			return c.print(found, func(out *page) { usagePage(out, &q, &found) })

@@ -123,12 +123,12 @@ TENANT          ADMITTED  SOFT  DENIED  SHADOW DENIED  COST  LATE
 
 func TestUsageTopReportsWhatIsWrong(t *testing.T) {
 	for want, args := range map[string][]string{
-		"no usage from":               {"--last", "1h"},
-		`--by: "soft": must be`:       {"--by", "soft"},
-		"use either --last or --from": {"--last", "1h", "--from", "2h"},
-		"from: must be before to":     {"--from", "1h", "--to", "2h"},
-		"limit: must be 1 to 1000":    {"--limit", "2000"},
-		`must be a whole number, at`:  {"--limit", "0"},
+		"no usage from":                {"--last", "1h"},
+		"must be one of admitted":      {"--by", "soft"},
+		"--last: takes the place of":   {"--last", "1h", "--from", "2h"},
+		"from: must be before to":      {"--from", "1h", "--to", "2h"},
+		"--limit: expected":            {"--limit", "2000"},
+		"must be a whole number above": {"--limit", "0"},
 	} {
 		if _, got := callOnDays(t, append([]string{"top"}, args...)...); !strings.Contains(got, want) {
 			t.Errorf("%v: %s, want %q", args, got, want)

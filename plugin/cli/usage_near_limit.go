@@ -2,19 +2,14 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var usageNearLimitCommand = &command{
@@ -27,69 +22,42 @@ and tenants that are banned or exempt now, are not listed.
 	define: func(c *call) action {
 		f := c.configFlag()
 		c.flags.Lookup("plugin-route").Usage = routeUsage
-		last, above, most := spanFlag{length: 10 * time.Minute}, 0.8, 100
-		c.flags.Var(&last, "last", "look at this `duration` until now, at most 24h (default 10m)")
-		c.flags.Func("above", "list limits of which at least this `fraction` was used, from 0 to 1 (default 0.8)",
-			func(text string) (err error) {
-				above, err = parseFraction(text)
-				return err
-			})
-		c.flags.Func("limit", "list at most this `number` of limits (default 100)", func(text string) error {
-			return process.ParseInt(text, 1, &most)
-		})
-		c.check(func() error {
-			if last.length > 24*time.Hour {
-				return wrong("--last: must be at most 24h")
-			}
-			return nil
-		})
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			plan, tiers, faults, err := c.wholePlan(ctx, f, s)
-			if err != nil {
+		c.flags.Lookup("config").Usage += "; not with --server, which has its own"
+		query := c.queryFlags(api.NearLimitQuery{})
+		c.configure = func(ctx context.Context, o *api.Options) error { return c.configurePlan(ctx, f, o) }
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var found answers.NearLimits
+			if err := rest.Get(ctx, "/v1/ratelimit/near-limit", query, &found); err != nil {
 				return err
 			}
-			for _, fault := range faults {
-				c.warn("a row is left out: %s", fault)
-			}
-			now := limit.Micros(c.now().UnixMicro())
-			found, err := api.FindNearLimits(ctx, plan, tiers, s.UsageLeft(ctx, last.length), now, above, most)
-			if err != nil {
-				return err
-			}
-			return c.print(found, func(out *page) { columns(out, nearLimits.title, found, nearLimits.row) })
+			return c.print(found.Items, func(out *page) { nearLimits.add(out, found.Items...) })
 		})
 	},
 }
 
-// parseFraction reads a fraction, as ?above of the REST API.
-func parseFraction(text string) (float64, error) {
-	fraction, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(fraction >= 0 && fraction <= 1) { // NaN is neither
-		return 0, errors.New("must be a fraction from 0 to 1, as in the REST API: 0.8 for 80 %")
-	}
-	return fraction, nil
-}
-
-// wholePlan returns the plan of a config with all rows beside it, and the tiers that are known. The faults are those of
-// rows that do not compile.
-func (c *call) wholePlan(
-	ctx context.Context, f *configFlags, s *rows.DB,
-) (*resolve.Plan, *api.Tiers, []policy.Fault, error) {
+// configurePlan adds the plan of a config with all rows beside it, and the tiers that are known. It warns of rows that do
+// not compile.
+func (c *call) configurePlan(ctx context.Context, f *configFlags, o *api.Options) error {
 	config, _, err := c.load(f)
 	if err != nil {
-		return nil, nil, nil, err
+		return err
 	}
 	plan, err := resolve.ForCallers(config.Config)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("%s: %w", config.Where, err)
+		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	loaded, err := policysync.Load(ctx, c.pool)
 	if err != nil {
-		return nil, nil, nil, err
+		return err
 	}
-	tiers := api.NewTiers(s, plan.Namespace(), config.Consumers, config.Changed)
 	snapshot, faults := policy.NewSnapshot(loaded.Rows, nil)
-	return plan.With(snapshot), tiers, faults, tiers.Refresh(ctx, "")
+	for _, fault := range faults {
+		c.warn("a row is left out: %s", fault)
+	}
+	o.Tiers = api.NewTiers(o.Rows, plan.Namespace(), config.Consumers, config.Changed)
+	o.Decider = new(admit.Decider)
+	o.Decider.Policies.Store(plan.With(snapshot))
+	return o.Tiers.Refresh(ctx, "")
 }
 
 // nearLimits shows limits of which much was used.

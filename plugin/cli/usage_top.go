@@ -2,11 +2,10 @@ package cli
 
 import (
 	"context"
-	"slices"
-	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var usageTopCommand = &command{
@@ -21,38 +20,10 @@ of these in UTC. ratelimit top shows what nodes do now.
   ratelimit usage top --by denied --last 7d
   ratelimit usage top --by cost --policy tokens --from 2026-11-01T00:00:00Z --to 2026-12-01T00:00:00Z`,
 	define: func(c *call) action {
-		last := spanFlag{length: 24 * time.Hour}
-		from, to := pastFlag{now: c.now}, pastFlag{now: c.now}
-		q := rows.UsageTopQuery{By: rows.UsageRankings[0], Max: 20}
-		c.flags.StringVar(&q.By, "by", q.By, "the `column` to rank by: admitted, denied or cost (default admitted)")
-		c.flags.Var(&last, "last", "count this `duration` until --to (default 24h)")
-		c.flags.Var(&from, "from",
-			"instead of --last, count since this `time`: RFC 3339, or a duration ago such as 2h or 30d")
-		c.flags.Var(&to, "to", "count until this `time`, in the same formats as --from (default now)")
-		c.flags.Func("limit", "list at most this `number` of tenants (default 20)", func(text string) error {
-			return process.ParseInt(text, 1, &q.Max)
-		})
-		c.flags.StringVar(&q.Policy, "policy", "", "count what this `policy` did, instead of the requests")
-		c.complete("by", rows.UsageRankings...)
-		c.check(func() error {
-			switch {
-			case !slices.Contains(rows.UsageRankings, q.By):
-				return wrong("--by: %q: must be admitted, denied or cost", q.By)
-			case c.given("last") && c.given("from"):
-				return wrong("use either --last or --from, not both")
-			}
-			return nil
-		})
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			q.To, q.From = c.now(), from.at
-			if c.given("to") {
-				q.To = to.at
-			}
-			if !c.given("from") {
-				q.From = q.To.Add(-last.length)
-			}
-			found, err := s.UsageTop(ctx, q, c.now())
-			if err != nil {
+		query := c.queryFlags(api.UsageTopQuery{})
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var found rows.UsageTop
+			if err := rest.Get(ctx, "/v1/ratelimit/usage/top", query, &found); err != nil {
 				return err
 			}
 			return c.print(found, func(out *page) { usageTopPage(out, &found) })

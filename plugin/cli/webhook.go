@@ -24,7 +24,7 @@ the secret to verify them. Only the secret is written to standard output.
   ratelimit webhook create https://ops.example.com/limits --all-tenants --type policy.updated --reason "audit"`,
 		define: func(c *call) action {
 			n := c.webhookFlags()
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				return c.createWebhook(ctx, s, by, *n)
 			})
 		},
@@ -65,7 +65,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				if err := s.DeleteWebhook(ctx, by, *id); err != nil {
 					return err
 				}
@@ -79,7 +79,7 @@ the secret to verify them. Only the secret is written to standard output.
 		define: func(c *call) action {
 			id := c.idArgument()
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				secret, w, err := s.RotateWebhook(ctx, by, *id, *now)
 				if err != nil {
 					return err
@@ -95,7 +95,7 @@ the secret to verify them. Only the secret is written to standard output.
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				d, err := s.TestWebhook(ctx, by, *id)
 				if err != nil {
 					return err
@@ -132,7 +132,7 @@ func webhookSwitch(verb, brief string, enabled bool) *command {
 		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 				w, err := s.EnableWebhook(ctx, by, *id, enabled)
 				if err != nil {
 					return err
@@ -151,6 +151,12 @@ func (c *call) idArgument() *int64 {
 		return err
 	})
 	return &id
+}
+
+// anywhere are the targets that a webhook may have here: the flags of ratelimit serve set what it calls.
+var anywhere = webhook.Targets{
+	HTTP:    true,
+	Private: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 }
 
 // typePrefix begins the types of events, which a flag may leave out.
@@ -175,11 +181,6 @@ func (c *call) webhookFlags() *rows.NewWebhook {
 			return wrong("give either --tenant or --all-tenants")
 		}
 		n.URL = c.arg()
-		// What ratelimit serve may call is set by its flags.
-		anywhere := webhook.Targets{
-			HTTP:    true,
-			Private: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
-		}
 		for _, f := range n.Faults(&anywhere) {
 			name := map[string]string{"url": "URL", "types": "--type"}[f.Field]
 			return wrong("%s: %s", name, f.Problem)

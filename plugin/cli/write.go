@@ -57,9 +57,9 @@ func (c *call) liveFlag() {
 }
 
 // writes defines the flags of a command that writes the database, and opens it for do.
-func (c *call) writes(do func(ctx context.Context, s *rows.DB, by rows.Change) (written, error)) action {
+func (c *call) writesRows(do func(ctx context.Context, s *rows.DB, by rows.Change) (written, error)) action {
 	c.waitFlags()
-	return c.changes(func(ctx context.Context, s *rows.DB, by rows.Change) error {
+	return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
 		done, err := do(ctx, s, by)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (c *call) writes(do func(ctx context.Context, s *rows.DB, by rows.Change) (
 }
 
 // changes defines the flags of a command that changes what nodes need not know, and opens the database for do.
-func (c *call) changes(do func(ctx context.Context, s *rows.DB, by rows.Change) error) action {
+func (c *call) changesRows(do func(ctx context.Context, s *rows.DB, by rows.Change) error) action {
 	c.changeFlag()
 	c.databaseFlag()
 	c.outputFlag()
@@ -111,7 +111,7 @@ func namesCaller(actor string) bool {
 func (c *call) showWritten(ctx context.Context, store *rows.DB, done written) error {
 	if c.change.wait.most > 0 {
 		var err error
-		if done.Fleet, err = c.await(ctx, store, done.Version); err != nil {
+		if done.Fleet, err = c.awaitRows(ctx, store, done.Version); err != nil {
 			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
 		}
 	}
@@ -135,7 +135,7 @@ func (w *written) writeTo(out *page) {
 }
 
 // await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
-func (c *call) await(ctx context.Context, store *rows.DB, version int64) (*enforcing, error) {
+func (c *call) awaitRows(ctx context.Context, store *rows.DB, version int64) (*enforcing, error) {
 	start := c.now()
 	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
 	defer cancel()

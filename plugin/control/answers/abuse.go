@@ -2,14 +2,7 @@ package answers
 
 import (
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-// AbuseList has the orgs on the ladder.
-type AbuseList struct {
-	Items []rows.AbuseState `json:"items"`
-}
 
 // OrgForgiven is an org after it was forgiven.
 type OrgForgiven struct {

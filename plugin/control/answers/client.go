@@ -92,7 +92,7 @@ func (c *Client) exchange(r *http.Request, into any) error {
 		return fmt.Errorf("read the answer: %w", err)
 	case len(body) > maxAnswer:
 		return errTooLong
-	case response.StatusCode < 200 || response.StatusCode > 299:
+	case response.StatusCode < 200 || response.StatusCode > 299, len(body) > 0 && !isJSON(response):
 		return newProblem(response, body)
 	case into == nil || len(body) == 0:
 		return nil
@@ -177,6 +177,7 @@ type Problem struct {
 	Detail  string  `json:"detail"`
 	Errors  []Fault `json:"errors"`
 	Request string  `json:"-"` // the id of the request in the log of the API
+	Foreign bool    `json:"-"` // what answered is another program, such as a proxy
 }
 
 // Fault is the fault of one value of a request.
@@ -192,8 +193,14 @@ func newProblem(response *http.Response, body []byte) *Problem {
 		p = &Problem{Detail: "The API answered in an unexpected way."}
 	}
 	p.Status = cmp.Or(response.StatusCode, http.StatusInternalServerError)
-	p.Request = response.Header.Get("X-Request-Id")
+	p.Request, p.Foreign = response.Header.Get("X-Request-Id"), !isJSON(response)
 	return p
+}
+
+// isJSON reports whether an answer is JSON.
+func isJSON(response *http.Response) bool {
+	kind := response.Header.Get("Content-Type")
+	return strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "json")
 }
 
 // Error implements error.

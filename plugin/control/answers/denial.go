@@ -15,6 +15,7 @@ type DenialList struct {
 
 // Denial counts denials of an org by one policy at about one time.
 type Denial struct {
+	ID         int64     `json:"id,omitempty"                  doc:"Absent for the token of an org."`
 	At         time.Time `json:"at"                            doc:"Of the last one."`
 	Org        string    `json:"org,omitempty"                 doc:"Absent: the requests named none."`
 	Endpoint   string    `json:"endpoint,omitempty"`

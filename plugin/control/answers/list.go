@@ -24,6 +24,12 @@ type IssuedToken struct {
 	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
 }
 
+// NewToken is a token of an operator with its secret.
+type NewToken struct {
+	Secret string     `json:"secret" doc:"It cannot be read again."`
+	Token  rows.Token `json:"token"`
+}
+
 // WebhookSecret is a webhook with the secret that signs its deliveries.
 type WebhookSecret struct {
 	Webhook rows.Webhook `json:"webhook"`

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -35,15 +37,37 @@ func (s *Server) registerAbuse() {
 	}, s.forgive)
 }
 
-func (s *Server) listAbuse(ctx context.Context, in *rows.AbuseFilter) (answers.AbuseList, error) {
-	list := answers.AbuseList{Items: []rows.AbuseState{}}
-	for row, err := range s.Rows.Abuse(ctx, *in) {
-		if err != nil {
-			return list, err
-		}
-		list.Items = append(list.Items, row)
+type listAbuseInput struct {
+	rows.AbuseFilter
+	Limit  int    `query:"limit"  default:"100" doc:"The maximum number of items."         minimum:"1" maximum:"1000"`
+	Cursor string `query:"cursor"               doc:"The next_cursor of the previous page." maxLength:"256"`
+}
+
+// Resolve implements [huma.Resolver].
+func (in *listAbuseInput) Resolve(huma.Context) []error {
+	last, err := base64.RawURLEncoding.DecodeString(in.Cursor)
+	var isCursor bool
+	in.After.Step, in.After.Tenant, isCursor = strings.Cut(string(last), " ")
+	if in.Cursor != "" && (err != nil || !isCursor || !isText(string(last))) {
+		return []error{fault("query.cursor", "must be a next_cursor returned by this list", in.Cursor)}
 	}
-	return list, nil
+	return nil
+}
+
+func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (page answers.Page[rows.AbuseState], err error) {
+	page.Items, in.Max = []rows.AbuseState{}, in.Limit+1
+	for row, err := range s.Rows.Abuse(ctx, in.AbuseFilter) {
+		if err != nil {
+			return page, err
+		}
+		if len(page.Items) == in.Limit {
+			last := page.Items[in.Limit-1]
+			page.NextCursor = answers.Cursor(last.Step + " " + last.Tenant)
+			break
+		}
+		page.Items = append(page.Items, row)
+	}
+	return page, nil
 }
 
 // forgiveBody says for how long, and why.

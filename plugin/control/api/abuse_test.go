@@ -61,7 +61,7 @@ func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {
 		"": "acme half globex warn ", "?step=warn": "globex warn ", "?limit=1": "acme half ",
 	} {
 		got := ""
-		for _, row := range read[answers.AbuseList](w, w.want(w.as("GET", abuseList+query, ""), http.StatusOK)).Items {
+		for _, row := range read[answers.Page[answers.AbuseState]](w, w.want(w.as("GET", abuseList+query, ""), http.StatusOK)).Items {
 			got += row.Tenant + " " + row.Step + " "
 		}
 		if got != want {

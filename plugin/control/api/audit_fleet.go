@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -19,11 +20,8 @@ func (s *Server) registerRecord() {
 	}, readAccess), "read the audit", s.audit)
 	serve(s, operation(huma.Operation{
 		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
-		Summary: "Show which version each node enforces", Tags: tags,
-	}, readAccess), "list the nodes", func(ctx context.Context, _ *struct{}) (answers.Fleet, error) {
-		fleet, err := s.Rows.Fleet(ctx, rows.LiveWithin)
-		return answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}, err
-	})
+		Summary: "Show which version each node enforces, now or after a time", Tags: tags,
+	}, readAccess), "list the nodes", s.fleet)
 	huma.Register(s.api, operation(huma.Operation{
 		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget", Tags: tags,
 		Summary: "Drop the last report of a silent node that no longer exists",
@@ -96,4 +94,28 @@ func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput
 	}
 	s.metrics.writes.WithLabelValues(nodeWrites).Inc()
 	return &forgetOutput{replayedHeader(c), Forgotten{node}}, nil
+}
+
+type fleetInput struct {
+	Waiting
+	Version    int64  `query:"version"     minimum:"0"    doc:"With wait: until all live nodes enforce this version. Absent: the current one."`
+	LiveWithin string `query:"live_within" maxLength:"32" doc:"A node is live if its last report is not older. Default: 15s." example:"1m"`
+}
+
+// Resolve implements [huma.Resolver].
+func (in *fleetInput) Resolve(ctx huma.Context) []error {
+	faults := in.Waiting.Resolve(ctx)
+	if in.LiveWithin != "" {
+		faults = append(faults, checkSpan("query.live_within", in.LiveWithin, 0)...)
+	}
+	return faults
+}
+
+func (s *Server) fleet(ctx context.Context, in *fleetInput) (answers.Fleet, error) {
+	within := spanOr(in.LiveWithin, rows.LiveWithin)
+	fleet, err := s.Rows.Fleet(ctx, within)
+	if err == nil && in.wait() > 0 {
+		fleet, err = s.awaitNodes(ctx, cmp.Or(in.Version, fleet.Version), in.wait(), within)
+	}
+	return answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}, err
 }

@@ -67,7 +67,7 @@ func (s *Server) receiveBody(ctx huma.Context) (in received) {
 	}
 	x := exchangeOf(ctx.Context())
 	in.body, in.fault = s.readBody(ctx, x, o.MaxBodyBytes)
-	if in.fault == nil {
+	if in.fault == nil && o.MaxBodyBytes <= maxBatchBody {
 		in.items, in.fault = inspect(in.body)
 	}
 	return in

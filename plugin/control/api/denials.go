@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -48,6 +49,7 @@ type DenialPage struct {
 	Endpoint string `query:"endpoint"                                          doc:"Only of this endpoint: a pattern, or a route's name."    maxLength:"1024"`
 	Since    string `query:"since"                                             doc:"Only after this time, or in the last 15m, 24h or 7d."    maxLength:"64" example:"1h"`
 	Limit    int    `query:"limit"    minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	After    int64  `query:"after"    minimum:"0"                              doc:"Only what was reported after the item of this id."`
 	Cursor   string `query:"cursor"                                            doc:"The next of the previous page."                          maxLength:"64"`
 }
 
@@ -84,7 +86,8 @@ func (p *DenialPage) filter(now time.Time) (rows.DenialFilter, error) {
 	since, err := p.since(now)
 	before, errCursor := readDenialCursor(p.Cursor)
 	return rows.DenialFilter{
-		Policy: p.Policy, Endpoint: p.Endpoint, Since: since, Before: before, Max: p.Limit + 1,
+		Policy: p.Policy, Endpoint: p.Endpoint, Since: since, Before: before, AfterID: p.After,
+		Max: p.Limit + 1,
 	}, errors.Join(err, errCursor)
 }
 
@@ -165,6 +168,7 @@ func (v view) addDenials(to *answers.DenialList, found []rows.RecentDenial) {
 }
 
 type getDenialInput struct {
+	OfTenant
 	RequestID string `path:"request_id" minLength:"1" maxLength:"64" pattern:"^[!-~]+$" patternDescription:"printable ASCII" doc:"The X-Kong-Request-Id of the response." example:"23362be3186b8717e61304664ec43cb1"`
 }
 
@@ -173,7 +177,7 @@ func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (list answer
 	caller := callerOf(ctx)
 	v := s.viewOf(caller)
 	found, err := s.Rows.DenialsOf(ctx, rows.DenialFilter{
-		RequestID: in.RequestID, Tenant: caller.Org, AsTenant: v.tenant,
+		RequestID: in.RequestID, Tenant: cmp.Or(caller.Org, in.Tenant), AsTenant: v.tenant,
 	})
 	v.addDenials(&list, found)
 	return list, err
@@ -182,13 +186,14 @@ func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (list answer
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
 func (v view) denial(d rows.RecentDenial) answers.Denial {
 	if v.tenant {
-		d.Override, d.Penalty = nil, nil // may be those of an address, which are internal
+		// The id tells how many others there are, and the rest may be those of an address, which are internal.
+		d.ID, d.Override, d.Penalty = 0, nil, nil
 	}
 	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
 		d.Limit, d.WindowSize, d.RetryAfter, d.Denier = nil, nil, nil, decision.Denier{Tier: d.Tier}
 	}
 	out := answers.Denial{
-		At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
+		ID: d.ID, At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
 		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
 		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
 	}

@@ -30,7 +30,8 @@ func (s *Server) registerNearLimit() {
 	}, readAccess), "read what limits left", s.nearLimit)
 }
 
-type nearLimitInput struct {
+// NearLimitQuery has the parameters of that list.
+type NearLimitQuery struct {
 	Above float64 `query:"above" default:"0.8" doc:"The least fraction of a limit that was used."             minimum:"0" maximum:"1"`
 	Last  string  `query:"last"  default:"10m" doc:"How long to look back, at most 24h."                     maxLength:"32"`
 	Limit int     `query:"limit" default:"100" doc:"The maximum number of items."                            minimum:"1" maximum:"1000"`
@@ -40,25 +41,25 @@ type nearLimitInput struct {
 const longestNear = 24 * time.Hour
 
 // Resolve implements [huma.Resolver].
-func (in *nearLimitInput) Resolve(huma.Context) []error {
+func (in *NearLimitQuery) Resolve(huma.Context) []error {
 	return checkSpan("query.last", in.Last, longestNear)
 }
 
-func (s *Server) nearLimit(ctx context.Context, in *nearLimitInput) (answers.NearLimits, error) {
+func (s *Server) nearLimit(ctx context.Context, in *NearLimitQuery) (answers.NearLimits, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
 		return answers.NearLimits{}, err
 	}
 	last := spanOr(in.Last, 0)
-	items, err := FindNearLimits(ctx, policies, s.Tiers, s.Rows.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
+	items, err := findNearLimits(ctx, policies, s.Tiers, s.Rows.UsageLeft(ctx, last), s.now(), in.Above, in.Limit)
 	return answers.NearLimits{
 		Above: in.Above, Since: s.Now().UTC().Add(-last).Truncate(time.Minute), Rules: policies.Version(), Items: items,
 	}, err
 }
 
-// FindNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
+// findNearLimits returns the limits of which orgs have used at least a fraction, the largest fraction first, given what
 // limits left, with the rows of an org one after the other. It takes the limits that are in force now.
-func FindNearLimits(
+func findNearLimits(
 	ctx context.Context, policies *resolve.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
 	above float64, most int,
 ) ([]answers.NearLimit, error) {

@@ -174,7 +174,7 @@ func (w *Waiting) wait() time.Duration {
 // allowBareWait describes wait as a parameter that needs no value, in all operations that have it.
 func (s *Server) allowBareWait() {
 	for _, item := range s.api.OpenAPI().Paths {
-		for _, o := range []*huma.Operation{item.Post, item.Put, item.Delete} {
+		for _, o := range []*huma.Operation{item.Get, item.Post, item.Put, item.Delete} {
 			if o == nil {
 				continue
 			}

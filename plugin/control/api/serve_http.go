@@ -88,8 +88,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	setSecurityHeaders(x.Header(), r.TLS != nil)
 	x.Header().Set(requestID, x.id)
-	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), exchangeKey{}, x), answerTime+waitOf(r))
-	defer cancel()
+	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
+	if !servedAs(ctx).Direct {
+		limited, cancel := context.WithTimeout(ctx, answerTime+waitOf(r))
+		defer cancel()
+		ctx = limited
+	}
 	r = r.WithContext(ctx)
 	start := s.Now()
 	defer s.finish(x, r, start)
@@ -123,7 +127,7 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	}
 	s.metrics.observeRequest(route, r.Method, x.status, took)
 	level := slog.LevelInfo
-	if caller, _ := r.Context().Value(servedAsKey{}).(Caller); caller.Routine && x.status < http.StatusBadRequest {
+	if servedAs(r.Context()).Routine && x.status < http.StatusBadRequest {
 		level = slog.LevelDebug
 	}
 	s.Log.LogAttrs(r.Context(), level, "request",

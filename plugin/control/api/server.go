@@ -33,11 +33,11 @@ const (
 	readyTime = 2 * time.Second
 )
 
-// Options configures a Server. Store, Tokens and Log are required.
+// Options configures a Server. Rows and Log are required.
 type Options struct {
 	Version string // of the program
 	Rows    *rows.DB
-	Tokens  Authenticator
+	Tokens  Authenticator // nil: only ServeAs serves requests
 	Log     *slog.Logger
 
 	Buckets Buckets // nil: usage and reset answer 503
@@ -91,8 +91,8 @@ type Server struct {
 
 // New returns a server. It does no I/O. The error reports a missing option, or metrics that are registered already.
 func New(o Options) (*Server, error) {
-	if o.Rows == nil || o.Tokens == nil || o.Log == nil {
-		return nil, errors.New("make the control plane: Store, Tokens and Log must be set")
+	if o.Rows == nil || o.Log == nil {
+		return nil, errors.New("make the control plane: Rows and Log must be set")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -125,6 +125,7 @@ func New(o Options) (*Server, error) {
 	s.registerPolicies()
 	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
 	s.registerCandidates()
+	s.registerDocument()
 	s.registerOverrides()
 	s.registerWebhooks()
 	s.registerTokens()

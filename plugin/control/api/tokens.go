@@ -20,8 +20,9 @@ const (
 	defaultOverlap = time.Hour
 )
 
-// registerTokens adds the operations on the tokens that an org manages.
+// registerTokens adds the operations on tokens: those of operators, and those that an org manages.
 func (s *Server) registerTokens() {
+	s.registerOperatorTokens()
 	tags := []string{"tokens"}
 	serve(s, operation(huma.Operation{
 		OperationID: "list-org-tokens", Method: http.MethodGet, Path: orgTokensPath, Tags: tags,

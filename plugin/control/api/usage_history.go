@@ -91,7 +91,8 @@ func (s *Server) registerUsageTop() {
 	}, readAccess), "rank the usage", s.usageTop)
 }
 
-type usageTopInput struct {
+// UsageTopQuery has the parameters of that list.
+type UsageTopQuery struct {
 	By     string    `query:"by"     default:"admitted" doc:"What to rank by."                                                      enum:"admitted,denied,cost"`
 	From   time.Time `query:"from"                      doc:"The begin; absent: last before to."`
 	To     time.Time `query:"to"                        doc:"The end; absent: now."`
@@ -104,7 +105,7 @@ type usageTopInput struct {
 const defaultTop = 24 * time.Hour
 
 // Resolve implements [huma.Resolver].
-func (in *usageTopInput) Resolve(huma.Context) []error {
+func (in *UsageTopQuery) Resolve(huma.Context) []error {
 	if in.Last == "" {
 		return nil
 	}
@@ -137,7 +138,7 @@ func spanOr(text string, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-func (s *Server) usageTop(ctx context.Context, in *usageTopInput) (rows.UsageTop, error) {
+func (s *Server) usageTop(ctx context.Context, in *UsageTopQuery) (rows.UsageTop, error) {
 	now := s.Now()
 	q := rows.UsageTopQuery{By: in.By, From: in.From, To: in.To, Policy: in.Policy, Max: in.Limit}
 	if q.To.IsZero() {

@@ -31,7 +31,7 @@ func (s *Server) finishWrite(
 	if wait <= 0 {
 		return written
 	}
-	fleet, err := s.awaitNodes(ctx, version, wait)
+	fleet, err := s.awaitNodes(ctx, version, wait, rows.LiveWithin)
 	if err != nil {
 		s.Log.Warn("reading which nodes enforce a version failed", "version", version, "error", err)
 		written.Warnings.Warnings = append(written.Warnings.Warnings, warningUnread)
@@ -41,17 +41,17 @@ func (s *Server) finishWrite(
 	return written
 }
 
-// awaitNodes waits until all live nodes enforce a version or the time is up, and returns the fleet.
-func (s *Server) awaitNodes(ctx context.Context, version int64, wait time.Duration) (rows.Fleet, error) {
+// awaitNodes waits until all nodes that reported within a time enforce a version, or the time is up, and returns the fleet.
+func (s *Server) awaitNodes(ctx context.Context, version int64, wait, within time.Duration) (rows.Fleet, error) {
 	if err := exchangeOf(ctx).endReading(); err != nil {
 		return rows.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err := s.Rows.Await(waiting, version, rows.LiveWithin); err != nil && waiting.Err() == nil {
+	if err := s.Rows.Await(waiting, version, within); err != nil && waiting.Err() == nil {
 		return rows.Fleet{}, err
 	}
-	return s.Rows.Fleet(ctx, rows.LiveWithin)
+	return s.Rows.Fleet(ctx, within)
 }
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.

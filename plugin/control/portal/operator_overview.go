@@ -26,7 +26,7 @@ const overviewRows = 5
 func serveOperatorOverview(v *visit) error {
 	o := &overviewView{}
 	few, first := url.Values{"limit": {strconv.Itoa(overviewRows)}}, &ranked{number: 1}
-	var abuse answers.AbuseList
+	var abuse answers.Page[answers.AbuseState]
 	var candidates answers.CandidateList
 	for _, read := range []func() error{
 		func() error { return v.get("/v1/ratelimit/fleet", nil, &o.Fleet) },

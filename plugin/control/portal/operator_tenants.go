@@ -126,7 +126,7 @@ func cutPage[T any](v *visit, p *ranked, filters url.Values, rows []T) []T {
 func serveAbuse(v *visit) error {
 	filters := v.filters("step")
 	page := v.rankedPage()
-	var found answers.AbuseList
+	var found answers.Page[answers.AbuseState]
 	if err := v.get("/v1/ratelimit/abuse", page.query(filters), &found); err != nil {
 		return err
 	}

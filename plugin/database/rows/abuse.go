@@ -49,10 +49,17 @@ const maxMoves = 100
 
 // AbuseFilter selects tenants. The zero value selects those on the ladder.
 type AbuseFilter struct {
-	Step string `query:"step"                doc:"Only orgs on this step."      enum:"none,warn,half,tenth,ban_5m,ban_1h"`
-	All  bool   `query:"all"                 doc:"Also orgs on no step."`
-	Max  int    `query:"limit" default:"100" doc:"The maximum number of items." minimum:"1" maximum:"1000"` // 0: all
+	Step string `query:"step" enum:"none,warn,half,tenth,ban_5m,ban_1h" doc:"Only tenants on this step."`
+	All  bool   `query:"all" doc:"Also tenants on no step, with their usual requests."`
+
+	After AbuseCursor // only those behind: the last one of the page before
+	Max   int         // at most so many; 0: all
 }
+
+// AbuseCursor is the place of a tenant in the order of Abuse. The zero value is before the first one.
+type AbuseCursor struct{ Step, Tenant string }
+
+const abuseRank = `array_position(ARRAY['ban_1h', 'ban_5m', 'tenth', 'half', 'warn', 'none'], `
 
 const abuseColumns = `tenant, step, mode, reason, (state ->> 'since')::timestamptz AS since,
 	(state ->> 'flagged_at')::timestamptz AS flagged_at, scored_at,
@@ -67,10 +74,12 @@ func (s *DB) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, err
 	if !f.All && f.Step == "" {
 		w.conditions = append(w.conditions, "(step <> 'none' OR override IS NOT NULL)") // as the index has it
 	}
-	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+`
-		FROM rate_limiter.abuse_tenants`+w.String()+
-		` ORDER BY array_position(ARRAY['ban_1h', 'ban_5m', 'tenth', 'half', 'warn', 'none'], step), tenant COLLATE "C"`+
-		limitTo(f.Max), w.args...)
+	if f.After.Step != "" {
+		w.args = append(w.args, f.After.Step)
+		w.add(fmt.Sprintf(`(`+abuseRank+`step), tenant COLLATE "C") > (`+abuseRank+`$%d), %%s)`, len(w.args)), f.After.Tenant)
+	}
+	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants`+w.String()+
+		` ORDER BY `+abuseRank+`step), tenant COLLATE "C"`+limitTo(f.Max), w.args...)
 }
 
 // AbuseOf returns what abuse detection remembers of a tenant. One that was not scored within a week is on no step.

@@ -51,7 +51,8 @@ type NewToken struct {
 
 // TokenFilter selects tokens. Every field that is set must match; the zero value selects all.
 type TokenFilter struct {
-	Name, State string
+	Name  string `query:"name"  maxLength:"64"               doc:"Only tokens of this name."`
+	State string `query:"state" enum:"live,expired,revoked" doc:"Only tokens in this state."`
 
 	After int64 // only tokens with a larger ID: the last one of the page before
 	Max   int   // at most so many; 0: all

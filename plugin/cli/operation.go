@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+)
+
+// queryFlags defines a flag for each parameter that a struct has by its tags, as the REST API describes the parameter.
+// It returns the query of those that are given.
+func (c *call) queryFlags(parameters any) url.Values {
+	query := url.Values{}
+	of := reflect.TypeOf(parameters)
+	for _, f := range reflect.VisibleFields(of) {
+		if name := f.Tag.Get("query"); name != "" && name != "cursor" {
+			c.queryFlag(query, name, f)
+		}
+	}
+	return query
+}
+
+func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
+	flag, usage := strings.ReplaceAll(name, "_", "-"), fieldUsage(f.Tag.Get("doc"))
+	if enum := f.Tag.Get("enum"); enum != "" {
+		usage += ": " + strings.ReplaceAll(enum, ",", ", ")
+	}
+	if otherwise := f.Tag.Get("default"); otherwise != "" {
+		usage += " (default " + otherwise + ")"
+	}
+	set := func(text string) error {
+		query.Set(name, text)
+		return nil
+	}
+	switch {
+	case f.Type.Kind() == reflect.Bool:
+		c.flags.BoolFunc(flag, usage, set)
+		return
+	case f.Type == reflect.TypeFor[time.Time]():
+		set = func(text string) error {
+			at := pastFlag{now: c.now}
+			err := at.Set(text)
+			query.Set(name, at.at.Format(time.RFC3339Nano))
+			return err
+		}
+	case f.Tag.Get("enum") != "":
+		values := strings.Split(f.Tag.Get("enum"), ",")
+		set = func(text string) error {
+			query.Set(name, text)
+			return oneOf(text, values)
+		}
+	case f.Type.Kind() == reflect.Int:
+		set = func(text string) error {
+			var n countFlag
+			query.Set(name, text)
+			return n.Set(text)
+		}
+	}
+	c.flags.Func(flag, withPlaceholder(usage, cmp.Or(f.Tag.Get("value"), name)), set)
+	if enum := f.Tag.Get("enum"); enum != "" {
+		c.complete(flag, strings.Split(enum, ",")...)
+	}
+}
+
+// lists returns what a command does that lists the rows of an operation, page by page.
+func lists[T any](path string, filter any, table listing[T]) func(*call) action {
+	return func(c *call) action {
+		query, most := c.queryFlags(filter), 0
+		c.pageFlag(&most)
+		c.flags.Func("after", "only rows after this `id`, to show the next page", func(last string) error {
+			query.Set("cursor", answers.Cursor(last))
+			return nil
+		})
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			return table.show(c, answers.Each[T](ctx, rest, c.path(path), query, most))
+		})
+	}
+}
+
+// gets returns what a command does that shows the row of its argument.
+func gets[T any](path string, show func(out *page, row *T)) func(*call) action {
+	return func(c *call) action {
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var row T
+			if err := rest.Get(ctx, c.path(path), nil, &row); err != nil {
+				return err
+			}
+			return c.print(&row, func(out *page) { show(out, &row) })
+		})
+	}
+}
+
+// path returns a path with the first argument in place of {}.
+func (c *call) path(path string) string { return strings.Replace(path, "{}", pathSegment(c.arg()), 1) }
+
+// pathSegment returns a name as one segment of a path, dots included, which would lead elsewhere.
+func pathSegment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+// object is a body.
+type object map[string]any
+
+// changes defines the flags of a command that changes what nodes need not know, and connects the REST API for do.
+func (c *call) changes(do func(ctx context.Context, rest *answers.Client) error) action {
+	c.changeFlag()
+	return c.asks(do)
+}
+
+// writes defines the flags of a command that changes what nodes enforce, and connects the REST API for do.
+func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (written, error)) action {
+	c.waitFlags()
+	return c.changes(func(ctx context.Context, rest *answers.Client) error {
+		done, err := do(ctx, rest)
+		if err != nil {
+			return err
+		}
+		if c.change.wait.most > 0 {
+			if done.Fleet, err = c.await(ctx, rest, done.Version); err != nil {
+				return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version,
+					err)
+			}
+		}
+		err = c.print(done, done.writeTo)
+		if err == nil && done.Fleet != nil {
+			return done.Fleet.exit()
+		}
+		return err
+	})
+}
+
+// change is a request that changes something.
+type change struct {
+	method, path string
+	query        url.Values
+	body         any // encoded as an object; nil: the reason is in the query
+	header       []string
+	reason       string // its field or parameter; "": reason
+}
+
+// send sends a change with its reason, shows the warnings about it, and decodes the answer. The version is that of the
+// policies that include the change.
+func (c *call) send(ctx context.Context, rest *answers.Client, r change, into any) (version int64, err error) {
+	var body map[string]json.RawMessage
+	if r.query == nil {
+		r.query = url.Values{}
+	}
+	if r.body == nil || r.reason != "" {
+		r.query.Set(cmp.Or(r.reason, "reason"), c.change.reason)
+	}
+	if r.body != nil {
+		text, err := json.Marshal(r.body)
+		if err == nil {
+			err = json.Unmarshal(text, &body)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("encode the body: %w", err)
+		}
+		if r.reason == "" {
+			body["reason"], _ = json.Marshal(c.change.reason) // a text
+		}
+	}
+	var answer json.RawMessage
+	var done answers.Written
+	if r.body == nil {
+		err = rest.Do(ctx, r.method, r.path, r.query, nil, &answer, r.header...)
+	} else {
+		err = rest.Do(ctx, r.method, r.path, r.query, body, &answer, r.header...)
+	}
+	if err != nil || len(answer) == 0 {
+		return 0, err
+	}
+	if err = errors.Join(json.Unmarshal(answer, into), json.Unmarshal(answer, &done)); err != nil {
+		return 0, fmt.Errorf("decode the answer: %w", err)
+	}
+	for _, warning := range done.Warnings.Warnings {
+		c.warn("%s", warning)
+	}
+	return done.Version, nil
+}
+
+// maxWait is the longest time that a server waits for nodes in one request.
+const maxWait = 30 * time.Second
+
+// await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
+func (c *call) await(ctx context.Context, rest *answers.Client, version int64) (*enforcing, error) {
+	start, query := c.now(), c.fleetQuery()
+	query.Set("version", strconv.FormatInt(version, 10))
+	for left := c.change.wait.most; ; left -= maxWait {
+		query.Set("wait", min(left, maxWait).String())
+		var fleet answers.Fleet
+		if err := rest.Get(ctx, fleetPath, query, &fleet); err != nil {
+			return nil, err
+		}
+		if reach := fleet.Fleet.Reach(version); left <= maxWait || len(reach.Behind) == 0 {
+			took := c.now().Sub(start)
+			return &enforcing{Reach: reach, Took: &took, Millis: took.Milliseconds()}, nil
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// registerDocument adds the operations on many rows at once.
+func (s *Server) registerDocument() {
+	put := huma.Operation{
+		OperationID: "put-candidate-policies", Method: http.MethodPost, Path: candidatePath + "/policies",
+		Tags:    []string{"candidates"},
+		Summary: "Make a candidate create or replace policies", Errors: []int{http.StatusNotFound, http.StatusConflict},
+		Description: "A policy that is put as it is active is no change.", MaxBodyBytes: maxDocument,
+	}
+	change(s, operation(put, writeAccess), "put policies of a candidate", candidateWrites,
+		func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }, s.putCandidatePolicies)
+}
+
+// maxDocument bounds the body of an operation on many rows, in bytes. Its caller may write all of them.
+const maxDocument = 64 << 20
+
+type putCandidatePoliciesBody struct {
+	Policies []rows.Policy `json:"policies" minItems:"1" doc:"All of one namespace, with the fields that a read returns."`
+	Reason   string        `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *putCandidatePoliciesBody) Resolve(huma.Context) []error {
+	return reasonFaults("body.reason", b.Reason)
+}
+
+type putCandidatePoliciesInput struct {
+	CandidateName
+	Waiting
+	Force
+	Body putCandidatePoliciesBody
+}
+
+func (s *Server) putCandidatePolicies(
+	ctx context.Context, in *putCandidatePoliciesInput,
+) (done[rows.Diff], error) {
+	list := in.Body.Policies
+	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, list...)
+	if err == nil && !in.Force.Force {
+		err = lockedOut(review)
+	}
+	if err != nil {
+		return done[rows.Diff]{}, err
+	}
+	c := newChange(ctx, in.Body.Reason)
+	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, list...)
+	return done[rows.Diff]{c, d, version, answers.Warnings{Warnings: review.Warnings}}, policyAt(list, err)
+}
+
+// lockedOut returns the 422 for policies that would lock tenants out, or nil.
+func lockedOut(r rows.Review) error {
+	var faults []*huma.ErrorDetail
+	for _, l := range r.LockOuts {
+		faults = append(faults, fault("query.force", fmt.Sprintf("must be true for this policy: %s: %s", l.Key, l.Why), nil))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return unprocessable(faults...)
+}
+
+// policyAt returns an error about a policy of a list with its place in the body.
+func policyAt(list []rows.Policy, err error) error {
+	invalid := new(rows.InvalidError)
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	for i, p := range list {
+		if p.Key().String() != invalid.What {
+			continue
+		}
+		path := fmt.Sprintf("body.policies[%d]", i)
+		if invalid.Field != "" {
+			path += "." + invalid.Field
+		}
+		return unprocessable(fault(path, invalid.Problem, nil))
+	}
+	return err
+}
