@@ -25,7 +25,7 @@ func (s *Server) registerDocument() {
 }
 
 // maxDocument bounds the body of an operation on many rows, in bytes. Its caller may write all of them.
-const maxDocument = 64 << 20
+const maxDocument = 16 << 20
 
 type putCandidatePoliciesBody struct {
 	Policies []rows.Policy `json:"policies" minItems:"1" doc:"All of one namespace, with the fields that a read returns."`

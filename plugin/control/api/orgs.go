@@ -69,6 +69,8 @@ func (s *Server) registerOrgs() {
 		func(ctx context.Context, in *getOrgInput) (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) })
 	put(r, ofOrg.operation("put-org", http.MethodPut, "", "Set the tier and the time zone of an org, existing or new"),
 		s.putOrg)
+	remove(r, ofOrg.operation("delete-org", http.MethodDelete, "",
+		"Unset the tier and the time zone of an org; its policies and overrides are kept", conditional...), s.deleteOrg)
 	serve(s, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
 		"Show which limits are in force for an org, and why"), "show the limits in force", s.inForce)
 }
@@ -135,5 +137,28 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant
 			return s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
 		},
 		warn: func(org rows.Tenant) answers.Warnings { return s.warnOfOrg(ctx, org) },
+	}
+}
+
+type deleteOrgInput struct {
+	OrgPath
+	IfMatch
+	Waiting
+	Reason
+}
+
+// Resolve implements [huma.Resolver], which would otherwise find that of one field only.
+func (in *deleteOrgInput) Resolve(ctx huma.Context) []error {
+	return append(append(in.OrgPath.Resolve(ctx), in.Waiting.Resolve(ctx)...), in.Reason.Resolve(ctx)...)
+}
+
+func (s *Server) deleteOrg(ctx context.Context, in *deleteOrgInput) *write[rows.Tenant] {
+	return &write[rows.Tenant]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete an org",
+		read: func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
+		write: func(current rows.Tenant, revision int64) (rows.Tenant, int64, error) {
+			version, err := s.Rows.DeleteTenant(ctx, newChange(ctx, in.Reason.Reason), in.Org, revision)
+			return current, version, err
+		},
 	}
 }

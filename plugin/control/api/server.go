@@ -130,6 +130,7 @@ func New(o Options) (*Server, error) {
 	s.registerWebhooks()
 	s.registerTokens()
 	s.registerOrgs()
+	s.registerTiers()
 	s.registerCosts()
 	s.registerUsage()
 	s.registerUsageHistory()

@@ -92,6 +92,8 @@ func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revisio
 type IfMatch struct {
 	IfMatch  string `header:"If-Match" maxLength:"1024" doc:"The ETag of the current version, so that no change is overwritten unseen; * matches any version." example:"\"7-3\""`
 	Revision int64  `query:"revision"  minimum:"1"      doc:"The current revision, in place of an ETag."                                                            example:"3"`
+
+	Overwrite bool `query:"overwrite" doc:"Write over any version, and where there is none."`
 }
 
 // isGiven reports whether the caller names a state.
@@ -129,6 +131,8 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 		return 0, staleError(current)
 	case m.Revision != 0 && m.IfMatch == "":
 		return revision, nil
+	case m.Overwrite:
+		return rows.Present, nil
 	case m.IfMatch == "":
 		return 0, conditionalAnswer(http.StatusPreconditionRequired, current,
 			"send If-Match: "+current+" or If-Match: *, to change the version that you read, or any version")
