@@ -97,9 +97,10 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 
 // forceFlag defines --force, which writes a policy that is likely a mistake.
 func (c *call) forceFlag() *bool {
-	return c.flags.Bool("force", false,
-		"write a limit shared by all tenants even if it is lower than the limit of a single tenant")
+	return c.flags.Bool("force", false, forceUsage)
 }
+
+const forceUsage = "write a limit shared by all tenants even if it is lower than the limit of a single tenant"
 
 // acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
 func (c *call) acceptable(d rows.SetDiff, review rows.Review, yes, force bool) error {

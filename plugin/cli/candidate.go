@@ -94,7 +94,8 @@ no change.
 	define: func(c *call) action {
 		key, fields, d := c.matchFlags(), c.limitFlags(), new(document)
 		file := c.flags.StringP("file", "f", "", "a `file` of policies to put (- reads standard input)")
-		force := c.reviewFlags()
+		force := url.Values{}
+		c.reviewFlags(force)
 		c.check(func() error {
 			if (*file == "") != (len(c.args) == 2) {
 				return wrong("give either POLICY or --file")
@@ -117,7 +118,7 @@ no change.
 					p.Namespace = d.set.Namespace
 				}
 			}
-			put := c.changeCandidate("/policies", force(), object{"policies": d.set.Policies})
+			put := c.changeCandidate("/policies", force, object{"policies": d.set.Policies})
 			done, err := c.sendPolicies(ctx, rest, "put into", put)
 			if *file != "" {
 				err = d.locateProblem(err)
@@ -170,7 +171,8 @@ denies without --force is not enforced for more tenants without it either.
 		})
 		c.flags.StringArrayVar(&add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
 		c.flags.StringArrayVar(&remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
-		force := c.reviewFlags()
+		force := url.Values{}
+		c.reviewFlags(force)
 		c.check(func() error {
 			if percent < 0 && len(add)+len(remove) == 0 {
 				return wrong("give --percent, --tenant or --remove")
@@ -183,7 +185,7 @@ denies without --force is not enforced for more tenants without it either.
 				assigns["percent"] = percent
 			}
 			var done struct{ Candidate rows.Candidate }
-			version, err := c.send(ctx, rest, c.changeCandidate("/assign", force(), assigns), &done)
+			version, err := c.send(ctx, rest, c.changeCandidate("/assign", force, assigns), &done)
 			row := done.Candidate
 			return written{
 				What:    fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row)),
@@ -205,9 +207,10 @@ only with --force.`,
 		var seen countFlag
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			seen.Set)
-		force := c.reviewFlags()
+		force := url.Values{}
+		c.reviewFlags(force)
 		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-			return c.sendPolicies(ctx, rest, "promoted", c.changeCandidate("/promote", force(), object{"if_version": seen.n}))
+			return c.sendPolicies(ctx, rest, "promoted", c.changeCandidate("/promote", force, object{"if_version": seen.n}))
 		})
 	},
 }

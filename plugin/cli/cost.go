@@ -3,7 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -12,17 +15,8 @@ import (
 var costCommands = []*command{
 	{
 		words: "cost list", brief: "list what requests to endpoints cost",
-		about: `The plugin's config may have costs too, which are not listed. A row takes precedence over them.`,
-		define: func(c *call) action {
-			var f rows.CostFilter
-			c.flags.StringVar(&f.Namespace, "namespace", "", "only costs of this `namespace`")
-			c.flags.StringVar(&f.Endpoint, "endpoint", "", "only the cost of this `pattern`")
-			c.afterFlag(&f.After)
-			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				return costList.show(c, s.EachCost(ctx, f))
-			})
-		},
+		about:  `The plugin's config may have costs too, which are not listed. A row takes precedence over them.`,
+		define: lists(costsPath, rows.CostFilter{}, costList),
 	},
 	{
 		words: "cost put", args: "ENDPOINT", brief: "set what requests to an endpoint cost", least: 1, most: 1,
@@ -38,21 +32,21 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 			for i := range fields {
 				fieldFlag(c, &fields[i], &cost.Cost)
 			}
-			c.revisionFlag(&cost.Revision)
-			config := c.knownConfigFlag()
+			query := url.Values{}
+			c.overFlag(query)
+			c.knownConfigFlag()
 			c.check(func() error {
 				if !c.given("cost") {
 					return wrong("--cost is required; 0 makes the requests free")
 				}
 				return nil
 			})
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				cost.Endpoint = c.arg()
-				row, version, err := s.PutCost(ctx, by, cost)
-				if err == nil {
-					c.warnOfWrite(s.CostWarnings(ctx, config.plan, row))
-				}
-				return written{What: "put the " + cost.String(), Version: version, Row: row}, err
+				var done struct{ Cost rows.Cost }
+				put := change{method: http.MethodPut, path: costsPath, query: query, body: cost.Cost}
+				version, err := c.send(ctx, rest, put, &done)
+				return written{What: "put the " + done.Cost.String(), Version: version, Row: done.Cost}, err
 			})
 		},
 	},
@@ -60,21 +54,26 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 		words: "cost delete", args: "ENDPOINT", least: 1, most: 1,
 		brief: "delete the cost of an endpoint; the plugin's config then sets it",
 		define: func(c *call) action {
-			var revision int64
-			c.revisionFlag(&revision)
-			var namespace string
-			c.flags.StringVar(&namespace, "namespace", "", "the `namespace` of the cost (default \"default\")")
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				row, err := s.Cost(ctx, namespace, c.arg())
-				if err != nil {
-					return written{}, err
+			query := url.Values{}
+			c.overFlag(query)
+			namespace := c.flags.String("namespace", "default", "the `namespace` of the cost (default \"default\")")
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				of := url.Values{"namespace": {*namespace}, "endpoint": {c.arg()}}
+				for row, err := range answers.Each[rows.Cost](ctx, rest, costsPath, of, 1) {
+					if err != nil {
+						return written{}, err
+					}
+					remove := change{method: http.MethodDelete, path: fmt.Sprint(costsPath, "/", row.ID), query: query}
+					version, err := c.send(ctx, rest, remove, &struct{}{})
+					return written{What: "deleted the " + row.String(), Version: version}, err
 				}
-				version, err := s.DeleteCost(ctx, by, row.ID, revision)
-				return written{What: "deleted the " + row.String(), Version: version}, err
+				return written{}, &rows.NotFoundError{What: "the cost of " + c.arg()}
 			})
 		},
 	},
 }
+
+const costsPath = "/v1/ratelimit/costs"
 
 // costList is how costs are shown.
 var costList = listing[rows.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c rows.Cost) []any {

@@ -5,41 +5,44 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// documentOnly makes the filter of a list that is shown as a document select what a document can hold: the policies
-// of one namespace.
-func (c *call) documentOnly(f *rows.PolicyFilter) error {
-	if c.format != formatYAML {
-		return nil
-	}
+// documentOnly returns an error for flags that a list which is shown as a document cannot have.
+func (c *call) documentOnly() error {
 	for _, page := range [...]string{"max", "after"} {
-		if c.given(page) {
+		if c.format == formatYAML && c.given(page) {
 			return wrong("-o yaml writes a complete document: remove --%s, or use -o json", page)
 		}
 	}
-	f.Namespace = cmp.Or(f.Namespace, "default")
 	return nil
 }
 
-// warnOfNamespaces names the namespaces that a document leaves out, unless --namespace chose one.
-func (c *call) warnOfNamespaces(ctx context.Context, s *rows.DB, f rows.PolicyFilter) error {
-	if c.given("namespace") {
-		return nil
-	}
-	shown := f.Namespace
-	f.Namespace = ""
-	names, err := s.Namespaces(ctx, f)
-	names = slices.DeleteFunc(names, func(name string) bool { return name == shown })
-	if len(names) > 0 {
-		c.warn("the document covers namespace %s only; use --namespace for the others: %s", shown, strings.Join(names, ", "))
+// showPolicies shows policies of one namespace as a document, and names the namespaces that it leaves out, unless
+// --namespace chose one.
+func (c *call) showPolicies(ctx context.Context, rest *answers.Client, p *pages) error {
+	chosen, others := p.query.Get("namespace"), map[string]bool{}
+	selects := len(p.query) > 1 || len(p.query) == 1 && chosen == ""
+	err := c.showDocument(cmp.Or(chosen, "default"), selects, func(yield func(rows.Policy, error) bool) {
+		for row, err := range each[rows.Policy](ctx, rest, policiesPath, p) {
+			if err == nil && chosen == "" && row.Namespace != "default" {
+				others[row.Namespace] = true
+			} else if !yield(row, err) {
+				return
+			}
+		}
+	})
+	if err == nil && len(others) > 0 {
+		c.warn("the document covers namespace default only; use --namespace for the others: %s",
+			strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 	}
 	return err
 }
@@ -50,9 +53,9 @@ const documentPart = 64 << 10
 // showDocument writes policies while they come as the document that apply reads. A document of some of the policies is
 // marked as partial: applied as a whole one, it would delete the others. The list is closed by its last line, so a
 // document that is cut short is no YAML, instead of a document of fewer policies.
-func (c *call) showDocument(f rows.PolicyFilter, list iter.Seq2[rows.Policy, error]) error {
-	part := []byte("namespace: " + yamlString(f.Namespace) + "\n")
-	if f.Tier+f.Tenant+f.User+f.Credential+f.IP+f.For+f.Name != "" {
+func (c *call) showDocument(namespace string, partial bool, list iter.Seq2[rows.Policy, error]) error {
+	part := []byte("namespace: " + yamlString(namespace) + "\n")
+	if partial {
 		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
 	}
 	return showSection(c, part, "policies", list, appendPolicy)

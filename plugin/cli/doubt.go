@@ -73,16 +73,13 @@ func unforced(r rows.Review, force bool) []error {
 	return faults
 }
 
-// reviewFlags defines --force and --config of a command that writes policies, and returns the query of it.
-func (c *call) reviewFlags() func() url.Values {
-	force := c.forceFlag()
+// reviewFlags defines --force, which it adds to the query, and --config of a command that writes policies.
+func (c *call) reviewFlags(query url.Values) {
+	c.flags.BoolFunc("force", forceUsage, func(text string) error {
+		query.Set("force", text)
+		return nil
+	})
 	c.knownConfigFlag()
-	return func() url.Values {
-		if *force {
-			return url.Values{"force": {"true"}}
-		}
-		return url.Values{}
-	}
 }
 
 // warnAll shows warnings.

@@ -124,7 +124,7 @@ func TestADocumentThatIsCutShortIsNoDocument(t *testing.T) {
 	write := func(n int, end error) string {
 		var b strings.Builder
 		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
-		err := c.showDocument(rows.PolicyFilter{Namespace: "default", Tier: "gold"},
+		err := c.showDocument("default", true,
 			func(yield func(rows.Policy, error) bool) {
 				for _, p := range policies[:n] {
 					if !yield(p, nil) {

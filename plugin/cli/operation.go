@@ -6,22 +6,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // queryFlags defines a flag for each parameter that a struct has by its tags, as the REST API describes the parameter.
 // It returns the query of those that are given.
-func (c *call) queryFlags(parameters any) url.Values {
+func (c *call) queryFlags(parameters any, except ...string) url.Values {
 	query := url.Values{}
-	of := reflect.TypeOf(parameters)
-	for _, f := range reflect.VisibleFields(of) {
-		if name := f.Tag.Get("query"); name != "" && name != "cursor" {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(parameters)) {
+		if name := f.Tag.Get("query"); name != "" && name != "cursor" && !slices.Contains(except, name) {
 			c.queryFlag(query, name, f)
 		}
 	}
@@ -70,17 +73,35 @@ func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 	}
 }
 
+// pages are those of a list that a command shows.
+type pages struct {
+	query url.Values
+	most  int // rows; 0: all
+}
+
+// listFlags defines the flags of a list: its filter, and which rows of it.
+func (c *call) listFlags(filter any, except ...string) *pages {
+	p := &pages{query: c.queryFlags(filter, except...)}
+	c.flags.Func("max", "show at most this `number` of rows (default: all)",
+		func(text string) error { return process.ParseInt(text, 1, &p.most) })
+	c.flags.Func("after", "only rows after this `id`, to show the next page", func(last string) error {
+		p.query.Set("cursor", answers.Cursor(last))
+		return nil
+	})
+	return p
+}
+
+// each yields the rows of a list.
+func each[T any](ctx context.Context, rest *answers.Client, path string, p *pages) iter.Seq2[T, error] {
+	return answers.Each[T](ctx, rest, path, p.query, p.most)
+}
+
 // lists returns what a command does that lists the rows of an operation, page by page.
 func lists[T any](path string, filter any, table listing[T]) func(*call) action {
 	return func(c *call) action {
-		query, most := c.queryFlags(filter), 0
-		c.pageFlag(&most)
-		c.flags.Func("after", "only rows after this `id`, to show the next page", func(last string) error {
-			query.Set("cursor", answers.Cursor(last))
-			return nil
-		})
+		p := c.listFlags(filter)
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			return table.show(c, answers.Each[T](ctx, rest, c.path(path), query, most))
+			return table.show(c, each[T](ctx, rest, path, p))
 		})
 	}
 }
@@ -107,6 +128,29 @@ func pathSegment(name string) string {
 		return strings.ReplaceAll(name, ".", "%2E")
 	}
 	return url.PathEscape(name)
+}
+
+// overFlag defines the optimistic lock of a write, and adds it to the query.
+func (c *call) overFlag(query url.Values) {
+	query.Set("overwrite", "true")
+	c.flags.Func("revision", "fail unless the row still has this `revision` (default: any)", func(text string) error {
+		var n countFlag
+		query.Del("overwrite")
+		query.Set("revision", text)
+		return n.Set(text)
+	})
+}
+
+// deletes returns what a command does that deletes the row of its argument.
+func deletes(path, what string) func(*call) action {
+	return func(c *call) action {
+		query := url.Values{}
+		c.overFlag(query)
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			version, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(path), query: query}, &struct{}{})
+			return written{What: what + " " + c.arg(), Version: version}, err
+		})
+	}
 }
 
 // object is a body.

@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"iter"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -15,35 +20,20 @@ var overrideCommands = []*command{
 	{
 		words: "override list", brief: "list overrides, including expired ones not yet moved to the history",
 		define: func(c *call) action {
-			f := rows.OverrideFilter{OverrideMatch: rows.OverrideMatch{Expired: true}}
-			c.flags.StringVar(&f.Tenant, "tenant", "", "only overrides of this `tenant`")
-			c.flags.StringVar(&f.User, "user", "", "only overrides of this `user`")
-			c.flags.StringVar(&f.Credential, "credential", "", "only overrides of this `credential`")
-			c.flags.StringVar(&f.IP, "ip", "", "only overrides of this `address`")
-			c.flags.StringVar(&f.Tag, "tag", "", "only exemptions of this `tag` of consumers")
-			c.flags.StringVar(&f.Kind, "kind", "", "only overrides of this `kind`: ban, exempt, custom_limit or multiplier")
-			c.flags.StringVar(&f.Source, "source", "", "only overrides of this `source`: commercial, scheduled or detector")
-			c.flags.Func("state", "only overrides of this `state`: scheduled, in_force or ended", func(text string) error {
-				f.State = text
-				return oneOf(text, rows.OverrideStates)
-			})
-			c.complete("kind", schema.FieldNamed(schema.OverrideFields(), "kind").OneOf...)
-			c.complete("source", schema.FieldNamed(schema.OverrideFields(), "source").OneOf...)
-			c.complete("state", rows.OverrideStates...)
+			p := c.listFlags(rows.OverrideFilter{}, "expired")
+			p.query.Set("expired", "true")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
-			c.afterFlag(&f.After)
-			c.pageFlag(&f.Max)
 			c.check(func() error {
-				if *ended && f.State != "" {
+				if *ended && c.given("state") {
 					return wrong("use either --ended or --state, not both")
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				if *ended {
-					return endedList.show(c, s.EachEndedOverride(ctx, f))
+					return endedList.show(c, converted(each[restEnded](ctx, rest, overridesPath+"/ended", p), restEnded.row))
 				}
-				return overrideList.show(c, s.EachOverride(ctx, f))
+				return overrideList.show(c, converted(each[restOverride](ctx, rest, overridesPath, p), restOverride.row))
 			})
 		},
 	},
@@ -65,36 +55,92 @@ applies.
 
   ratelimit override add --kind multiplier --factor 2 --tenant acme --expires-in 7d --reason "migration weekend"`,
 		define: func(c *call) action {
-			o, config := c.overrideFlags(), c.knownConfigFlag()
+			o := c.overrideFlags()
+			c.knownConfigFlag()
 			c.startFlags(o)
 			setEnd := c.expiryFlags(true)
 			c.check(func() error {
 				setEnd(o)
 				return nil
 			})
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				row, version, err := s.AddOverride(ctx, by, *o)
-				if err == nil {
-					c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
-				}
-				return written{What: "added " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				return c.sendOverride(ctx, rest, "added", change{method: http.MethodPost}, *o)
 			})
 		},
 	},
 	{
 		words: "override end", args: "ID", brief: "end an override early", least: 1, most: 1,
 		define: func(c *call) action {
-			var id int64
-			c.check(func() (err error) {
-				id, err = c.id()
-				return err
-			})
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				version, err := s.EndOverride(ctx, by, id)
-				return written{What: fmt.Sprint("ended override ", id), Version: version}, err
+			c.idArgument()
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				end := change{method: http.MethodDelete, path: c.path(overridesPath + "/{}")}
+				version, err := c.send(ctx, rest, end, &struct{}{})
+				return written{What: "ended override " + c.arg(), Version: version}, err
 			})
 		},
 	},
+}
+
+const overridesPath = "/v1/ratelimit/overrides"
+
+// restOverride is an override as the REST API has it.
+type restOverride struct {
+	rows.Override
+	Org    string      `json:"org,omitempty"`
+	Factor json.Number `json:"factor,omitempty"`
+}
+
+func (r restOverride) row() rows.Override {
+	o := r.Override
+	o.Tenant = r.Org
+	o.Override.Factor, _ = thousandths(cmp.Or(r.Factor.String(), "0")) // the API writes what it reads
+	return o
+}
+
+// restEnded is an ended override as the REST API has it.
+type restEnded struct {
+	rows.EndedOverride
+	Org    string      `json:"org,omitempty"`
+	Factor json.Number `json:"factor,omitempty"`
+}
+
+func (r restEnded) row() rows.EndedOverride {
+	o := r.EndedOverride
+	o.Override = restOverride{o.Override, r.Org, r.Factor}.row()
+	return o
+}
+
+// converted yields the items of a list as rows.
+func converted[T, R any](list iter.Seq2[T, error], row func(T) R) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		for item, err := range list {
+			if !yield(row(item), err) {
+				return
+			}
+		}
+	}
+}
+
+// sendOverride sends an override, to the path of its tenant if it has one.
+func (c *call) sendOverride(
+	ctx context.Context, rest *answers.Client, done string, r change, o rows.Override,
+) (written, error) {
+	body := restOverride{Override: o}
+	r.path = overridesPath
+	if o.Tenant != "" {
+		r.path, body.Tenant = "/v1/orgs/"+pathSegment(o.Tenant)+"/ratelimit/overrides", ""
+	}
+	if o.ID > 0 {
+		r.path += fmt.Sprint("/", o.ID)
+	}
+	if body.Override.Factor = 0; o.Factor > 0 {
+		body.Factor = json.Number(formatFactor(o.Factor))
+	}
+	r.body = body
+	var answer struct{ Override restOverride }
+	version, err := c.send(ctx, rest, r, &answer)
+	row := answer.Override.row()
+	return written{What: done + " " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
 }
 
 // overrideFlags defines an override but its end.

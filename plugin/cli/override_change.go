@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -21,10 +24,7 @@ One that has ended does not change.
   ratelimit override update 7 --factor 3 --reason "they need more"`,
 		define: func(c *call) action {
 			edit := c.overrideEdits()
-			return c.changesOverride("updated", func(o *rows.Override) error {
-				o.Reason = c.change.reason
-				return edit(o)
-			})
+			return c.changesOverride("updated", "", edit)
 		},
 	},
 	{
@@ -42,7 +42,7 @@ One that has ended does not change.
 			c.flags.Var(&at, "expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z")
 			permanent := c.flags.Bool("permanent", false, "never end")
 			c.check(func() error { return c.exactlyOne("by", "expires-at", "permanent") })
-			return c.changesOverride("extended", func(o *rows.Override) error {
+			return c.changesOverride("extended", "change_reason", func(o *rows.Override) error {
 				return extend(o, by.length, at.at, *permanent)
 			})
 		},
@@ -137,30 +137,26 @@ func copyField(from, to any) {
 	}
 }
 
-// changesOverride defines the flags of a command that changes the override of its argument, by edit.
-func (c *call) changesOverride(done string, edit func(*rows.Override) error) action {
-	var id, revision int64
-	c.check(func() (err error) {
-		id, err = c.id()
-		return err
-	})
-	c.revisionFlag(&revision)
-	config := c.knownConfigFlag()
-	return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-		o, err := s.Override(ctx, id)
+// changesOverride defines the flags of a command that changes the override of its argument, by edit. The reason is that
+// of the override, or only of the change if it is a parameter.
+func (c *call) changesOverride(done, reason string, edit func(*rows.Override) error) action {
+	c.idArgument()
+	query := url.Values{}
+	c.overFlag(query)
+	c.knownConfigFlag()
+	return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+		var current restOverride
+		err := rest.Get(ctx, c.path(overridesPath+"/{}"), nil, &current)
+		o := current.row()
 		if err == nil {
 			err = edit(&o)
 		}
 		if err != nil {
 			return written{}, err
 		}
-		if revision > 0 {
-			o.Revision = revision
+		if query.Del("overwrite"); !query.Has("revision") {
+			query.Set("revision", fmt.Sprint(o.Revision))
 		}
-		row, version, err := s.PutOverride(ctx, by, o)
-		if err == nil {
-			c.warnOfWrite(s.OverrideWarnings(ctx, config.plan, config.isConsumer, row))
-		}
-		return written{What: done + " " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
+		return c.sendOverride(ctx, rest, done, change{method: http.MethodPut, query: query, reason: reason}, o)
 	})
 }

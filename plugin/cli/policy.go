@@ -3,12 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -20,26 +21,13 @@ var policyCommands = []*command{
 default). If --name or what a policy is for, such as --tier, selects some of them, the file says partial: true, and
 apply and diff require --partial.`,
 		define: func(c *call) action {
-			f := rows.PolicyFilter{}
-			c.flags.StringVar(&f.Tier, "tier", "", "only policies of this `tier`")
-			c.flags.StringVar(&f.Tenant, "tenant", "", "only policies of this `tenant`")
-			c.flags.StringVar(&f.User, "user", "", "only policies of this `user`")
-			c.flags.StringVar(&f.Credential, "credential", "", "only policies of this `credential`")
-			c.flags.StringVar(&f.IP, "ip", "", "only policies of this `address` or network, as it is written there")
-			c.flags.StringVar(&f.For, "for", "", "only policies for `all` or anonymous requests")
-			c.flags.StringVar(&f.Name, "name", "", "only policies of this `name`")
-			c.flags.StringVar(&f.Namespace, "namespace", "", "only policies of this `namespace`")
-			c.afterFlag(&f.After)
-			c.pageFlag(&f.Max)
-			c.check(func() error { return c.documentOnly(&f) })
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
+			p := c.listFlags(rows.PolicyFilter{})
+			c.check(c.documentOnly)
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				if c.format == formatYAML {
-					if err := c.showDocument(f, s.EachPolicy(ctx, f)); err != nil {
-						return err
-					}
-					return c.warnOfNamespaces(ctx, s, f)
+					return c.showPolicies(ctx, rest, p)
 				}
-				return policyList.show(c, s.EachPolicy(ctx, f))
+				return policyList.show(c, each[rows.Policy](ctx, rest, policiesPath, p))
 			})
 		},
 	},
@@ -47,10 +35,10 @@ apply and diff require --partial.`,
 		words: "policy get", args: "NAME", brief: "show one policy", least: 1, most: 1,
 		define: func(c *call) action {
 			key := c.keyFlags()
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				p, err := s.Policy(ctx, key())
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				p, err := findPolicy(ctx, rest, key())
 				if err != nil {
-					return nameOthers(ctx, s, key(), err)
+					return err
 				}
 				return c.print(p, func(out *page) { policyList.add(out, p) })
 			})
@@ -73,55 +61,66 @@ these the one with the most specific endpoint.`,
 		least: 1,
 		most:  1,
 		define: func(c *call) action {
-			key, fields := c.keyFlags(), c.limitFlags()
-			c.revisionFlag(&fields.Revision)
-			force, config := c.forceFlag(), c.knownConfigFlag()
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				p := fields
-				p.setKey(key())
-				if err := c.review(ctx, s, config, p.Policy, *force); err != nil {
-					return written{}, err
-				}
-				row, version, err := s.PutPolicy(ctx, by, p.Policy)
-				return written{What: "put " + p.Key().String(), Version: version, Row: row}, err
+			key, fields, query := c.keyFlags(), c.limitFlags(), url.Values{}
+			c.overFlag(query)
+			c.reviewFlags(query)
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				fields.setKey(key())
+				put := change{method: http.MethodPut, path: policiesPath, query: query, body: fields.Policy}
+				var done struct{ Policy rows.Policy }
+				version, err := c.send(ctx, rest, put, &done)
+				return written{What: "put " + done.Policy.Key().String(), Version: version, Row: done.Policy}, err
 			})
 		},
 	},
 	{
 		words: "policy delete", args: "NAME", brief: "delete a policy", least: 1, most: 1,
 		define: func(c *call) action {
-			key := c.keyFlags()
-			var revision int64
-			c.revisionFlag(&revision)
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				version, err := s.DeletePolicy(ctx, by, key(), revision)
-				return written{What: "deleted " + key().String(), Version: version}, nameOthers(ctx, s, key(), err)
+			key, query := c.keyFlags(), url.Values{}
+			c.overFlag(query)
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				p, err := findPolicy(ctx, rest, key())
+				if err != nil {
+					return written{}, err
+				}
+				remove := change{method: http.MethodDelete, path: fmt.Sprint(policiesPath, "/", p.ID), query: query}
+				version, err := c.send(ctx, rest, remove, &struct{}{})
+				return written{What: "deleted " + key().String(), Version: version}, err
 			})
 		},
 	},
 }
 
-// nameOthers returns an error about the policy of a key. If it does not exist, the error names those of the same name.
-func nameOthers(ctx context.Context, s *rows.DB, key rows.PolicyKey, err error) error {
-	if !errors.As(err, new(*rows.NotFoundError)) {
-		return err
+// findPolicy returns the policy of a key. If it does not exist, the error names those of the same name.
+func findPolicy(ctx context.Context, rest *answers.Client, key rows.PolicyKey) (rows.Policy, error) {
+	key.Namespace = cmp.Or(key.Namespace, "default")
+	for p, err := range answers.Each[rows.Policy](ctx, rest, policiesPath, keyQuery(key), 0) {
+		// The query selects by all fields that the key has, whatever their spelling.
+		found := p.Key()
+		same := len(keyQuery(found)) == len(keyQuery(key))
+		if err != nil || same {
+			return p, err
+		}
 	}
 	const most = 5
 	var others []string
-	for p, listErr := range s.EachPolicy(ctx, rows.PolicyFilter{Name: key.Name, Max: most + 1}) {
-		if listErr != nil {
-			return errors.Join(err, listErr)
+	for p, err := range answers.Each[rows.Policy](ctx, rest, policiesPath, url.Values{"name": {key.Name}}, most+1) {
+		if err != nil {
+			return p, err
 		}
 		others = append(others, p.Key().String())
 	}
-	switch {
-	case len(others) == 0:
-		return err
-	case len(others) > most:
+	err := error(&rows.NotFoundError{What: key.String()})
+	if len(others) > most {
 		others[most] = "others, which ratelimit policy list --name shows"
 	}
-	return fmt.Errorf("%w, but there is %s", err, strings.Join(others, "; "))
+	if len(others) > 0 {
+		err = fmt.Errorf("%w, but there is %s", err, strings.Join(others, "; "))
+	}
+	return rows.Policy{}, err
 }
+
+const policiesPath = "/v1/ratelimit/policies"
 
 // keyQuery returns the parameters of the fields that a key has.
 func keyQuery(k rows.PolicyKey) url.Values {

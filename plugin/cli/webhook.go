@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 var webhookCommands = []*command{
@@ -24,49 +26,44 @@ the secret to verify them. Only the secret is written to standard output.
   ratelimit webhook create https://ops.example.com/limits --all-tenants --type policy.updated --reason "audit"`,
 		define: func(c *call) action {
 			n := c.webhookFlags()
-			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				return c.createWebhook(ctx, s, by, *n)
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				create := change{
+					method: http.MethodPost, path: webhooksOf(n.Org), body: object{"url": n.URL, "types": listed(n.Types)},
+				}
+				if err := new(webhook.Targets).CheckURL(n.URL); err != nil && c.door.server == "" {
+					c.warn("without further flags ratelimit serve does not call this URL: it %v", err)
+				}
+				return c.showSecret(ctx, rest, "created", create)
 			})
 		},
 	},
 	{
 		words: "webhook list", brief: "list webhooks, with their state",
 		define: func(c *call) action {
-			var f rows.WebhookFilter
 			tenant := c.flags.String("tenant", "", "only webhooks of this `tenant`")
-			c.afterFlag(&f.After)
-			c.pageFlag(&f.Max)
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				if *tenant != "" {
-					f.Org = tenant
+			p := c.listFlags(struct{}{})
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				if *tenant == "" {
+					p.query.Set("every", "true")
 				}
-				list, err := s.Webhooks(ctx, f)
-				if err != nil {
-					return err
-				}
-				return c.print(listed(list), func(out *page) { webhookTable(out, list) })
+				return webhookList.show(c, each[rows.Webhook](ctx, rest, webhooksOf(*tenant), p))
 			})
 		},
 	},
 	{
 		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
 		define: func(c *call) action {
-			id := c.idArgument()
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				w, err := s.Webhook(ctx, *id)
-				if err != nil {
-					return err
-				}
-				return c.print(w, func(out *page) { webhookTable(out, []rows.Webhook{w}) })
-			})
+			c.idArgument()
+			return gets(webhookPath, func(out *page, w *rows.Webhook) { webhookList.add(out, *w) })(c)
 		},
 	},
 	{
 		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
 		define: func(c *call) action {
 			id := c.idArgument()
-			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				if err := s.DeleteWebhook(ctx, by, *id); err != nil {
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(webhookPath)}, &struct{}{})
+				if err != nil {
 					return err
 				}
 				return c.print(map[string]int64{"deleted": *id}, func(out *page) { out.line("deleted webhook %d", *id) })
@@ -77,27 +74,26 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook rotate", args: "ID", brief: "give a webhook a new secret, and print it once", least: 1, most: 1,
 		about: `For 24 hours deliveries are signed by the old secret too, so the receiver can change it meanwhile.`,
 		define: func(c *call) action {
-			id := c.idArgument()
+			c.idArgument()
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
-			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				secret, w, err := s.RotateWebhook(ctx, by, *id, *now)
-				if err != nil {
-					return err
-				}
-				return c.showSecret("rotated the secret of", secret, w)
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				return c.showSecret(ctx, rest, "rotated the secret of", change{
+					method: http.MethodPost, path: c.path(webhookPath + "/rotate"), body: object{"now": *now},
+				})
 			})
 		},
 	},
-	webhookSwitch("enable", "send events to a webhook again, after it was disabled", true),
-	webhookSwitch("disable", "send no more events to a webhook; what waits for it is kept for 3 days", false),
+	webhookSwitch("enable", "send events to a webhook again, after it was disabled"),
+	webhookSwitch("disable", "send no more events to a webhook; what waits for it is kept for 3 days"),
 	{
 		words: "webhook test", args: "ID", brief: "send a test event to a webhook", least: 1, most: 1,
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
-			id := c.idArgument()
-			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				d, err := s.TestWebhook(ctx, by, *id)
-				if err != nil {
+			c.idArgument()
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				var d rows.Delivery
+				test := change{method: http.MethodPost, path: c.path(webhookPath + "/test"), body: object{}}
+				if _, err := c.send(ctx, rest, test, &d); err != nil {
 					return err
 				}
 				return c.print(d, func(out *page) { out.line("delivery %s waits to be sent", d.ID) })
@@ -108,33 +104,39 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook deliveries", args: "ID", brief: "list the last deliveries to a webhook, newest first",
 		least: 1, most: 1,
 		define: func(c *call) action {
-			id, most := c.idArgument(), 100
-			state := c.flags.String("state", "", "only deliveries in this `state`: waiting, delivered or failed")
-			c.flags.Func("limit", "show at most this `number` of deliveries (default 100)",
-				func(text string) error { return process.ParseInt(text, 1, &most) })
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				if _, err := s.Webhook(ctx, *id); err != nil {
+			c.idArgument()
+			query := c.queryFlags(api.DeliveryQuery{})
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				var found answers.Deliveries
+				if err := rest.Get(ctx, c.path(webhookPath+"/deliveries"), query, &found); err != nil {
 					return err
 				}
-				list, err := s.Deliveries(ctx, *id, *state, most)
-				if err != nil {
-					return err
-				}
-				return c.print(listed(list), func(out *page) { deliveryTable(out, list) })
+				return c.print(listed(found.Items), func(out *page) { deliveryTable(out, found.Items) })
 			})
 		},
 	},
 }
 
+const webhookPath = "/v1/ratelimit/webhooks/{}"
+
+// webhooksOf returns the path of the webhooks of a tenant, or with "" of those of all tenants.
+func webhooksOf(tenant string) string {
+	if tenant == "" {
+		return "/v1/ratelimit/webhooks"
+	}
+	return "/v1/orgs/" + pathSegment(tenant) + "/ratelimit/webhooks"
+}
+
 // webhookSwitch returns the command that enables or disables a webhook.
-func webhookSwitch(verb, brief string, enabled bool) *command {
+func webhookSwitch(verb, brief string) *command {
 	return &command{
 		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
 		define: func(c *call) action {
-			id := c.idArgument()
-			return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-				w, err := s.EnableWebhook(ctx, by, *id, enabled)
-				if err != nil {
+			c.idArgument()
+			return c.changes(func(ctx context.Context, rest *answers.Client) error {
+				var w rows.Webhook
+				set := change{method: http.MethodPost, path: c.path(webhookPath + "/" + verb), body: object{}}
+				if _, err := c.send(ctx, rest, set, &w); err != nil {
 					return err
 				}
 				return c.print(w, func(out *page) { out.line("%sd webhook %d", verb, w.ID) })
@@ -190,26 +192,20 @@ func (c *call) webhookFlags() *rows.NewWebhook {
 	return n
 }
 
-func (c *call) createWebhook(ctx context.Context, s *rows.DB, by rows.Change, n rows.NewWebhook) error {
-	secret, w, err := s.CreateWebhook(ctx, by, n)
-	if err != nil {
+// showSecret sends a change of a webhook, and prints its secret. As text, it stands alone on standard output.
+func (c *call) showSecret(ctx context.Context, rest *answers.Client, done string, r change) error {
+	var made answers.WebhookSecret
+	if _, err := c.send(ctx, rest, r, &made); err != nil {
 		return err
 	}
-	if err := new(webhook.Targets).CheckURL(n.URL); err != nil {
-		c.warn("without further flags ratelimit serve does not call this URL: it %v", err)
-	}
-	return c.showSecret("created", secret, w)
-}
-
-// showSecret prints a secret. As text, it stands alone on standard output.
-func (c *call) showSecret(done string, secret webhook.Secret, w rows.Webhook) error {
+	w := made.Webhook
 	if c.format == formatTable {
 		c.warn("%s webhook %d (%s); the secret is shown only once:", done, w.ID, webhookScope(w))
 	}
 	shown := struct {
 		Secret  string       `json:"secret"`
 		Webhook rows.Webhook `json:"webhook"`
-	}{secret.Text(), w}
+	}{made.Secret, w}
 	if err := c.print(shown, func(out *page) { out.line("%s", shown.Secret) }); err != nil {
 		return errors.Join(err, fmt.Errorf(
 			"the secret could not be written; run ratelimit webhook rotate %d --now", w.ID))
@@ -238,8 +234,8 @@ func webhookState(w rows.Webhook) string {
 	return "enabled"
 }
 
-func webhookTable(out *page, list []rows.Webhook) {
-	columns(out, "ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", list, func(w rows.Webhook) []any {
+var webhookList = listing[rows.Webhook]{
+	"ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", func(w rows.Webhook) []any {
 		types := make([]string, len(w.Types))
 		for i, t := range w.Types {
 			types[i] = strings.TrimPrefix(t, typePrefix)
@@ -248,7 +244,7 @@ func webhookTable(out *page, list []rows.Webhook) {
 			w.ID, webhookScope(w), w.URL, orDefault(strings.Join(types, ","), "all"),
 			orDefault(timeText(w.DeliveredAt), "never"), w.Waiting, w.Dropped, webhookState(w),
 		}
-	})
+	},
 }
 
 func deliveryTable(out *page, list []rows.Delivery) {

@@ -56,7 +56,7 @@ func (s *Server) registerOrgs() {
 			in.After, in.Max = in.page()
 			return s.Rows.Tenants(ctx, in.TenantFilter)
 		})
-	tiers := &place{s, "/v1/ratelimit/tiers", orgsTag, readAccess, writeAccess}
+	tiers := &place{s, tiersPath, orgsTag, readAccess, writeAccess}
 	list(s, tiers.operation("list-tiers", http.MethodGet, "",
 		"List the tiers in the database, ordered by name; the plugin's config may have others"),
 		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return nameCursor(t.Name) },

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -68,6 +69,19 @@ func (s *Server) registerOverrides() {
 			in.After, in.Max = in.page()
 			return s.Rows.Overrides(ctx, in.OverrideFilter)
 		})
+	list(s, general.operation("list-ended-overrides", http.MethodGet, "/ended",
+		"List the history of overrides that have ended, ordered by id"), "list ended overrides", endedOf,
+		func(o rows.EndedOverride) string { return cursor(o.ID) },
+		func(ctx context.Context, in *listAllOverridesInput) (list []rows.EndedOverride, err error) {
+			in.After, in.Max = in.page()
+			for o, err := range s.Rows.EachEndedOverride(ctx, in.OverrideFilter) {
+				if err != nil {
+					return nil, err
+				}
+				list = append(list, o)
+			}
+			return list, nil
+		})
 	create(general, general.operation("create-general-override", http.MethodPost, "",
 		"Create an override for the requests of all orgs: of a credential, an address or a network, or an exemption of a "+
 			"tag or an endpoint"), "make an override", s.createOverride)
@@ -89,6 +103,19 @@ func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	}
 }
 
+// EndedOverride is an override of the history.
+type EndedOverride struct {
+	Override
+
+	EndedAt   time.Time `json:"ended_at"   doc:"It had no effect after expires_at."`
+	EndedBy   string    `json:"ended_by"`
+	EndReason string    `json:"end_reason"`
+}
+
+func endedOf(v view, o rows.EndedOverride) EndedOverride {
+	return EndedOverride{v.override(o.Override), o.EndedAt, o.EndedBy, o.EndReason}
+}
+
 func overrideCursor(o rows.Override) string { return cursor(o.ID) }
 
 // registerOverride adds the operations on one override. id is the end of those of the operations.
@@ -102,10 +129,10 @@ func (s *Server) registerOverride(r *overrideResource, id, what, change string) 
 	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), s.endOverride)
 }
 
-// overrideAt returns the override at a path. One of another org is not found.
+// overrideAt returns the override at a path. At the path of an org, one of another org is not found.
 func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, error) {
 	o, err := s.Rows.Override(ctx, at.ID)
-	if err == nil && o.Tenant != at.org {
+	if err == nil && at.org != "" && o.Tenant != at.org {
 		err = &rows.NotFoundError{What: fmt.Sprint("override ", at.ID)}
 	}
 	return o, err
@@ -167,7 +194,8 @@ type putOverrideInput struct {
 	RowPath
 	IfMatch
 	Waiting
-	Body putOverrideBody
+	ChangeReason string `query:"change_reason" maxLength:"1024" doc:"Why it is changed; recorded in the audit. Default: the reason of the override."`
+	Body         putOverrideBody
 }
 
 func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[rows.Override] {
@@ -180,7 +208,7 @@ func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[r
 				return desired, 0, err
 			}
 			desired.ID, desired.Revision = in.ID, revision
-			return s.Rows.PutOverride(ctx, newChange(ctx, in.Body.Reason), desired)
+			return s.Rows.PutOverride(ctx, newChange(ctx, cmp.Or(in.ChangeReason, in.Body.Reason)), desired)
 		},
 		warn: func(o rows.Override) answers.Warnings { return s.warnOfOverride(ctx, o) },
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -10,48 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const tierPath = "/v1/ratelimit/tiers/{name}"
-
-// registerTiers adds the operations that write tiers.
-func (s *Server) registerTiers() {
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "put-tier", Method: http.MethodPut, Path: tierPath, Tags: []string{orgsTag},
-		Summary: "Create a tier, or replace its description", Errors: []int{http.StatusConflict},
-	}, writeAccess), s.putTier)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "delete-tier", Method: http.MethodDelete, Path: tierPath, Tags: []string{orgsTag},
-		Summary: "Delete a tier; orgs and policies that name it are kept",
-		Errors:  []int{http.StatusNotFound, http.StatusConflict},
-	}, writeAccess), s.deleteTier)
-}
-
-// TierName is the name of a tier in a path.
-type TierName struct {
-	Name string `path:"name" minLength:"1" maxLength:"64" example:"gold"`
-}
-
-// OverRevision is the revision that a write must find; 0: any.
-type OverRevision struct {
-	Revision int64 `query:"revision" minimum:"0" doc:"The revision that the row must have. Absent: any."`
-}
-
-// tierBody is a tier as a caller writes it.
-type tierBody struct {
-	Description string `json:"description,omitempty" maxLength:"1024"`
-	Reason      string `json:"reason"                maxLength:"1024" doc:"Why; recorded in the audit." example:"a new plan"`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *tierBody) Resolve(huma.Context) []error {
-	return append(reasonFaults("body.reason", b.Reason), notTexts("body", textField{"description", b.Description})...)
-}
-
-type putTierInput struct {
-	TierName
-	OverRevision
-	Waiting
-	Body tierBody
-}
+const tiersPath = "/v1/ratelimit/tiers"
 
 // TierWritten is a tier after a write.
 type TierWritten struct {
@@ -59,29 +19,73 @@ type TierWritten struct {
 	answers.Written
 }
 
-type putTierOutput struct{ Body TierWritten }
-
-func (s *Server) putTier(ctx context.Context, in *putTierInput) (*putTierOutput, error) {
-	t, version, err := s.Rows.PutTier(ctx, newChange(ctx, in.Body.Reason), rows.Tier{
-		Name: in.Name, Description: in.Body.Description, Revision: in.Revision,
-	})
-	if err != nil {
-		return nil, s.writeError("put a tier", err)
+// registerTiers adds the operations that write tiers.
+func (s *Server) registerTiers() {
+	const name = "/{name}"
+	r := &resource[rows.Tier, rows.Tier, TierWritten]{
+		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier", counted: orgWrites,
+		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
+		location: func(t rows.Tier) string { return tiersPath + "/" + pathSegment(t.Name) },
+		show:     asItIs[rows.Tier],
+		answer:   func(t rows.Tier, w answers.Written) TierWritten { return TierWritten{t, w} },
 	}
-	return &putTierOutput{TierWritten{t, s.finishWrite(ctx, orgWrites, version, in.wait(), answers.Warnings{})}}, nil
+	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its description"), s.putTier)
+	remove(r, r.operation("delete-tier", http.MethodDelete, name,
+		"Delete a tier; orgs and policies that name it are kept", conditional...), s.deleteTier)
+}
+
+// TierName is the name of a tier in a path.
+type TierName struct {
+	Name string `path:"name" minLength:"1" maxLength:"64" example:"gold"`
+}
+
+// tierBody is a tier as a caller writes it.
+type tierBody struct {
+	Description string `json:"description,omitempty" maxLength:"1024"`
+	Reason      string `json:"reason,omitempty"      maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *tierBody) Resolve(huma.Context) []error {
+	return notTexts("body", textField{"description", b.Description}, textField{"reason", b.Reason})
+}
+
+type putTierInput struct {
+	TierName
+	IfMatch
+	IfNoneMatch
+	Waiting
+	Body tierBody
+}
+
+func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier] {
+	desired := rows.Tier{Name: in.Name, Description: in.Body.Description}
+	return &write[rows.Tier]{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a tier",
+		absent: "there is no such tier: omit If-Match to create it", present: "this tier exists already",
+		read:   func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
+		isSame: func(current rows.Tier) bool { return current.Description == desired.Description },
+		write: func(_ rows.Tier, revision int64) (rows.Tier, int64, error) {
+			desired.Revision = revision
+			return s.Rows.PutTier(ctx, newChange(ctx, in.Body.Reason), desired)
+		},
+	}
 }
 
 type deleteTierInput struct {
 	TierName
-	OverRevision
+	IfMatch
 	Waiting
 	Reason
 }
 
-func (s *Server) deleteTier(ctx context.Context, in *deleteTierInput) (*deletedOutput, error) {
-	version, err := s.Rows.DeleteTier(ctx, newChange(ctx, in.Reason.Reason), in.Name, in.Revision)
-	if err != nil {
-		return nil, s.writeError("delete a tier", err)
+func (s *Server) deleteTier(ctx context.Context, in *deleteTierInput) *write[rows.Tier] {
+	return &write[rows.Tier]{
+		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a tier",
+		read: func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
+		write: func(current rows.Tier, revision int64) (rows.Tier, int64, error) {
+			version, err := s.Rows.DeleteTier(ctx, newChange(ctx, in.Reason.Reason), in.Name, revision)
+			return current, version, err
+		},
 	}
-	return &deletedOutput{s.finishWrite(ctx, orgWrites, version, in.wait(), answers.Warnings{})}, nil
 }

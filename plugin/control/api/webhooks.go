@@ -37,6 +37,9 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 		func(w rows.Webhook) string { return cursor(w.ID) },
 		func(ctx context.Context, in *listWebhooksInput) ([]rows.Webhook, error) {
 			f := rows.WebhookFilter{Org: &in.org}
+			if in.Every && in.org == "" {
+				f.Org = nil
+			}
 			f.After, f.Max = in.page()
 			return s.Rows.Webhooks(ctx, f)
 		})
@@ -61,12 +64,13 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 type listWebhooksInput struct {
 	OptionalOrg
 	Paging
+	Every bool `query:"every" doc:"Also those of single orgs, where the path names no org."`
 }
 
-// webhookOf returns a webhook as a caller reads it. One of another org is not found.
+// webhookOf returns a webhook as a caller reads it. At the path of an org, one of another org is not found.
 func (s *Server) webhookOf(ctx context.Context, in *RowPath) (rows.Webhook, error) {
 	w, err := s.Rows.Webhook(ctx, in.ID)
-	if err == nil && w.Org != in.org {
+	if err == nil && in.org != "" && w.Org != in.org {
 		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
 	}
 	return s.viewOf(callerOf(ctx)).webhook(w), err
@@ -206,10 +210,15 @@ func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (rows.
 	return s.Rows.TestWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID)
 }
 
-type listDeliveriesInput struct {
-	RowPath
+// DeliveryQuery selects deliveries.
+type DeliveryQuery struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
 	State string `query:"state"                                           doc:"Only deliveries in this state." enum:"waiting,delivered,failed"`
+}
+
+type listDeliveriesInput struct {
+	RowPath
+	DeliveryQuery
 }
 
 func (s *Server) listDeliveries(ctx context.Context, in *listDeliveriesInput) (answers.Deliveries, error) {

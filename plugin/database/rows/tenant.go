@@ -127,6 +127,11 @@ func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
 }
 
+// Tier returns a tier, or a NotFoundError.
+func (s *DB) Tier(ctx context.Context, name string) (Tier, error) {
+	return tierTable.read(ctx, s, "tier "+name, name)
+}
+
 // PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
 func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
 	what := "tier " + t.Name
