@@ -70,11 +70,11 @@ func (c *call) withDoor(ctx context.Context, do func(ctx context.Context, rest *
 	if err != nil {
 		return err
 	}
-	caller := api.Caller{Token: c.actor(config.ConnConfig), Role: api.Admin, Direct: true}
-	if namesCaller(caller.Token) {
-		return wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
-			"set --actor or %s to another name", caller.Token, actorVariable)
+	by, err := c.newChange(config)
+	if err != nil {
+		return err
 	}
+	caller := api.Caller{Token: by.Actor, Role: api.Admin, Direct: true}
 	store, closeStore, err := c.openWith(ctx, config)
 	if err != nil {
 		return err

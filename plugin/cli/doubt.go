@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 
@@ -50,18 +49,6 @@ func (c *call) knownConfigFlag() *knownConfig {
 	return config
 }
 
-// review returns why a policy is not to be written without --force. If nothing is in the way, it shows the warnings.
-func (c *call) review(ctx context.Context, s *rows.DB, config *knownConfig, p rows.Policy, force bool) error {
-	r, err := s.ReviewPolicy(ctx, config.plan, p)
-	if err == nil {
-		err = errors.Join(unforced(r, force)...)
-	}
-	if err == nil {
-		c.warnAll(r.Warnings)
-	}
-	return err
-}
-
 // unforced returns the lock-outs of a review as errors, unless they are forced.
 func unforced(r rows.Review, force bool) []error {
 	var faults []error
@@ -86,13 +73,5 @@ func (c *call) reviewFlags(query url.Values) {
 func (c *call) warnAll(warnings []string) {
 	for _, warning := range warnings {
 		c.warn("%s", warning)
-	}
-}
-
-// warnOfWrite shows the warnings of package rows about a write. The write has succeeded, so an error is only a warning.
-func (c *call) warnOfWrite(warnings []string, err error) {
-	c.warnAll(warnings)
-	if err != nil {
-		c.warn("written, but the check for mistakes failed: %v", err)
 	}
 }

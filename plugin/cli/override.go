@@ -93,7 +93,7 @@ type restOverride struct {
 func (r restOverride) row() rows.Override {
 	o := r.Override
 	o.Tenant = r.Org
-	o.Override.Factor, _ = thousandths(cmp.Or(r.Factor.String(), "0")) // the API writes what it reads
+	o.Override.Factor, _ = schema.Thousandths(cmp.Or(r.Factor.String(), "0")) // the API writes what it reads
 	return o
 }
 

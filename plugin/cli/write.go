@@ -56,20 +56,9 @@ func (c *call) liveFlag() {
 		"treat nodes as live if they reported within this `duration` (default "+rows.LiveWithin.String()+")")
 }
 
-// writes defines the flags of a command that writes the database, and opens it for do.
+// writesRows defines the flags of a command that writes the database itself, and opens it for do.
 func (c *call) writesRows(do func(ctx context.Context, s *rows.DB, by rows.Change) (written, error)) action {
 	c.waitFlags()
-	return c.changesRows(func(ctx context.Context, s *rows.DB, by rows.Change) error {
-		done, err := do(ctx, s, by)
-		if err != nil {
-			return err
-		}
-		return c.showWritten(ctx, s, done)
-	})
-}
-
-// changes defines the flags of a command that changes what nodes need not know, and opens the database for do.
-func (c *call) changesRows(do func(ctx context.Context, s *rows.DB, by rows.Change) error) action {
 	c.changeFlag()
 	c.databaseFlag()
 	c.outputFlag()
@@ -87,7 +76,11 @@ func (c *call) changesRows(do func(ctx context.Context, s *rows.DB, by rows.Chan
 			return err
 		}
 		defer closeStore()
-		return do(ctx, store, by)
+		done, err := do(ctx, store, by)
+		if err != nil {
+			return err
+		}
+		return c.showWritten(ctx, store, done)
 	}
 }
 

@@ -166,15 +166,12 @@ func TestABodyThatIsTooLongIsNotReadToItsEnd(t *testing.T) {
 		if !o.hasBody {
 			continue
 		}
-		most := 64 << 10
-		if o.path == batch {
-			most = 1 << 20
-		}
+		most := o.mostBody()
 		for _, chunked := range []bool{false, true} {
 			c := o.call(admin)
 			r := c.request()
-			counted := &meter{Reader: io.LimitReader(blanks{}, 10<<20)}
-			if r.Body, r.ContentLength = io.NopCloser(counted), 10<<20; chunked {
+			counted := &meter{Reader: io.LimitReader(blanks{}, 20<<20)}
+			if r.Body, r.ContentLength = io.NopCloser(counted), 20<<20; chunked {
 				r.ContentLength = -1
 			}
 			w.want(w.serve(c, r), http.StatusRequestEntityTooLarge)

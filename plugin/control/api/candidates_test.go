@@ -31,13 +31,15 @@ func openJuly(w *world) {
 
 func init() {
 	for id, s := range map[string]sample{
-		"list-candidates":         {},
-		"get-candidate":           {},
-		"diff-candidate":          {},
-		"report-candidate":        {},
-		"create-candidate":        {body: `{"name":"july","reason":"a test"}`},
-		"drop-candidate":          {query: "?reason=over"},
-		"put-candidate-policy":    {body: strings.Replace(daily, "1000", "600", 1)},
+		"list-candidates":      {},
+		"get-candidate":        {},
+		"diff-candidate":       {},
+		"report-candidate":     {},
+		"create-candidate":     {body: `{"name":"july","reason":"a test"}`},
+		"drop-candidate":       {query: "?reason=over"},
+		"put-candidate-policy": {body: strings.Replace(daily, "1000", "600", 1)},
+		"put-candidate-policies": {body: `{"policies":[
+			{"name":"daily","tier":"gold","scope":"tenant","limit":600,"window_size":86400}],"reason":"a test"}`},
 		"delete-candidate-policy": {query: "?policy=daily&tier=gold&reason=over"},
 		"assign-candidate":        {body: `{"percent":5,"add":["acme"],"reason":"a test"}`},
 		"promote-candidate":       {body: why},

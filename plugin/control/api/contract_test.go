@@ -171,6 +171,17 @@ var samples = map[string]sample{
 	"forget-node": {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 }
 
+// mostBody returns the bytes of a body that is too long.
+func (o operation) mostBody() int {
+	switch {
+	case o.id == "put-candidate-policies":
+		return 16 << 20
+	case o.path == batch:
+		return 1 << 20
+	}
+	return 64 << 10
+}
+
 // call returns a request for row 1 that the operation accepts.
 func (o operation) call(token string) call {
 	s := samples[o.id]
@@ -326,7 +337,7 @@ func everyRefusedBody(c *contract, o operation) {
 		{http.StatusBadRequest, "{\"reason\":\"\xff\"}", nil},
 		{http.StatusBadRequest, `{"reason":"a","reason":"b"}`, nil},
 		{http.StatusBadRequest, strings.Repeat("[", 10_000), nil},
-		{http.StatusRequestEntityTooLarge, strings.Repeat(" ", 1<<20), nil},
+		{http.StatusRequestEntityTooLarge, strings.Repeat(" ", o.mostBody()), nil},
 		{http.StatusUnsupportedMediaType, `limit: 1`, []string{"Content-Type", "application/yaml"}},
 		{http.StatusUnprocessableEntity, `[]`, nil},
 		{http.StatusUnprocessableEntity, `{"surprise":1}`, nil},

@@ -1,0 +1,93 @@
+package spec
+
+import (
+	"encoding/pem"
+	"errors"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// operatorAway runs commands of the operator's program on a machine without a database.
+type operatorAway struct {
+	t      *testing.T
+	server string
+	dir    string
+}
+
+// want runs a command, which must end with an exit code and show a text.
+func (o operatorAway) want(code int, text string, args ...string) {
+	o.t.Helper()
+	cmd := exec.Command(filepath.Join(binaries, "ratelimit"), append(args, "--server", o.server)...)
+	cmd.Dir = o.dir
+	out, err := cmd.CombinedOutput()
+	got := 0
+	if failed := new(exec.ExitError); errors.As(err, &failed) {
+		got, err = failed.ExitCode(), nil
+	}
+	require.NoError(o.t, err)
+	if got != code || !strings.Contains(string(out), text) {
+		o.t.Errorf("ratelimit %q: exit code %d, want %d and %q in\n%s", args, got, code, text, out)
+	}
+}
+
+func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
+	p := newPlane(t)
+	a := p.serve()
+	o := operatorAway{t, a.url, t.TempDir()}
+	file := func(name, text string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(filepath.Join(o.dir, name), []byte(text), 0o600))
+	}
+	file("admin", p.admin+"\n")
+	file("tenant", p.token("dash", "tenant:acme"))
+	file("wrong", "rl_unknown")
+	put := func(name, limit string, more ...string) []string {
+		return append([]string{
+			"policy", "put", name, "--tier", "gold", "--limit", limit, "--window", "24h", "--reason", "a spec",
+			"--token-file", "admin",
+		}, more...)
+	}
+
+	o.want(0, `the database has no tier "gold"`, put("daily", "1000")...)
+	o.want(1, "--force: must be true for this policy", put("all", "10", "--scope", "global")...)
+	o.want(0, "put policy all of tier gold", put("all", "10", "--scope", "global", "--force")...)
+	o.want(3, "no live nodes: not enforced anywhere yet", put("daily", "900", "--wait=1s")...)
+	o.want(0, "900 per 86400 s", "policy", "get", "daily", "--tier", "gold", "--token-file", "admin")
+	if audit := p.operate("audit", "--actor", "token:ann"); !strings.Contains(audit, "a spec") {
+		t.Errorf("the audit does not name the token:\n%s", audit)
+	}
+
+	o.want(1, "unknown, expired or revoked: ratelimit token create makes a new one", "policy", "list", "--token-file", "wrong")
+	o.want(1, "use a token with the role admin, or viewer to read", "policy", "list", "--token-file", "tenant")
+	o.want(0, "SUBJECT", "override", "list", "--token-file", "admin")
+	o.want(2, "--token-file is required", "policy", "list")
+	o.want(2, "with --server the actor is the token", put("daily", "1", "--actor", "bob")...)
+	o.want(2, "--database", "policy", "list", "--token-file", "admin", "--database", p.dsn)
+
+	o.server = "http://192.0.2.1:8090"
+	o.want(2, "must begin with https://", "policy", "list", "--token-file", "admin")
+	o.server = "https://nosuchhost.invalid"
+	o.want(1, "nosuchhost.invalid", "policy", "list", "--token-file", "admin")
+
+	at, err := url.Parse(a.url)
+	require.NoError(t, err)
+	encrypted := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(at))
+	t.Cleanup(encrypted.Close)
+	o.server = encrypted.URL
+	o.want(1, "its certificate is not trusted", "policy", "list", "--token-file", "admin")
+	file("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: encrypted.Certificate().Raw})))
+	o.want(0, "daily", "policy", "list", "--token-file", "admin", "--ca-file", "ca.pem")
+
+	foreign := httptest.NewServer(nil)
+	t.Cleanup(foreign.Close)
+	o.server = foreign.URL
+	o.want(1, "does not answer as the REST API of ratelimit serve", "policy", "list", "--token-file", "admin")
+}
