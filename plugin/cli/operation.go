@@ -119,6 +119,9 @@ func gets[T any](path string, show func(out *page, row *T)) func(*call) action {
 	}
 }
 
+// every selects a row by its id, whichever org it is of.
+const every = "?every=true"
+
 // path returns a path with the first argument in place of {}.
 func (c *call) path(path string) string { return strings.Replace(path, "{}", pathSegment(c.arg()), 1) }
 
@@ -176,6 +179,7 @@ func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (writte
 					err)
 			}
 		}
+		done.Row = shownRow(done.Row)
 		err = c.print(done, done.writeTo)
 		if err == nil && done.Fleet != nil {
 			return done.Fleet.exit()

@@ -73,7 +73,7 @@ applies.
 		define: func(c *call) action {
 			c.idArgument()
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				end := change{method: http.MethodDelete, path: c.path(overridesPath + "/{}")}
+				end := change{method: http.MethodDelete, path: c.path(overridesPath + "/{}" + every)}
 				version, err := c.send(ctx, rest, end, &struct{}{})
 				return written{What: "ended override " + c.arg(), Version: version}, err
 			})

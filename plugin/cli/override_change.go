@@ -146,7 +146,7 @@ func (c *call) changesOverride(done, reason string, edit func(*rows.Override) er
 	c.knownConfigFlag()
 	return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 		var current restOverride
-		err := rest.Get(ctx, c.path(overridesPath+"/{}"), nil, &current)
+		err := rest.Get(ctx, c.path(overridesPath+"/{}"+every), nil, &current)
 		o := current.row()
 		if err == nil {
 			err = edit(&o)

@@ -21,7 +21,7 @@ func TestAWriteToAReadOnlyDatabaseFailsWithoutASQLSTATE(t *testing.T) {
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
 	for _, args := range [][]string{
 		{"tier", "put", "gold", "--reason", "r"},
-		{"override", "end", "1", "--reason", "r"},
+		{"tenant", "set", "acme", "--tier", "gold", "--reason", "r"},
 		{"token", "create", "ci", "--role", "admin", "--reason", "r"},
 	} {
 		x.output.Reset()

@@ -54,7 +54,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
 		define: func(c *call) action {
 			c.idArgument()
-			return gets(webhookPath, func(out *page, w *rows.Webhook) { webhookList.add(out, *w) })(c)
+			return gets(webhookPath+every, func(out *page, w *rows.Webhook) { webhookList.add(out, *w) })(c)
 		},
 	},
 	{
@@ -62,7 +62,7 @@ the secret to verify them. Only the secret is written to standard output.
 		define: func(c *call) action {
 			id := c.idArgument()
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(webhookPath)}, &struct{}{})
+				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(webhookPath + every)}, &struct{}{})
 				if err != nil {
 					return err
 				}
@@ -78,7 +78,7 @@ the secret to verify them. Only the secret is written to standard output.
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
 				return c.showSecret(ctx, rest, "rotated the secret of", change{
-					method: http.MethodPost, path: c.path(webhookPath + "/rotate"), body: object{"now": *now},
+					method: http.MethodPost, path: c.path(webhookPath + "/rotate" + every), body: object{"now": *now},
 				})
 			})
 		},
@@ -92,7 +92,7 @@ the secret to verify them. Only the secret is written to standard output.
 			c.idArgument()
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
 				var d rows.Delivery
-				test := change{method: http.MethodPost, path: c.path(webhookPath + "/test"), body: object{}}
+				test := change{method: http.MethodPost, path: c.path(webhookPath + "/test" + every), body: object{}}
 				if _, err := c.send(ctx, rest, test, &d); err != nil {
 					return err
 				}
@@ -108,7 +108,7 @@ the secret to verify them. Only the secret is written to standard output.
 			query := c.queryFlags(api.DeliveryQuery{})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				var found answers.Deliveries
-				if err := rest.Get(ctx, c.path(webhookPath+"/deliveries"), query, &found); err != nil {
+				if err := rest.Get(ctx, c.path(webhookPath+"/deliveries"+every), query, &found); err != nil {
 					return err
 				}
 				return c.print(listed(found.Items), func(out *page) { deliveryTable(out, found.Items) })
@@ -135,7 +135,7 @@ func webhookSwitch(verb, brief string) *command {
 			c.idArgument()
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
 				var w rows.Webhook
-				set := change{method: http.MethodPost, path: c.path(webhookPath + "/" + verb), body: object{}}
+				set := change{method: http.MethodPost, path: c.path(webhookPath + "/" + verb + every), body: object{}}
 				if _, err := c.send(ctx, rest, set, &w); err != nil {
 					return err
 				}

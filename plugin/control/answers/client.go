@@ -64,7 +64,11 @@ func (c *Client) newRequest(
 		content = bytes.NewReader(text)
 	}
 	if len(query) > 0 {
-		path += "?" + query.Encode()
+		mark := "?"
+		if strings.Contains(path, mark) {
+			mark = "&"
+		}
+		path += mark + query.Encode()
 	}
 	r, err := http.NewRequestWithContext(ctx, method, c.Base+path, content)
 	if err != nil {

@@ -129,10 +129,10 @@ func (s *Server) registerOverride(r *overrideResource, id, what, change string) 
 	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), s.endOverride)
 }
 
-// overrideAt returns the override at a path. At the path of an org, one of another org is not found.
+// overrideAt returns the override at a path. One of another org is not found.
 func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, error) {
 	o, err := s.Rows.Override(ctx, at.ID)
-	if err == nil && at.org != "" && o.Tenant != at.org {
+	if err == nil && !at.includes(o.Tenant) {
 		err = &rows.NotFoundError{What: fmt.Sprint("override ", at.ID)}
 	}
 	return o, err

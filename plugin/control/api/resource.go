@@ -47,7 +47,13 @@ func (s *Server) orgParam() *huma.Param {
 }
 
 // OptionalOrg is the org of a path that has one. Its operations describe the parameter.
-type OptionalOrg struct{ org string }
+type OptionalOrg struct {
+	Every bool `query:"every" doc:"Where the path names no org: also the rows of orgs."`
+	org   string
+}
+
+// includes reports whether the path is one of rows of an org.
+func (o *OptionalOrg) includes(org string) bool { return o.org == org || o.org == "" && o.Every }
 
 // Resolve implements [huma.Resolver].
 func (o *OptionalOrg) Resolve(ctx huma.Context) []error {

@@ -64,13 +64,12 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 type listWebhooksInput struct {
 	OptionalOrg
 	Paging
-	Every bool `query:"every" doc:"Also those of single orgs, where the path names no org."`
 }
 
-// webhookOf returns a webhook as a caller reads it. At the path of an org, one of another org is not found.
+// webhookOf returns a webhook as a caller reads it. One of another org is not found.
 func (s *Server) webhookOf(ctx context.Context, in *RowPath) (rows.Webhook, error) {
 	w, err := s.Rows.Webhook(ctx, in.ID)
-	if err == nil && in.org != "" && w.Org != in.org {
+	if err == nil && !in.includes(w.Org) {
 		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
 	}
 	return s.viewOf(callerOf(ctx)).webhook(w), err

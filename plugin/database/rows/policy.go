@@ -112,13 +112,8 @@ func (s *DB) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, e
 	return policies(ctx, s.pool, f)
 }
 
-// Namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
+// namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
 // filter's page.
-func (s *DB) Namespaces(ctx context.Context, f PolicyFilter) ([]string, error) {
-	names, err := namespaces(ctx, s.pool, f)
-	return names, fail("list namespaces", err)
-}
-
 func namespaces(ctx context.Context, q querier, f PolicyFilter) ([]string, error) {
 	type row struct{ Namespace string }
 	w := f.where()
