@@ -22,7 +22,8 @@ type view struct {
 
 // viewOf returns the view of a caller.
 func (s *Server) viewOf(caller Caller) view {
-	return view{tenant: caller.Role == Tenant, showShared: s.Decider != nil && s.Decider.Renderer.ShowsShared()}
+	tenant := caller.Role == Tenant
+	return view{tenant: tenant, showShared: tenant && s.Decider != nil && s.Decider.Renderer.ShowsShared()}
 }
 
 // readsScope reports whether the caller may read the numbers of limits of a scope. Addresses belong to no org: any
