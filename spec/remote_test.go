@@ -56,10 +56,10 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 		}, more...)
 	}
 
-	o.want(0, `the database has no tier "gold"`, put("daily", "1000")...)
+	o.want(0, `no tier is named "gold", in the plugin's config or in the database`, put("daily", "1000")...)
 	o.want(1, "--force: must be true for this policy", put("all", "10", "--scope", "global")...)
 	o.want(0, "put policy all of tier gold", put("all", "10", "--scope", "global", "--force")...)
-	o.want(3, "no live nodes: not enforced anywhere yet", put("daily", "900", "--wait=1s")...)
+	o.want(0, "enforced on 1 of 1 live node", put("daily", "900", "--wait=30s")...)
 	o.want(0, "900 per 86400 s", "policy", "get", "daily", "--tier", "gold", "--token-file", "admin")
 	if audit := p.operate("audit", "--actor", "token:ann"); !strings.Contains(audit, "a spec") {
 		t.Errorf("the audit does not name the token:\n%s", audit)
@@ -70,7 +70,7 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 	o.want(0, "SUBJECT", "override", "list", "--token-file", "admin")
 	o.want(2, "--token-file is required", "policy", "list")
 	o.want(2, "with --server the actor is the token", put("daily", "1", "--actor", "bob")...)
-	o.want(2, "--database", "policy", "list", "--token-file", "admin", "--database", p.dsn)
+	o.want(2, "use either --server or a database", "policy", "list", "--token-file", "admin", "--database", p.dsn)
 
 	o.server = "http://192.0.2.1:8090"
 	o.want(2, "must begin with https://", "policy", "list", "--token-file", "admin")
