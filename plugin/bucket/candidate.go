@@ -52,7 +52,7 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	used, release, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Pair) *layers {
+	used, releaseOwn, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Pair) *layers {
 		return s.startCandidate(opened, active)
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Stores) OpenCandidate(
 		return nil, nil, nil, err
 	}
 	return used.lease.Store(used.pair), used.shares, func() {
-		release()
+		releaseOwn()
 		releaseActive()
 	}, nil
 }
