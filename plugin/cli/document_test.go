@@ -113,7 +113,7 @@ overrides:
 		got = append(got, strings.TrimPrefix(place, "p.yaml:")+" "+path)
 	}
 	want := []string{
-		"2 policies[0].limit", "2 policies[0].burts", "3 policies[1].tier", "3 policies[1].scope",
+		"2 policies[0].burts", "2 policies[0].limit", "3 policies[1].tier", "3 policies[1].scope",
 		"5 costs[0].cost", "6 costs[1].endpoint",
 		"8 overrides[0].factor", "8 overrides[0].expires_at", "9 overrides[1].tenant", "9 overrides[1].reason",
 	}

@@ -97,6 +97,7 @@ func (s *scripted) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
 		_, _ = io.WriteString(w, `{"status":404,"title":"Not Found","detail":"nothing is here"}`)
 		return
 	}
+	w.Header().Set("Content-Type", "application/json")
 	answer(w, r, c)
 }
 
