@@ -10,9 +10,9 @@ import (
 )
 
 // Decode reads fields of a row from a JSON object, and ignores other members. It returns what is wrong with the values
-// by themselves: values of a wrong type, numbers outside their bounds, faulty records, times that are null or empty, and
-// empty texts that name nothing, unless emptyIsAbsent. A row has 0 and an empty text as absent, so its own check does not
-// find all of these.
+// by themselves: values of a wrong type, numbers outside their bounds, faulty records, times that are null or empty,
+// and empty texts that name nothing, unless emptyIsAbsent. A row has 0 and an empty text as absent, so its own check
+// does not find all of these.
 func Decode[T any](raw []byte, fields []Field[T], row *T, emptyIsAbsent bool) []Fault {
 	document, faults := decodeDocument(raw)
 	if document == nil {

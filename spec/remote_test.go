@@ -65,7 +65,8 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 		t.Errorf("the audit does not name the token:\n%s", audit)
 	}
 
-	o.want(1, "unknown, expired or revoked: ratelimit token create makes a new one", "policy", "list", "--token-file", "wrong")
+	o.want(1, "unknown, expired or revoked: ratelimit token create makes a new one",
+		"policy", "list", "--token-file", "wrong")
 	o.want(1, "use a token with the role admin, or viewer to read", "policy", "list", "--token-file", "tenant")
 	o.want(0, "SUBJECT", "override", "list", "--token-file", "admin")
 	o.want(2, "--token-file is required", "policy", "list")

@@ -202,8 +202,8 @@ func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, rel
 	return pair.Records(config.Namespace), release, nil
 }
 
-// openPair opens the Redis of a config from a registry. Its timeouts are capped by the time budget of a request, so that
-// fail modes decide in time.
+// openPair opens the Redis of a config from a registry. Its timeouts are capped by the time budget of a request, so
+// that fail modes decide in time.
 func (s *Stores) openPair(from *redis.Registry, config *schema.Config) (*redis.Pair, func(), error) {
 	main, second := config.Redis, config.AddressRedis
 	for _, block := range []*schema.Redis{&main, &second} {

@@ -303,7 +303,7 @@ func (at place) lineOf(path string) int {
 	return at.line
 }
 
-// locateProblem returns the faults of a body in the form of the document with their places in it. Others are as they are.
+// locateProblem returns the faults of a body in the form of the document with their places in it. Others stay.
 func (d *document) locateProblem(err error) error {
 	p := answers.ProblemOf(err)
 	if p == nil {
@@ -312,7 +312,7 @@ func (d *document) locateProblem(err error) error {
 	var faults []error
 	for _, f := range p.Errors {
 		path, _ := strings.CutPrefix(f.Location, "body.")
-		i := slices.IndexFunc(d.places, func(at place) bool { return path == at.path || strings.HasPrefix(path, at.path+".") })
+		i := slices.IndexFunc(d.places, func(at place) bool { return strings.HasPrefix(path+".", at.path+".") })
 		if i < 0 {
 			return err
 		}

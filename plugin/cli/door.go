@@ -193,7 +193,7 @@ func (c *call) remoteAPI() (*answers.Client, error) {
 	return &answers.Client{Base: base, Token: strings.TrimSpace(string(token)), Transport: transport}, nil
 }
 
-// serverURL returns the address of a server without a slash at its end. A token is sent unencrypted to this machine only.
+// serverURL returns the address of a server without a slash at its end. A token goes unencrypted to this machine only.
 func serverURL(text string) (string, error) {
 	at, err := url.Parse(text)
 	if err != nil || at.Host == "" || at.User != nil || strings.Trim(at.Path, "/")+at.RawQuery+at.Fragment != "" {

@@ -21,7 +21,8 @@ const (
 const rootAbout = `The ratelimit command sets and shows the limits of tenants.
 
 Run ratelimit COMMAND -h for the flags of a command. Set the database with --database, --database-file or the
-environment variable RATELIMIT_DATABASE. Commands with --server work without one, by the REST API. Tables are colored on a terminal, unless NO_COLOR is set.
+environment variable RATELIMIT_DATABASE. Commands with --server work without one, by the REST API. Tables are colored on
+a terminal, unless NO_COLOR is set.
 
 Exit codes: ` + commonExits + `. validate exits with 1 if it finds errors; diff exits with 1 if
 there are changes, and with 2 if it fails. fleet, and every command with --wait:

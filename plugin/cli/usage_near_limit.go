@@ -35,8 +35,8 @@ and tenants that are banned or exempt now, are not listed.
 	},
 }
 
-// configurePlan adds the plan of a config with all rows beside it, and the tiers that are known. It warns of rows that do
-// not compile.
+// configurePlan adds the plan of a config with all rows beside it, and the tiers that are known. It warns of rows that
+// do not compile.
 func (c *call) configurePlan(ctx context.Context, f *configFlags, o *api.Options) error {
 	config, _, err := c.load(f)
 	if err != nil {

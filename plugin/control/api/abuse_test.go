@@ -61,7 +61,8 @@ func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {
 		"": "acme half globex warn ", "?step=warn": "globex warn ", "?limit=1": "acme half ",
 	} {
 		got := ""
-		for _, row := range read[answers.Page[answers.AbuseState]](w, w.want(w.as("GET", abuseList+query, ""), http.StatusOK)).Items {
+		answer := w.want(w.as("GET", abuseList+query, ""), http.StatusOK)
+		for _, row := range read[answers.Page[answers.AbuseState]](w, answer).Items {
 			got += row.Tenant + " " + row.Step + " "
 		}
 		if got != want {

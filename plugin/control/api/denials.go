@@ -193,7 +193,8 @@ func (v view) denial(d rows.RecentDenial) answers.Denial {
 		d.Limit, d.WindowSize, d.RetryAfter, d.Denier = nil, nil, nil, decision.Denier{Tier: d.Tier}
 	}
 	out := answers.Denial{
-		ID: d.ID, At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope, Reason: d.Reason,
+		ID: d.ID, At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope,
+		Reason: d.Reason,
 		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
 		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
 	}

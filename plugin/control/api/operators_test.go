@@ -78,7 +78,8 @@ func TestTheTenantsOfAbuseHavePages(t *testing.T) {
 	onLadder(w)
 	var seen []string
 	for next := ""; ; {
-		page := read[answers.Page[rows.AbuseState]](w, w.want(w.as("GET", abuseList+"?limit=1&cursor="+next, ""), http.StatusOK))
+		answer := w.want(w.as("GET", abuseList+"?limit=1&cursor="+next, ""), http.StatusOK)
+		page := read[answers.Page[rows.AbuseState]](w, answer)
 		for _, row := range page.Items {
 			seen = append(seen, row.Tenant)
 		}

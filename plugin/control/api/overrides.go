@@ -59,7 +59,8 @@ func (s *Server) registerOverrides() {
 		Description: "The limits in force now, or when the override begins, beside those that would be in force then. An " +
 			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
 	}, readAccess), "preview an override", s.previewOverride)
-	s.registerOverride(ofOrg, "override", "an override of an org", "Change an override of an org in place, such as its end")
+	s.registerOverride(ofOrg, "override", "an override of an org",
+		"Change an override of an org in place, such as its end")
 
 	general := s.overridesAt(generalOverridesPath, readAccess)
 	list(s, general.operation("list-all-overrides", http.MethodGet, "",

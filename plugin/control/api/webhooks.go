@@ -21,7 +21,8 @@ const (
 
 // registerWebhooks adds the operations on webhooks: those of all orgs, and those of one org.
 func (s *Server) registerWebhooks() {
-	s.registerWebhooksAt(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess}, "general-webhook", "of all orgs")
+	s.registerWebhooksAt(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess},
+		"general-webhook", "of all orgs")
 	s.registerWebhooksAt(&place{s, webhooksPath, "webhooks", orgAccess, ownAccess}, "webhook", "of an org")
 }
 
@@ -33,7 +34,8 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 	create := p.operation("create-"+id, post, "", "Create a webhook "+of+", and show its secret once", conflict)
 	create.DefaultStatus = http.StatusCreated
 	huma.Register(s.api, create, s.createWebhook)
-	list(s, p.operation("list-"+id+"s", read, "", "List the webhooks "+of+", ordered by id"), "list webhooks", view.webhook,
+	list(s, p.operation("list-"+id+"s", read, "", "List the webhooks "+of+", ordered by id"), "list webhooks",
+		view.webhook,
 		func(w rows.Webhook) string { return cursor(w.ID) },
 		func(ctx context.Context, in *listWebhooksInput) ([]rows.Webhook, error) {
 			f := rows.WebhookFilter{Org: &in.org}
@@ -44,8 +46,8 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 			return s.Rows.Webhooks(ctx, f)
 		})
 	serve(s, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), "read a webhook", s.webhookOf)
-	huma.Register(s.api, p.operation("delete-"+id, remove, one, "Delete a webhook "+of+", with what waits for it", missing),
-		s.deleteWebhook)
+	huma.Register(s.api, p.operation("delete-"+id, remove, one, "Delete a webhook "+of+", with what waits for it",
+		missing), s.deleteWebhook)
 	for verb, enabled := range map[string]bool{"enable": true, "disable": false} {
 		summary := strings.ToUpper(verb[:1]) + verb[1:] + " a webhook " + of
 		serve(s, p.operation(verb+"-"+id, post, one+"/"+verb, summary, missing), "enable or disable a webhook",
@@ -53,8 +55,8 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 				return s.setWebhook(ctx, in, enabled)
 			})
 	}
-	serve(s, p.operation("rotate-"+id, post, one+"/rotate", "Give a webhook "+of+" a new secret, and show it once", missing,
-		conflict), "rotate the secret of a webhook", s.rotateWebhook)
+	serve(s, p.operation("rotate-"+id, post, one+"/rotate", "Give a webhook "+of+" a new secret, and show it once",
+		missing, conflict), "rotate the secret of a webhook", s.rotateWebhook)
 	serve(s, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
 		"test a webhook", s.testWebhook)
 	serve(s, p.operation("list-"+id+"-deliveries", read, one+"/deliveries", "List the last deliveries to a webhook "+of,

@@ -41,7 +41,8 @@ func (s *Server) finishWrite(
 	return written
 }
 
-// awaitNodes waits until all nodes that reported within a time enforce a version, or the time is up, and returns the fleet.
+// awaitNodes waits until all nodes that reported within a time enforce a version, or the time is up, and returns the
+// fleet.
 func (s *Server) awaitNodes(ctx context.Context, version int64, wait, within time.Duration) (rows.Fleet, error) {
 	if err := exchangeOf(ctx).endReading(); err != nil {
 		return rows.Fleet{}, fmt.Errorf("wait for the nodes: %w", err)

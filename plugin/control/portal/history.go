@@ -28,7 +28,10 @@ func (p *period) step() time.Duration {
 var (
 	aDay    = period{"24h", "24 hours", "1m", day}
 	periods = []period{
-		{"1h", "hour", "1m", time.Hour}, aDay, {"7d", "7 days", "1h", 7 * day}, {"30d", "30 days", "1d", 30 * day},
+		{"1h", "hour", "1m", time.Hour},
+		aDay,
+		{"7d", "7 days", "1h", 7 * day},
+		{"30d", "30 days", "1d", 30 * day},
 		{"365d", "year", "1d", 365 * day},
 	}
 	usageSpans = []period{
@@ -46,7 +49,9 @@ func periodNamed(list []period, name string, otherwise int) period {
 }
 
 // history reads what an org used from a time until now, in steps of the API. more is the rest of the query.
-func (v *visit) history(org string, from time.Time, step string, more url.Values) (found answers.UsageHistory, err error) {
+func (v *visit) history(
+	org string, from time.Time, step string, more url.Values,
+) (found answers.UsageHistory, err error) {
 	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {step}}
 	for name, values := range more {
 		query[name] = values

@@ -74,7 +74,8 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows, s setting)
 	}
 	w.decider.Policies.Store(plan.With(snapshot))
 	server, err := api.New(api.Options{
-		Rows: w.store, Tokens: storedTokens{w.store}, Log: slog.New(slog.DiscardHandler), Decider: w.decider, Buckets: buckets,
+		Rows: w.store, Tokens: storedTokens{w.store}, Log: slog.New(slog.DiscardHandler), Decider: w.decider,
+		Buckets: buckets,
 	})
 	require.NoError(t, err)
 	w.real = realAPI{server}

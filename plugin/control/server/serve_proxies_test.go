@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"crypto/rand"
-	"time"
-
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -15,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"

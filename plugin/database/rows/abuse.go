@@ -78,8 +78,9 @@ func (s *DB) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, err
 		w.args = append(w.args, f.After.Step)
 		w.add(fmt.Sprintf(`(`+abuseRank+`step), tenant COLLATE "C") > (`+abuseRank+`$%d), %%s)`, len(w.args)), f.After.Tenant)
 	}
-	return each[AbuseState](ctx, s.pool, "list abuse", `SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants`+w.String()+
-		` ORDER BY `+abuseRank+`step), tenant COLLATE "C"`+limitTo(f.Max), w.args...)
+	return each[AbuseState](ctx, s.pool, "list abuse",
+		`SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants`+w.String()+
+			` ORDER BY `+abuseRank+`step), tenant COLLATE "C"`+limitTo(f.Max), w.args...)
 }
 
 // AbuseOf returns what abuse detection remembers of a tenant. One that was not scored within a week is on no step.

@@ -174,9 +174,11 @@ var expiryProblem = schema.FieldNamed(schema.OverrideFields(), "expires_at").Mus
 // constraints lists the CHECKs of package migrations, by name, whose faults only the database sees. What the checks of
 // packages policy and schema report never reaches the others.
 var constraints = map[string]InvalidError{
-	"tiers_name":                {Field: "name", Problem: "must be 1 to 64 bytes"},
-	"tiers_description":         {Field: "description", Problem: "must be at most 1024 bytes"},
-	"tokens_name":               {Field: "name", Problem: "must be 1 to 64 letters, digits, dots, dashes, underscores or @"},
+	"tiers_name":        {Field: "name", Problem: "must be 1 to 64 bytes"},
+	"tiers_description": {Field: "description", Problem: "must be at most 1024 bytes"},
+	"tokens_name": {
+		Field: "name", Problem: "must be 1 to 64 letters, digits, dots, dashes, underscores or @",
+	},
 	"tokens_name_org":           {Field: "name", Problem: "must have no slash, or begin with the org of the token, percent-encoded"},
 	"tokens_lifetime":           {Field: "expires_in", Problem: "must be from 1s to 365d"},
 	"tokens_overlap":            {Field: "overlap", Problem: "must be from 0s to 7d"},

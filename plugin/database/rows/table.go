@@ -51,16 +51,18 @@ var (
 		name: "costs", first: "id, revision, ", fields: columnsOf(schema.CostFields()), fixed: []string{"namespace"},
 	}.complete()
 	tenantTable = table[Tenant]{
-		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.TenantFields()), fixed: []string{"id"},
+		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.TenantFields()),
+		fixed: []string{"id"},
 	}.complete()
 	tierTable = table[Tier]{
 		name: "tiers", key: "name::text", first: "revision, ", fixed: []string{"name"},
 		fields: columns{{name: `"name"`}, {name: `"description"`, absent: "''"}},
 	}.complete()
 	overrideTable = table[Override]{
-		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns, fields: columnsOf(schema.OverrideFields()),
-		fixed: []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
-		end:   "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded,
+		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns,
+		fields: columnsOf(schema.OverrideFields()),
+		fixed:  []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
+		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded,
 	}.complete()
 )
 

@@ -1,7 +1,5 @@
 package phase
 
-import ()
-
 // commonAnswers returns Kong's answers about a request of fourLimits.
 func commonAnswers() map[string][]byte {
 	return map[string][]byte{

@@ -9,9 +9,10 @@ import (
 const (
 	// Grace is how long work may take to notice that its context has ended.
 	Grace = 100 * time.Millisecond
-	// FirstPause and MaxPause bound the pause before a failed delivery is tried again.
+	// FirstPause is the pause before a failed delivery is tried again for the first time.
 	FirstPause = 100 * time.Millisecond
-	MaxPause   = 5 * time.Second
+	// MaxPause is the longest such pause.
+	MaxPause = 5 * time.Second
 )
 
 // Run runs collect beside deliver, which goes on when ctx has ended. When collect has returned, Run waits for deliver.

@@ -92,7 +92,9 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 }
 
 func TestNamesThatAreNotTextAreCountedAllTheSame(t *testing.T) {
-	stores := []buckets.Stats{{Name: "\xff", Redis: redis.Stats{Foreign: 1}}, {Name: "\xfe", Redis: redis.Stats{Foreign: 2}}}
+	stores := []buckets.Stats{
+		{Name: "\xff", Redis: redis.Stats{Foreign: 1}}, {Name: "\xfe", Redis: redis.Stats{Foreign: 2}},
+	}
 	m := withNumbers(of(stores))
 	m.unavailable.with("a\xff\"\n").Inc()
 	const want = `foreign_values_total{store="` + "\uFFFD" + `"} 3

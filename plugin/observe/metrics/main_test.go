@@ -103,7 +103,9 @@ func everySource() Sources {
 		}),
 		of(Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44}),
 		of(LogLines{map[string]uint64{"warn": 54, "error": 55}}),
-		of([]DenialSink{{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true}}),
+		of([]DenialSink{
+			{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
+		}),
 		of([]share.Stats{{Limits: 100, Leads: 102, Tenants: 103, Failed: 100}, {Limits: 1, Failed: 4}}),
 		of(Candidate{
 			Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
