@@ -122,32 +122,6 @@ func (p *planned) agree(org, want string) {
 	})
 }
 
-// topTier returns the tier that ratelimit top shows of a tenant while it sends requests.
-func (p *planned) topTier(t *testing.T, org string) string {
-	t.Helper()
-	cmd := p.command("top", "--node", p.metrics, "-o", "json", "--every", "200ms")
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	require.NoError(t, err)
-	defer func() {
-		_ = cmd.Process.Kill() // it ends only so
-		_ = cmd.Wait()
-	}()
-	for documents := json.NewDecoder(out); ; p.spend("beth", 1) {
-		var top struct {
-			Tenants []struct{ Tenant, Tier string }
-		}
-		require.NoError(t, documents.Decode(&top))
-		for _, of := range top.Tenants {
-			if of.Tenant == org && of.Tier != "" {
-				return of.Tier
-			}
-		}
-	}
-}
-
 // page returns the text of the page with the plan of a tenant, as it reads it.
 func (p *planned) page(t *testing.T, org string) string {
 	t.Helper()
@@ -207,8 +181,9 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	if all := p.operate("usage", "notices", "beta", "--last", "1h"); strings.Count(all, "daily") != 1 {
 		t.Errorf("beta has used 21 of 1000: the notices are\n%s", all)
 	}
-	if tier := p.topTier(t, "beta"); tier != "enterprise" {
-		t.Errorf("top says %s of beta", tier)
+	const counted = `mode="enforce",org_id="beta",result="allowed",tier="enterprise"}`
+	if _, metrics := read(p.metrics, "/metrics"); !strings.Contains(metrics, counted) {
+		t.Errorf("the metrics of the node do not have %s:\n%s", counted, metrics)
 	}
 }
 

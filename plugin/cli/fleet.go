@@ -74,33 +74,44 @@ type shownNode struct {
 	Lag int64 `json:"lag"` // versions that it is behind
 }
 
-// shownFleet is the fleet as the command shows it.
+// shownFleet is the fleet as commands show it.
 type shownFleet struct {
 	Version int64     `json:"version"`
 	At      time.Time `json:"at"`
 	rows.Reach
-	SpreadMS *int64      `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
-	Nodes    []shownNode `json:"nodes"`
+	SpreadMS *int64         `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
+	Nodes    []shownNode    `json:"nodes"`
+	spread   *time.Duration // the same as SpreadMS
 }
 
-func (c *call) showFleet(fleet rows.Fleet) error {
-	reached := enforcing{Reach: fleet.Reach(fleet.Version)}
-	shown := shownFleet{Version: fleet.Version, At: fleet.At, Reach: reached.Reach, Nodes: []shownNode{}}
+func newShownFleet(fleet rows.Fleet) shownFleet {
+	shown := shownFleet{
+		Version: fleet.Version, At: fleet.At, Reach: fleet.Reach(fleet.Version), Nodes: []shownNode{},
+	}
 	for _, n := range fleet.Nodes {
 		shown.Nodes = append(shown.Nodes, shownNode{n, max(0, fleet.Version-n.Version)})
 	}
 	if spread, complete := fleet.Spread(); complete {
-		shown.SpreadMS = new(spread.Milliseconds())
-		reached.Took = &spread
+		shown.SpreadMS, shown.spread = new(spread.Milliseconds()), &spread
 	}
-	err := c.print(shown, func(out *page) {
-		reached.writeTo(out, fmt.Sprintf("version %d of %s: ", shown.Version, timeText(shown.At)))
-		nodeTable(out, shown.Nodes)
-	})
-	if err != nil {
+	return shown
+}
+
+// enforcing returns how far the version has come.
+func (f *shownFleet) enforcing() *enforcing { return &enforcing{Reach: f.Reach, Took: f.spread} }
+
+// writeTo adds the fleet to a page.
+func (f *shownFleet) writeTo(out *page) {
+	f.enforcing().writeTo(out, fmt.Sprintf("version %d of %s: ", f.Version, timeText(f.At)))
+	nodeTable(out, f.Nodes)
+}
+
+func (c *call) showFleet(fleet rows.Fleet) error {
+	shown := newShownFleet(fleet)
+	if err := c.print(shown, shown.writeTo); err != nil {
 		return err
 	}
-	return reached.exit()
+	return shown.enforcing().exit()
 }
 
 func nodeTable(out *page, nodes []shownNode) {

@@ -4,222 +4,213 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
+	"math"
 	"net/http"
 	"net/url"
-	"slices"
-	"strconv"
-	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const (
-	// defaultNode is where a node of this machine serves its metrics by default.
-	defaultNode  = "127.0.0.1:9542"
-	defaultEvery = 2 * time.Second
-	leastEvery   = 100 * time.Millisecond // more often than that, reading would be a load of its own
-	defaultRows  = 20
+	usageTopPath  = "/v1/ratelimit/usage/top"
+	nearLimitPath = "/v1/ratelimit/near-limit"
 
-	// A node that does not answer must not hold up the others for long, nor be given up for one slow answer.
-	leastTimeout = time.Second
-	mostTimeout  = 10 * time.Second
+	defaultEvery = 5 * time.Second
+	leastEvery   = time.Second // more often than that, reading would be a load of its own
 )
 
 var topCommand = &command{
-	words: "top", brief: "watch the busiest tenants, denials, tenants near a limit, and node health",
-	about: `It polls the metrics of the nodes and shows rates, so the first rates appear after the second poll. Tenants
-without a label of their own are combined as other, requests without a tenant as (none). NEAREST LIMIT is the highest
-usage that any node reports. Press Ctrl-C to stop.
+	words: "top", brief: "watch the busiest tenants, limits nearly used, denials and nodes",
+	about: `It reads the REST API again and again, and shows what nodes have reported of the last minutes, without the
+last seconds. The time is extended to whole minutes, hours or days, as by ratelimit usage top. Limits nearly used are
+compared with a plugin config: that of the server, or of --config with the rows that the database has at the start.
+Press Ctrl-C to stop.
 
-  ratelimit top --node edge-1:9542 --node edge-2:9542 --sort near
+  ratelimit top --config kong.yml --by denied
+  ratelimit top --server https://limits.example.com --token-file token --last 1h
 
--o json and -o yaml write one document per refresh, without values that are not available yet. With --once, the exit
-code is 1 if no node answers.`,
+-o json and -o yaml write one document per refresh. An error of the REST API ends it.`,
 	define: func(c *call) action {
-		m := &monitor{wait: pause}
-		c.topFlags(m)
-		c.outputFlag()
-		return func(ctx context.Context) error {
-			m.live = c.format == formatTable && !m.once && c.stdout.isTerminal()
-			m.now, m.show = c.now, c.topPrinter(m.live)
-			return m.run(ctx)
+		m := &monitor{call: c, query: c.queryFlags(api.UsageTopQuery{}, "from", "to", "last", "policy")}
+		m.query.Set("limit", "20")
+		every, last := spanFlag{defaultEvery}, "5m"
+		c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")", every.Set)
+		c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
+		c.flags.StringVar(&last, "last", last, "show this `duration` until now, at most 24h (default "+last+")")
+		c.flags.Lookup("limit").Usage = "the maximum number of tenants, limits and denials (default 20)"
+		m.config = c.configFlag()
+		c.flags.Lookup("plugin-route").Usage = routeUsage
+		c.liveFlag()
+		c.check(func() error {
+			if m.every = every.length; m.every < leastEvery {
+				return wrong("--every must be at least %s", leastEvery)
+			}
+			m.query.Set("last", last)
+			return nil
+		})
+		c.configure = func(ctx context.Context, o *api.Options) error {
+			if m.config.file == "" {
+				return nil
+			}
+			return c.configurePlan(ctx, m.config, o)
 		}
+		return c.asks(m.run)
 	},
 }
 
-// topFlags defines what is watched, and how it is shown.
-func (c *call) topFlags(m *monitor) {
-	every := spanFlag{defaultEvery}
-	m.rows, m.order = defaultRows, byRequests
-	c.flags.Func(
-		"node",
-		"the `host:port` of a node's -metrics-listen; repeat the flag for several nodes (default "+defaultNode+")",
-		func(text string) error {
-			if err := checkNode(text); err != nil {
-				return err
-			}
-			if slices.ContainsFunc(m.nodes, func(n *watched) bool { return n.address == text }) {
-				return errors.New("appears twice: its requests would be counted twice")
-			}
-			m.nodes = append(m.nodes, &watched{address: text})
-			return nil
-		},
-	)
-	c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")", every.Set)
-	c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
-	c.flags.Func(
-		"sort",
-		"sort tenants by this `key`, highest first: requests, denied or near (default requests)",
-		func(text string) error {
-			if !slices.Contains([]string{byRequests, byDenied, byNear}, text) {
-				return errors.New("must be requests, denied or near")
-			}
-			m.order = text
-			return nil
-		},
-	)
-	c.flags.Func(
-		"rows",
-		fmt.Sprintf("show at most this `number` of tenants and of policies (default %d)", defaultRows),
-		func(text string) error {
-			return process.ParseInt(text, 1, &m.rows)
-		},
-	)
-	c.check(func() error {
-		if every.length < leastEvery {
-			return wrong("--every must be at least %s", leastEvery)
-		}
-		if len(m.nodes) == 0 {
-			m.nodes = []*watched{{address: defaultNode}}
-		}
-		m.every = every.length
-		m.timeout = min(max(m.every, leastTimeout), mostTimeout)
-		return nil
-	})
-}
-
-// checkNode returns an error for an address whose URL would reach another host, or none.
-func checkNode(address string) error {
-	host, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	at, errURL := url.Parse(metricsURL(address))
-	if err != nil || errURL != nil || host == "" || at.Host != address {
-		return errors.New("must be host:port, such as " + defaultNode)
-	}
-	return nil
-}
-
-// monitor reads nodes again and again.
+// monitor shows what is busy, again and again.
 type monitor struct {
-	nodes   []*watched
-	every   time.Duration // between two readings
-	timeout time.Duration // of a node's answer
-	once    bool
-	live    bool   // a terminal is watched: what is known before there are rates is shown, and written over
-	order   string // of tenants
-	rows    int    // of tenants and of policies, at most
-
-	now  func() time.Time
-	wait func(context.Context, time.Duration) error
-	show func(*topView) error
+	*call
+	config *configFlags
+	query  url.Values // of the tenants
+	every  time.Duration
+	once   bool
 }
 
-// run shows what nodes do until ctx ends, which is no error, or once.
-func (m *monitor) run(ctx context.Context) error {
-	client := newScraper()
-	defer client.CloseIdleConnections()
-	for first := true; ; first = false {
-		at := m.read(ctx, client)
-		if ctx.Err() != nil {
-			return m.interrupted() // a poll was cut short, so nodes may be missing
+// run refreshes until ctx ends, which is no error, or once.
+func (m *monitor) run(ctx context.Context, rest *answers.Client) error {
+	if m.format == formatTable && !m.once && m.stdout.isTerminal() {
+		m.stdout.before = overwrite
+	}
+	tick := time.NewTicker(m.every)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		view, err := m.read(ctx, rest)
+		switch {
+		case ctx.Err() != nil && m.once:
+			return errors.New("interrupted before the first result")
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			err = m.show(view, n)
 		}
-		if !first || m.live {
-			view := newTopView(at, m.nodes, m.order, m.rows)
-			if err := m.show(view); err != nil {
-				return err
-			}
-			if m.once && view.answering() == 0 {
-				return exitStatus(exitFailed)
-			}
-			if m.once {
-				return nil
-			}
+		if err != nil || m.once {
+			return err
 		}
-		if m.wait(ctx, m.every) != nil {
-			return m.interrupted()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
 		}
 	}
-}
-
-// interrupted returns the error of a run that a signal has ended: with --once the refresh is missing.
-func (m *monitor) interrupted() error {
-	if m.once {
-		return errors.New("interrupted before the first result")
-	}
-	return nil
-}
-
-// read reads all nodes at the same time, and is when that was.
-func (m *monitor) read(ctx context.Context, client *http.Client) time.Time {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	at := m.now()
-	var all sync.WaitGroup
-	for _, n := range m.nodes {
-		all.Go(func() { n.read(ctx, client, at) })
-	}
-	all.Wait()
-	return at
-}
-
-// pause waits for a time, or returns the error of ctx.
-func pause(ctx context.Context, length time.Duration) error {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
-
-// topPrinter returns how refreshes are shown: as documents, over one another, or one below the other.
-func (c *call) topPrinter(over bool) func(*topView) error {
-	switch c.format {
-	case formatJSON:
-		return func(v *topView) error { return writeJSON(c.stdout, v) }
-	case formatYAML:
-		return func(v *topView) error { return writeYAMLAfter("---\n", c.stdout, v) }
-	}
-	return tablePrinter(c.stdout, over)
 }
 
 // overwrite moves a terminal's cursor home and clears all behind it.
 const overwrite = "\x1b[H\x1b[J"
 
-// tablePrinter writes each refresh at once, so that a terminal never shows half of one.
-func tablePrinter(to screen, over bool) func(*topView) error {
-	if over {
-		to.before = overwrite
-		return func(v *topView) error { return writeTable(to, topText(v)) }
+// show shows a refresh over the one before, or below it.
+func (m *monitor) show(v *topView, n int) error {
+	if m.format == formatYAML {
+		return writeYAMLAfter("---\n", m.stdout, v)
 	}
-	gap := ""
-	return func(v *topView) error {
-		text := gap + topText(v)
-		gap = "\n"
-		return writeTable(to, text)
-	}
+	return m.print(v, func(out *page) {
+		if n > 0 && m.stdout.before == "" {
+			out.gap()
+		}
+		v.writeTo(out)
+	})
 }
 
-func writeTable(to io.Writer, text string) error {
-	if _, err := io.WriteString(to, text); err != nil {
-		return fmt.Errorf("write the table: %w", err)
+// topView is a refresh.
+type topView struct {
+	At      time.Time   `json:"at"`
+	From    time.Time   `json:"from"`
+	Tenants []topTenant `json:"tenants"`
+
+	NearLimits []answers.NearLimit `json:"near_limits,omitempty"`
+	NearNote   string              `json:"near_limits_note,omitempty"` // why they are not known
+	Denials    []answers.Denial    `json:"denials"`
+	Fleet      shownFleet          `json:"fleet"`
+}
+
+// topTenant is a tenant with the rates of its requests.
+type topTenant struct {
+	rows.OrgRanking
+	Requests        int64   `json:"requests"`
+	PerSecond       float64 `json:"requests_per_second"`
+	DeniedPerSecond float64 `json:"denied_per_second"`
+	DeniedPercent   float64 `json:"denied_percent"` // of the requests
+}
+
+// newTopTenant returns a tenant with the rates of a time.
+func newTopTenant(r rows.OrgRanking, elapsed time.Duration) topTenant {
+	t := topTenant{OrgRanking: r, Requests: r.Admitted + r.Denied}
+	rounded := func(n, by float64) float64 { return math.Round(10*n/by) / 10 }
+	t.PerSecond = rounded(float64(t.Requests), elapsed.Seconds())
+	t.DeniedPerSecond = rounded(float64(r.Denied), elapsed.Seconds())
+	t.DeniedPercent = rounded(100*float64(r.Denied), max(float64(t.Requests), 1))
+	return t
+}
+
+// read reads a refresh.
+func (m *monitor) read(ctx context.Context, rest *answers.Client) (*topView, error) {
+	var usage rows.UsageTop
+	if err := rest.Get(ctx, usageTopPath, m.query, &usage); err != nil {
+		return nil, err
 	}
-	return nil
+	v := &topView{At: m.now().UTC(), From: usage.From, Tenants: []topTenant{}}
+	for _, r := range usage.Items {
+		v.Tenants = append(v.Tenants, newTopTenant(r, max(v.At.Sub(v.From), time.Second)))
+	}
+	var denials answers.DenialList
+	var fleet answers.Fleet
+	recent := url.Values{"limit": m.query["limit"], "since": m.query["last"]}
+	err := errors.Join(rest.Get(ctx, denialsPath, recent, &denials), rest.Get(ctx, fleetPath, m.fleetQuery(), &fleet),
+		m.readNear(ctx, rest, v))
+	v.Denials, v.Fleet = listed(denials.Denials), newShownFleet(fleet.Fleet)
+	return v, err
+}
+
+// readNear adds the limits that are nearly used, or why they are not known.
+func (m *monitor) readNear(ctx context.Context, rest *answers.Client, v *topView) error {
+	if m.door.server == "" && m.config.file == "" {
+		v.NearNote = "--config names the plugin's config to compare with"
+		return nil
+	}
+	var near answers.NearLimits
+	err := rest.Get(ctx, nearLimitPath, url.Values{"limit": m.query["limit"], "last": m.query["last"]}, &near)
+	if p := answers.ProblemOf(err); p != nil && p.Status == http.StatusServiceUnavailable {
+		v.NearNote, err = p.Detail, nil
+	}
+	v.NearLimits = near.Items
+	return err
+}
+
+// writeTo adds a refresh to a page.
+func (v *topView) writeTo(out *page) {
+	out.line("%s: since %s", timeText(v.At), timeText(v.From))
+	out.gap()
+	if len(v.Tenants) == 0 {
+		out.line("no requests")
+	} else {
+		topTenants.add(out, v.Tenants...)
+	}
+	out.gap()
+	switch {
+	case v.NearNote != "":
+		out.line("limits nearly used are not known: %s", v.NearNote)
+	case len(v.NearLimits) == 0:
+		out.line("no limit is nearly used")
+	default:
+		nearLimits.add(out, v.NearLimits...)
+	}
+	out.gap()
+	if len(v.Denials) > 0 {
+		denialList.add(out, v.Denials...)
+		out.gap()
+	}
+	v.Fleet.writeTo(out)
+}
+
+var topTenants = listing[topTenant]{
+	"TENANT|REQUESTS|ADMITTED|DENIED|SHADOW DENIED|REQUESTS/S|DENIED/S|DENIED %",
+	func(t topTenant) []any {
+		return []any{
+			t.Tenant, t.Requests, t.Admitted, red(t.Denied, t.Denied > 0), t.ShadowDenied,
+			fmt.Sprintf("%.1f", t.PerSecond), fmt.Sprintf("%.1f", t.DeniedPerSecond), fmt.Sprintf("%.1f", t.DeniedPercent),
+		}
+	},
 }

@@ -27,7 +27,7 @@ and tenants that are banned or exempt now, are not listed.
 		c.configure = func(ctx context.Context, o *api.Options) error { return c.configurePlan(ctx, f, o) }
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
 			var found answers.NearLimits
-			if err := rest.Get(ctx, "/v1/ratelimit/near-limit", query, &found); err != nil {
+			if err := rest.Get(ctx, nearLimitPath, query, &found); err != nil {
 				return err
 			}
 			return c.print(found.Items, func(out *page) { nearLimits.add(out, found.Items...) })

@@ -50,7 +50,11 @@ plugins:
 `), 0o600)
 	require.NoError(t, err)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	code = x.call(append([]string{"usage", "near-limit", "--config", deck, "-o", "json"}, args...)...)
+	command := []string{"usage", "near-limit"}
+	if len(args) > 0 && args[0] == "top" {
+		command, args = args[:1], args[1:]
+	}
+	code = x.call(append(append(command, "--config", deck, "-o", "json"), args...)...)
 	return code, x.output.String()
 }
 

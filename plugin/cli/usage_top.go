@@ -15,7 +15,7 @@ cost is that of all policies together: a request counts once for each. Tenants w
 for requests without a tenant.
 
 It sums up minutes for at most 2 hours, hours for at most 2 days, and days beyond: the times are extended to whole ones
-of these in UTC. ratelimit top shows what nodes do now.
+of these in UTC. ratelimit top refreshes it.
 
   ratelimit usage top --by denied --last 7d
   ratelimit usage top --by cost --policy tokens --from 2026-11-01T00:00:00Z --to 2026-12-01T00:00:00Z`,
@@ -23,7 +23,7 @@ of these in UTC. ratelimit top shows what nodes do now.
 		query := c.queryFlags(api.UsageTopQuery{})
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
 			var found rows.UsageTop
-			if err := rest.Get(ctx, "/v1/ratelimit/usage/top", query, &found); err != nil {
+			if err := rest.Get(ctx, usageTopPath, query, &found); err != nil {
 				return err
 			}
 			return c.print(found, func(out *page) { usageTopPage(out, &found) })

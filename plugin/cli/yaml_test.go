@@ -72,3 +72,19 @@ func TestADocumentIsWrittenWithoutATreeOfNodes(t *testing.T) {
 		t.Errorf("a policy of a document takes %v allocations, want at most 40", n)
 	}
 }
+
+// readAs reads a document into a value whose fields are named for JSON.
+func readAs(format, document string, to any) error {
+	if format == formatYAML {
+		var value any
+		if err := yaml.Unmarshal([]byte(document), &value); err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		document = string(text)
+	}
+	return json.Unmarshal([]byte(document), to)
+}
