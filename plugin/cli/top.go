@@ -43,7 +43,7 @@ Press Ctrl-C to stop.
 		c.flags.Lookup("limit").Usage = "the maximum number of tenants, limits and denials (default 20)"
 		m.config = c.configFlag()
 		c.flags.Lookup("plugin-route").Usage = routeUsage
-		c.liveFlag()
+		c.change.within.length = rows.LiveWithin
 		c.check(func() error {
 			if m.every = every.length; m.every < leastEvery {
 				return wrong("--every must be at least %s", leastEvery)
