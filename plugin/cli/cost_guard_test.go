@@ -2,9 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -42,23 +40,16 @@ func TestEveryWayToWriteACostWarnsOfLimitsThatCannotHoldIt(t *testing.T) {
 	} {
 		for door, write := range map[string]func(*terminal) (string, bool){
 			"CLI": func(x *terminal) (string, bool) {
-				return x.byCLI(c.guardCase, false, "cost", "put", "POST /exports", "--cost", strconv.FormatInt(c.cost, 10))
+				return x.writes(c.guardCase, false, "cost", "put", "POST /exports", "--cost", strconv.FormatInt(c.cost, 10))
 			},
 			"a file": func(x *terminal) (string, bool) {
 				x.stdin = fmt.Sprintf(`{"costs":[{"endpoint":"POST /exports","cost":%d}]}`, c.cost)
-				return x.byCLI(c.guardCase, false, "apply", "-f", "-")
-			},
-			"REST": func(x *terminal) (string, bool) {
-				body := map[string]any{"endpoint": "POST /exports", "cost": c.cost}
-				return x.byREST(c.guardCase, http.MethodPut, "/v1/ratelimit/costs", "", body)
+				return x.writes(c.guardCase, false, "apply", "-f", "-")
 			},
 		} {
 			t.Run(door+"/"+name, func(t *testing.T) {
 				text, written := write(c.open(t, dsn))
-				n := strings.Count(text, "(warning)")
-				if !written || (n > 0) != (c.warning != "") || !strings.Contains(text, c.warning) {
-					t.Errorf("written: %t, and it shows %q; want the warning %q", written, text, c.warning)
-				}
+				c.wantsWarning(t, text, written)
 			})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -172,6 +173,16 @@ func TestAnErrorOfTheDatabaseIsLocatedInTheDocument(t *testing.T) {
 	} {
 		if got := d.locate(err); got.Error() != want {
 			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
+func TestAFaultyPolicyHasTheSameFaultInAFileAsInTheConfig(t *testing.T) {
+	for _, c := range policytest.Faulty(t, "../../schema/testdata/faulty_policies.json") {
+		var d document
+		err := d.read(strings.NewReader("policies: ["+c.JSON(t)+"]"), "p.yaml")
+		if want := "p.yaml:1: policies[0]." + c.Field + ": " + c.Message; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a file with %s: %v, want %s", c.JSON(t), err, want)
 		}
 	}
 }

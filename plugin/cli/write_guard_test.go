@@ -1,13 +1,8 @@
 package cli
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -15,13 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// guardCase is a policy that is written beside rows and, if there is one, the plugin's config.
+// guardCase is what is written beside rows and, if there is one, the plugin's config.
 type guardCase struct {
 	name    string
 	config  bool // testdata/ratelimit/kong.yml, of route records
@@ -59,7 +52,7 @@ func at(endpoint string) func(*rows.Policy) {
 	return func(p *rows.Policy) { p.Endpoint = endpoint }
 }
 
-// guardedWrites are the same for all doors of an operator.
+// guardedWrites are the same by a command, which runs the REST API, and by a file.
 var guardedWrites = []guardCase{
 	{
 		name:   "a shared limit below a tenant's own",
@@ -73,11 +66,6 @@ var guardedWrites = []guardCase{
 		},
 		writes: perDay("all", "gold", "endpoint", 999),
 		denied: "policy daily of tenant acme alone allows one tenant 1000",
-	},
-	{
-		name:   "a shared limit in the place of a tenant's own",
-		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
-		writes: perDay("daily", "gold", "global", 10),
 	},
 	{
 		name: "a shared limit beside a tenant's own that a row of the tenant replaces",
@@ -105,13 +93,6 @@ var guardedWrites = []guardCase{
 		writes: perDay("all", "gold", "global", 2000),
 	},
 	{
-		name:   "a tenant's own limit above a shared one",
-		rows:   []rows.Policy{perDay("all", "gold", "global", 100)},
-		writes: perDay("daily", "gold", "tenant", 101),
-		warning: "policy daily of tier gold allows one tenant 101 per 86400 s, " +
-			"which is more than policy all of tier gold allows all of them: 100 per 86400 s",
-	},
-	{
 		name:   "a tenant's own limit up to a shared one",
 		rows:   []rows.Policy{perDay("all", "gold", "global", 100)},
 		writes: perDay("daily", "gold", "tenant", 100),
@@ -129,13 +110,6 @@ var guardedWrites = []guardCase{
 		warning: "than policy heavy for POST /records/bulk in the plugin's config allows all of them: 5000 per 60 s",
 	},
 	{
-		name:   "a policy of a tier that the database lacks",
-		rows:   []rows.Policy{perDay("daily", "gold", "tenant", 1000)},
-		writes: perDay("daily", "glod", "tenant", 1000),
-		warning: `the database has no tier "glod": unless the plugin's config has it, ` +
-			`policy daily of tier glod is the first of it`,
-	},
-	{
 		name: "a policy of a tier that the config and the database lack", config: true,
 		writes: perDay("daily", "glod", "tenant", 1000),
 		warning: `no tier is named "glod", in the plugin's config or in the database: ` +
@@ -144,11 +118,6 @@ var guardedWrites = []guardCase{
 	{
 		name: "a policy of a tier that the config has", config: true,
 		writes: perDay("daily", "essentials", "tenant", 1000),
-	},
-	{
-		name:   "a policy of a tier that another row has",
-		rows:   []rows.Policy{perDay("hourly", "gold", "tenant", 1000)},
-		writes: perDay("daily", "gold", "tenant", 1000),
 	},
 	{
 		name:    "a policy of a part of what counts together",
@@ -191,20 +160,28 @@ func costing(endpoint string, tokens int64) rows.Cost {
 	return rows.Cost{Cost: schema.Cost{Endpoint: endpoint, Cost: &tokens}}
 }
 
-// guardedDoor writes a policy by one door. It returns what the door shows, and whether the policy was written.
-type guardedDoor func(x *terminal, g guardCase, force bool) (text string, written bool)
-
 func TestEveryWayToWriteAPolicyGuardsItAlike(t *testing.T) {
 	server := pgtest.Shared(t)
-	for door, write := range map[string]guardedDoor{
-		"policy put": putByCLI, "apply": applyByCLI, "REST by key": writeByREST(true), "REST": writeByREST(false),
-		"candidate promote": promoteByCLI, "candidate promote by REST": promoteByREST,
+	for door, write := range map[string]func(x *terminal, g guardCase, force bool) (text string, written bool){
+		"policy put": putPolicy, "apply": applyPolicy, "candidate promote": promotePolicy,
 	} {
 		t.Run(door, func(t *testing.T) {
 			t.Parallel()
 			dsn := server.Database(t)
 			for _, g := range guardedWrites {
-				t.Run(g.name, func(t *testing.T) { g.check(g.open(t, dsn), write) })
+				t.Run(g.name, func(t *testing.T) {
+					x := g.open(t, dsn)
+					text, written := write(x, g, false)
+					if written != (g.denied == "") || !strings.Contains(text, g.denied) {
+						t.Fatalf("written: %t, and it shows %q; want the denial %q", written, text, g.denied)
+					}
+					if !written {
+						text, written = write(x, g, true)
+					}
+					g.wantsWarning(t, text, written)
+					_, err := x.store.Policy(t.Context(), g.writes.Key())
+					require.NoError(t, err)
+				})
 			}
 		})
 	}
@@ -216,17 +193,9 @@ func (g guardCase) open(t *testing.T, dsn string) *terminal {
 	pool := pgtest.Pool(t, dsn)
 	empty(t, pool)
 	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}, store: rows.New(pool)}
-	for _, row := range g.rows {
-		by := rows.Change{Actor: "ann", Reason: "before"}
-		if _, _, err := x.store.PutPolicy(t.Context(), by, row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, cost := range g.costs {
-		if _, _, err := x.store.PutCost(t.Context(), rows.Change{Actor: "ann", Reason: "before"}, cost); err != nil {
-			t.Fatal(err)
-		}
-	}
+	before := rows.Set{Policies: g.rows, Costs: g.costs}
+	_, _, err := x.store.Apply(t.Context(), rows.Change{Actor: "ann", Reason: "before"}, before)
+	require.NoError(t, err)
 	return x
 }
 
@@ -243,29 +212,17 @@ func empty(t *testing.T, pool *pgxpool.Pool) {
 	pgtest.Exec(t, pool, text)
 }
 
-// check writes the policy without force and, where that is denied, with it.
-func (g guardCase) check(x *terminal, write guardedDoor) {
-	x.t.Helper()
-	text, written := write(x, g, false)
-	if written != (g.denied == "") || !strings.Contains(text, g.denied) {
-		x.t.Fatalf("written: %t, and it shows %q; want the denial %q", written, text, g.denied)
-	}
-	if !written {
-		if text, written = write(x, g, true); !written {
-			x.t.Fatalf("by force it shows %q, want it written", text)
-		}
-	}
-	n := strings.Count(text, "(warning)")
-	if n > 1 || (n == 1) != (g.warning != "") || !strings.Contains(text, g.warning) {
-		x.t.Errorf("it shows %q, want the warning %q alone", text, g.warning)
-	}
-	if _, err := x.store.Policy(x.t.Context(), g.writes.Key()); err != nil {
-		x.t.Error(err)
+// wantsWarning wants a write that shows the warning alone.
+func (g guardCase) wantsWarning(t *testing.T, text string, written bool) {
+	t.Helper()
+	n := strings.Count(text, "ratelimit ")
+	if !written || n > 1 || (n == 1) != (g.warning != "") || !strings.Contains(text, g.warning) {
+		t.Errorf("written: %t, and it shows %q; want the warning %q alone", written, text, g.warning)
 	}
 }
 
-// byCLI calls the program with more flags. In its output it marks each line of a warning.
-func (x *terminal) byCLI(g guardCase, force bool, args ...string) (string, bool) {
+// writes calls the program with more flags, and reports whether it succeeded.
+func (x *terminal) writes(g guardCase, force bool, args ...string) (string, bool) {
 	if g.config {
 		args = append(args, "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "records")
 	}
@@ -274,34 +231,27 @@ func (x *terminal) byCLI(g guardCase, force bool, args ...string) (string, bool)
 	}
 	x.output.Reset()
 	written := x.call(append(args, "--reason", "a test")...) == 0
-	text := x.output.String()
-	if written {
-		text = strings.ReplaceAll(text, "ratelimit ", "(warning) ratelimit ")
-	}
-	return text, written
+	return x.output.String(), written
 }
 
-func putByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+func putPolicy(x *terminal, g guardCase, force bool) (string, bool) {
 	p := g.writes
-	args := []string{"policy", "put", p.Name}
-	for flag, value := range map[string]string{
-		"tier": p.Tier, "tenant": p.Tenant, "ip": p.IP, "endpoint": p.Endpoint, "namespace": p.Namespace,
-		"scope": p.Scope, "limit": fmt.Sprint(p.Limit.Limit), "window": fmt.Sprint(p.WindowSize),
-	} {
-		if value != "" {
-			args = append(args, "--"+flag, value)
+	args := []string{"policy", "put", p.Name, "--scope", p.Scope, "--limit", fmt.Sprint(p.Limit.Limit), "--window", "1d"}
+	for flag, value := range keyQuery(p.Key()) {
+		if flag != "name" {
+			args = append(args, "--"+flag, value[0])
 		}
 	}
-	return x.byCLI(g, force, args...)
+	return x.writes(g, force, args...)
 }
 
-func applyByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+func applyPolicy(x *terminal, g guardCase, force bool) (string, bool) {
 	p, namespace := g.writes, g.writes.Key().Namespace
 	p.Namespace = ""
 	document, err := json.Marshal(map[string]any{"namespace": namespace, "policies": []rows.Policy{p}})
 	require.NoError(x.t, err)
 	x.stdin = string(document)
-	return x.byCLI(g, force, "apply", "--partial", "-f", "-")
+	return x.writes(g, force, "apply", "--partial", "-f", "-")
 }
 
 // inCandidate puts the policy into an open candidate, without a review.
@@ -311,23 +261,15 @@ func (g guardCase) inCandidate(x *terminal) {
 	if _, err := x.store.Candidate(x.t.Context(), "july"); err == nil {
 		return
 	}
-	if _, _, err := x.store.CreateCandidate(x.t.Context(), by, "july"); err != nil {
-		x.t.Fatal(err)
-	}
-	if _, _, err := x.store.PutCandidatePolicies(x.t.Context(), by, "july", g.writes); err != nil {
-		x.t.Fatal(err)
-	}
+	_, _, err := x.store.CreateCandidate(x.t.Context(), by, "july")
+	require.NoError(x.t, err)
+	_, _, err = x.store.PutCandidatePolicies(x.t.Context(), by, "july", g.writes)
+	require.NoError(x.t, err)
 }
 
-func promoteByCLI(x *terminal, g guardCase, force bool) (string, bool) {
+func promotePolicy(x *terminal, g guardCase, force bool) (string, bool) {
 	g.inCandidate(x)
-	return x.byCLI(g, force, "candidate", "promote", "july")
-}
-
-func promoteByREST(x *terminal, g guardCase, force bool) (string, bool) {
-	g.inCandidate(x)
-	path := fmt.Sprint("/v1/ratelimit/candidates/july/promote?force=", force)
-	return x.byREST(g, http.MethodPost, path, "", map[string]string{"reason": "a test"})
+	return x.writes(g, force, "candidate", "promote", "july")
 }
 
 // A candidate is reviewed as a whole, and only if it may be enforced for more tenants.
@@ -339,91 +281,16 @@ func TestAnAssignmentIsGuardedAsAPromotionIs(t *testing.T) {
 	x := g.open(t, pgtest.Shared(t).Database(t))
 	g.inCandidate(x)
 	const denied = "policy all of tier gold: policy daily of tier gold alone allows one tenant 1000 per 86400 s"
-	assign := func(body string, force bool) (string, bool) {
-		path := fmt.Sprint("/v1/ratelimit/candidates/july/assign?force=", force)
-		return x.byREST(g, http.MethodPost, path, "", json.RawMessage(`{"reason":"a test",`+body+`}`))
-	}
 	for _, args := range [][]string{{"--percent", "5"}, {"--tenant", "acme"}} {
 		args = append([]string{"candidate", "assign", "july"}, args...)
-		if text, written := x.byCLI(g, false, args...); written || !strings.Contains(text, denied) {
+		if text, written := x.writes(g, false, args...); written || !strings.Contains(text, denied) {
 			t.Errorf("%q without force: written %t, %s", args, written, text)
 		}
-		if text, written := x.byCLI(g, true, args...); !written {
+		if text, written := x.writes(g, true, args...); !written {
 			t.Errorf("%q by force: %s", args, text)
 		}
 	}
-	if text, written := assign(`"percent":6`, false); written || !strings.Contains(text, denied) {
-		t.Errorf("by REST without force: written %t, %s", written, text)
-	}
-	if text, written := assign(`"percent":6`, true); !written {
-		t.Errorf("by REST with force: %s", text)
-	}
-	if text, written := assign(`"percent":5,"remove":["acme"]`, false); !written {
+	if text, written := x.writes(g, false, "candidate", "assign", "july", "--percent", "4", "--remove", "acme"); !written {
 		t.Errorf("for fewer tenants: %s", text)
 	}
-}
-
-// guardedToken is an Authenticator that lets everything in as an admin.
-type guardedToken struct{}
-
-func (guardedToken) Authenticate(context.Context, string) (api.Caller, error) {
-	return api.Caller{Token: "ann", Role: api.Admin}, nil
-}
-
-// writeByREST makes a policy by POST, or changes the one that is there by its id; or does either by its key.
-func writeByREST(byKey bool) guardedDoor {
-	return func(x *terminal, g guardCase, force bool) (string, bool) {
-		method, path, match := http.MethodPost, "/v1/ratelimit/policies", ""
-		if byKey {
-			method = http.MethodPut
-		}
-		if current, err := x.store.Policy(x.t.Context(), g.writes.Key()); err == nil {
-			method, match = http.MethodPut, "*"
-			if !byKey {
-				path += fmt.Sprint("/", current.ID)
-			}
-		}
-		return x.byREST(g, method, fmt.Sprint(path, "?force=", force), match, g.writes)
-	}
-}
-
-// byREST sends a body to a server, and returns its warnings or faults.
-func (x *terminal) byREST(g guardCase, method, path, match string, body any) (string, bool) {
-	text, err := json.Marshal(body)
-	require.NoError(x.t, err)
-	r := httptest.NewRequest(method, path, bytes.NewReader(text))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer secret")
-	r.Header.Set("If-Match", match)
-	w := httptest.NewRecorder()
-	g.server(x).ServeHTTP(w, r)
-	var answer struct {
-		Warnings []string
-		Errors   []struct{ Location, Message string }
-	}
-	require.NoError(x.t, json.Unmarshal(w.Body.Bytes(), &answer))
-	var lines []string
-	for _, warning := range answer.Warnings {
-		lines = append(lines, "(warning) "+warning)
-	}
-	for _, fault := range answer.Errors {
-		lines = append(lines, fault.Location+": "+fault.Message)
-	}
-	return strings.Join(lines, "\n"), w.Code < http.StatusBadRequest
-}
-
-// server returns the REST API.
-func (g guardCase) server(x *terminal) *api.Server {
-	x.t.Helper()
-	options := api.Options{Rows: x.store, Tokens: guardedToken{}, Log: slog.New(slog.DiscardHandler)}
-	if g.config {
-		c := newCall(&operator{}, versionCommand)
-		_, plan, err := c.load(&configFlags{file: "testdata/ratelimit/kong.yml", route: "records"})
-		require.NoError(x.t, err)
-		options.Decider = &admit.Decider{}
-		options.Decider.Policies.Store(plan)
-	}
-	server, err := api.New(options)
-	require.NoError(x.t, err)
-	return server
 }

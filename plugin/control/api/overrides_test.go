@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // overrideWritten is the answer to a write of an override.
@@ -100,6 +101,25 @@ func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
 	}
 	for _, test := range tests {
 		w.wantFaults(w.as("POST", overrides, test.body), test.paths)
+	}
+}
+
+func TestAnOddStartOfAnOverrideIsAFault(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const end = "2099-01-01T00:00:00Z"
+	for start, want := range map[string]string{
+		`""`: schema.TimeForm, `5`: schema.TimeForm, `null`: schema.TimeForm, `true`: schema.TimeForm, `{}`: schema.TimeForm,
+		`["2098-01-01T00:00:00Z"]`: schema.TimeForm, `"2098-01-01"`: schema.TimeForm,
+		`"99999-01-01T00:00:00Z"`: schema.TimeForm, `"0001-01-01T00:00:00Z"`: schema.TimeForm,
+		`"1969-12-31T23:59:59Z"`: "must be from 1970 to 9999", `"9999-12-31T23:59:59-01:00"`: "must be from 1970 to 9999",
+		`"` + end + `"`: "must be before expires_at",
+	} {
+		body := `{"starts_at":` + start + `,"kind":"ban","expires_at":"` + end + `","reason":"a test"}`
+		path, saying := w.fault(w.as("POST", overrides, body), http.StatusUnprocessableEntity)
+		if path != "body.starts_at" || !strings.Contains(saying, want) {
+			t.Errorf("%s: %s: %s, want %s", start, path, saying, want)
+		}
 	}
 }
 
