@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -45,24 +49,27 @@ tenants that is lower than the limit of a single tenant is written only with --f
 is written with a warning: that limit denies the requests always. With --config, the limits in the plugin's config are
 compared too.`,
 		define: func(c *call) action {
-			config, d := c.knownConfigFlag(), c.documentFlags()
-			yes := c.flags.Bool("yes", false, "allow the deletion of what is not in the file")
-			force := c.forceFlag()
-			d.set.Accept = func(diff rows.SetDiff, review rows.Review) error {
-				return c.acceptable(diff, review, *yes, *force)
-			}
-			return c.writesRows(func(ctx context.Context, s *rows.DB, by rows.Change) (written, error) {
-				d.set.Config, d.set.IsConsumer = config.plan, config.isConsumer
-				done, version, err := s.Apply(ctx, by, d.set)
+			query := url.Values{}
+			c.reviewFlags(query)
+			d := c.documentFlags(query)
+			c.flags.BoolFunc("yes", "allow the deletion of what is not in the file", func(text string) error {
+				query.Set("allow_delete", text)
+				return nil
+			})
+			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+				var done struct{ Diff shownDiff }
+				version, err := c.send(ctx, rest, change{
+					method: http.MethodPut, path: documentPath, query: query, body: d.rows(), reason: "change_reason",
+				}, &done)
 				if err != nil {
-					return written{}, d.locate(err)
+					return written{}, c.declined(d, err)
 				}
 				what := "applied " + d.file
-				if done.Empty() {
+				if done.Diff.Empty() {
 					what += " (no changes)"
 				}
-				lines := func(out *page) { writeDiff(out, done) }
-				return written{What: what, Version: version, Diff: newShownDiff(done), lines: lines}, nil
+				lines := func(out *page) { writeDiff(out, done.Diff) }
+				return written{What: what, Version: version, Diff: done.Diff, lines: lines}, nil
 			})
 		},
 	},
@@ -74,19 +81,20 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 		trouble: exitWrongCall,
 		exits:   "0 no changes, 1 changes, 2 usage error or failure",
 		define: func(c *call) action {
-			d := c.documentFlags()
+			query := url.Values{}
+			d := c.documentFlags(query)
 			c.check(func() error {
-				if !c.hasDatabase() {
+				if c.door.server == "" && !c.hasDatabase() {
 					c.warn("%s: no fault of its own; what apply would change depends on the database", d.file)
 				}
 				return nil
 			})
-			return c.reads(func(ctx context.Context, s *rows.DB) error {
-				diff, err := s.Diff(ctx, d.set)
-				if err != nil {
-					return d.locate(err)
+			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				var diff shownDiff
+				if err := rest.Do(ctx, http.MethodPost, documentPath+"/diff", query, d.rows(), &diff); err != nil {
+					return d.locateProblem(err)
 				}
-				if err := c.print(newShownDiff(diff), func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
+				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
 					return err
 				}
 				return exitStatus(exitFailed)
@@ -95,36 +103,40 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 	},
 }
 
-// forceFlag defines --force, which writes a policy that is likely a mistake.
-func (c *call) forceFlag() *bool {
-	return c.flags.Bool("force", false, forceUsage)
-}
-
 const forceUsage = "write a limit shared by all tenants even if it is lower than the limit of a single tenant"
 
-// acceptable returns why a file is not to be applied: all faults, joined. If there are none, it shows the warnings.
-func (c *call) acceptable(d rows.SetDiff, review rows.Review, yes, force bool) error {
+const documentPath = "/v1/ratelimit/document"
+
+// declined returns why a document was not applied: all faults, joined. It shows what would be deleted without --yes.
+func (c *call) declined(d *document, err error) error {
+	p := answers.ProblemOf(err)
+	if p == nil || p.Diff == nil {
+		return d.locateProblem(err)
+	}
+	var declined struct {
+		Diff shownDiff `json:"diff"`
+	}
+	if err := json.Unmarshal(p.Diff, &declined.Diff); err != nil {
+		return fmt.Errorf("decode the answer: %w", err)
+	}
 	var faults []error
-	if text := deletionText(d); text != "" && !yes {
-		shown := struct {
-			Diff shownDiff `json:"diff"`
-		}{newShownDiff(d)}
-		if err := c.print(shown, func(out *page) { writeDiff(out, d) }); err != nil {
+	for _, f := range p.Errors {
+		if f.Location != "query.allow_delete" {
+			why := strings.TrimPrefix(f.Message, "must be true for this policy: ")
+			faults = append(faults, fmt.Errorf("%s; use --force to write it anyway", why))
+			continue
+		}
+		if err := c.print(declined, func(out *page) { writeDiff(out, declined.Diff) }); err != nil {
 			return err
 		}
-		faults = append(
-			faults,
-			fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep what is not in the file", text),
-		)
-	}
-	if faults = append(faults, unforced(review, force)...); len(faults) == 0 {
-		c.warnAll(review.Warnings)
+		faults = append(faults, fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep what is not in "+
+			"the file", deletionText(declined.Diff)))
 	}
 	return errors.Join(faults...)
 }
 
-// documentFlags defines which file is read, and reads it before the database is opened.
-func (c *call) documentFlags() *document {
+// documentFlags defines which file is read, and reads it before the database is opened. It adds --partial to the query.
+func (c *call) documentFlags(query url.Values) *document {
 	d := &document{whole: true}
 	file := c.flags.StringP("file", "f", "", "the `file` (- reads standard input)")
 	partial := c.flags.Bool("partial", false, "keep what is not in the file")
@@ -133,7 +145,8 @@ func (c *call) documentFlags() *document {
 			return wrong("--file is required, such as -f policies.yaml")
 		}
 		err := c.readDocument(d, *file)
-		if d.set.Partial = *partial; d.partial && !*partial && err == nil {
+		query.Set("partial", strconv.FormatBool(*partial))
+		if d.partial && !*partial && err == nil {
 			return wrong("--file: %s holds some of the policies only (partial: true): use --partial to keep the others, "+
 				"or remove partial from the file to delete them", d.file)
 		}
@@ -156,7 +169,7 @@ func (c *call) readDocument(d *document, file string) error {
 }
 
 // writeDiff writes a diff, one policy in each line.
-func writeDiff(out *page, d rows.SetDiff) {
+func writeDiff(out *page, d shownDiff) {
 	line := func(sign string, key rows.PolicyKey, text string) {
 		out.line("%s %s: %s", sign, key, text)
 	}

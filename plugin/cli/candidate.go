@@ -299,7 +299,7 @@ func (c *call) sendPolicies(ctx context.Context, rest *answers.Client, done stri
 	version, err := c.send(ctx, rest, r, &answer)
 	return written{
 		What: done + " candidate " + c.arg(), Version: version, Diff: answer.Diff,
-		lines: func(out *page) { writeDiff(out, rows.SetDiff{Diff: answer.Diff}) },
+		lines: func(out *page) { writeDiff(out, policyDiff(answer.Diff)) },
 	}, err
 }
 
@@ -342,7 +342,7 @@ func candidatePage(out *page, d *rows.CandidateDiff) {
 
 // candidateChanges adds what a candidate changes, and how its base has moved.
 func candidateChanges(out *page, d *rows.CandidateDiff) {
-	writeDiff(out, rows.SetDiff{Diff: d.Diff})
+	writeDiff(out, policyDiff(d.Diff))
 	if d.Candidate.State != rows.CandidateOpen {
 		return
 	}
@@ -357,5 +357,5 @@ func candidateChanges(out *page, d *rows.CandidateDiff) {
 	out.gap()
 	out.line("it cannot be promoted before a rebase: since version %d, up to %d, these have changed",
 		d.Candidate.BaseVersion, d.Version)
-	writeDiff(out, rows.SetDiff{Diff: d.Moved})
+	writeDiff(out, policyDiff(d.Moved))
 }

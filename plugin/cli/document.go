@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -306,41 +307,23 @@ func (at place) lineOf(path string) int {
 // locateProblem returns the faults of a body in the form of the document with their places in it. Others stay.
 func (d *document) locateProblem(err error) error {
 	p := answers.ProblemOf(err)
-	if p == nil {
+	if p == nil || p.Status != http.StatusUnprocessableEntity {
 		return err
 	}
+	all := slices.Concat(d.places, d.costPlaces, d.overridePlaces)
 	var faults []error
 	for _, f := range p.Errors {
 		path, _ := strings.CutPrefix(f.Location, "body.")
-		i := slices.IndexFunc(d.places, func(at place) bool { return strings.HasPrefix(path+".", at.path+".") })
-		if i < 0 {
+		i := slices.IndexFunc(all, func(at place) bool { return strings.HasPrefix(path+".", at.path+".") })
+		switch {
+		case i >= 0:
+			at := all[i]
+			faults = append(faults, d.at(at.lineOf(strings.TrimPrefix(path, at.path+".")), path, f.Message))
+		case path == "body":
+			faults = append(faults, d.at(0, "", f.Message))
+		default:
 			return err
 		}
-		at := d.places[i]
-		faults = append(faults, d.at(at.lineOf(strings.TrimPrefix(path, at.path+".")), path, f.Message))
 	}
 	return errors.Join(faults...)
-}
-
-// locate returns an error of the repository with its place in the document.
-func (d *document) locate(err error) error {
-	if declined := new(rows.DeclinedError); errors.As(err, &declined) {
-		return declined.Err
-	}
-	invalid := new(rows.InvalidError)
-	if !errors.As(err, &invalid) {
-		return err
-	}
-	for i, p := range slices.Backward(d.set.Policies) {
-		p.Namespace = d.set.Namespace
-		if p.Key().String() != invalid.What {
-			continue
-		}
-		at := d.places[i]
-		if invalid.Field == "" {
-			return d.at(at.line, at.path, invalid.What+" "+invalid.Problem)
-		}
-		return d.at(at.lineOf(invalid.Field), at.path+"."+invalid.Field, invalid.Problem)
-	}
-	return fmt.Errorf("%s: %w", d.file, err)
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
+	"net/url"
 	"strings"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -73,42 +76,54 @@ changes nothing.
   ratelimit dump > limits.yaml`,
 	define: func(c *call) action {
 		namespace := c.flags.String("namespace", "default", "the `namespace` of the policies")
-		c.databaseFlag()
+		c.doorFlag()
 		return func(ctx context.Context) error {
-			store, closeStore, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer closeStore()
-			return store.Dump(ctx, *namespace, func(rows rows.Dump) error { return c.showDump(*namespace, rows) })
+			return c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
+				var found documentRows
+				if err := rest.Get(ctx, documentPath, url.Values{"namespace": {*namespace}}, &found); err != nil {
+					return err
+				}
+				return c.showDump(*namespace, found)
+			})
 		}
 	},
 }
 
-// showDump writes rows as a document while they come.
-func (c *call) showDump(namespace string, list rows.Dump) error {
+// showDump writes rows as a document.
+func (c *call) showDump(namespace string, list documentRows) error {
 	head := []byte("namespace: " + yamlString(namespace) + "\n")
-	err := showSection(c, head, "policies", list.Policies, appendPolicy)
+	err := showSection(c, head, "policies", items(list.Policies), appendPolicy)
 	if err == nil {
-		err = showSection(c, nil, "costs", list.Costs, func(to []byte, cost rows.Cost) []byte {
+		err = showSection(c, nil, "costs", items(list.Costs), func(to []byte, cost rows.Cost) []byte {
 			return appendRow(to, costDocumentFields, &cost.Cost)
 		})
 	}
 	if err == nil {
-		err = showSection(c, nil, "tenants", list.Tenants, func(to []byte, t rows.Tenant) []byte {
+		err = showSection(c, nil, "tenants", items(list.Tenants), func(to []byte, t rows.Tenant) []byte {
 			return appendRow(to, schema.TenantFields(), &t.Tenant)
 		})
 	}
 	if err == nil {
-		err = showSection(c, nil, "overrides", list.Overrides, func(to []byte, o rows.Override) []byte {
-			return appendRow(to, overrideDocumentFields, &o.Override)
+		err = showSection(c, nil, "overrides", items(list.Overrides), func(to []byte, o shownOverride) []byte {
+			return appendRow(to, overrideDocumentFields, &o.Override.Override)
 		})
 	}
 	return err
 }
 
+// items yields the items of a list.
+func items[T any](list []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, item := range list {
+			if !yield(item, nil) {
+				return
+			}
+		}
+	}
+}
+
 // deletionText returns how many rows a diff deletes; "" for none.
-func deletionText(d rows.SetDiff) string {
+func deletionText(d shownDiff) string {
 	var parts []string
 	add := func(n int, one, several string) {
 		if n > 0 {
@@ -151,8 +166,8 @@ func tenantColumns(t rows.Tenant) string {
 	return fmt.Sprintf("tier %s, time zone %s", orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"))
 }
 
-func overrideColumns(o rows.Override) string {
-	return strings.TrimSpace(changeText(o.Override) + " " + timesText(o))
+func overrideColumns(o shownOverride) string {
+	return strings.TrimSpace(changeText(o.Override.Override) + " " + timesText(o.Override))
 }
 
 // columnsOfRow returns the fields of a row by their names.

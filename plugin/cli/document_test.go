@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -152,26 +154,18 @@ policies:
 	}
 }
 
-func TestAnErrorOfTheDatabaseIsLocatedInTheDocument(t *testing.T) {
+func TestAFaultOfABodyIsLocatedInTheDocument(t *testing.T) {
 	var d document
 	const text = "policies:\n- {" + fine + ", tier: a}\n- {" + fine + ",\n   tenant: b}"
 	require.NoError(t, d.read(strings.NewReader(text), "p.yaml"))
-	key := d.set.Policies[1].Key().String()
-	for want, err := range map[string]error{
-		"p.yaml:4: policies[1].tenant: too long": &rows.InvalidError{
-			What: key, Field: "tenant", Problem: "too long",
-		},
-		"p.yaml:3: policies[1].burst: odd": &rows.InvalidError{
-			What: key, Field: "burst", Problem: "odd",
-		},
-		"p.yaml:3: policies[1]: policy daily of tenant b appears twice": &rows.InvalidError{
-			What: key, Problem: "appears twice",
-		},
-		"p.yaml: policy other: name: odd": &rows.InvalidError{
-			What: "policy other", Field: "name", Problem: "odd",
-		},
+	for want, fault := range map[string]answers.Fault{
+		"p.yaml:4: policies[1].tenant: too long": {Location: "body.policies[1].tenant", Message: "too long"},
+		"p.yaml:3: policies[1].burst: odd":       {Location: "body.policies[1].burst", Message: "odd"},
+		"p.yaml:3: policies[1]: appears twice":   {Location: "body.policies[1]", Message: "appears twice"},
+		"p.yaml: policy other: name: odd":        {Location: "body", Message: "policy other: name: odd"},
 	} {
-		if got := d.locate(err); got.Error() != want {
+		problem := &answers.Problem{Status: http.StatusUnprocessableEntity, Errors: []answers.Fault{fault}}
+		if got := d.locateProblem(problem); got.Error() != want {
 			t.Errorf("%v, want %s", got, want)
 		}
 	}

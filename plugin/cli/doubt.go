@@ -2,27 +2,16 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-// knownConfig is the plugin's config of a command that goes without one; nil: --config was not given.
-type knownConfig struct {
-	plan      *resolve.Plan
-	consumers map[string]bool // of its file
-}
-
-func (k *knownConfig) isConsumer(name string) bool { return k.consumers[name] }
 
 // knownConfigFlag defines --config and --plugin-route of a command that goes without them, and has the file read before
 // the database is opened.
-func (c *call) knownConfigFlag() *knownConfig {
-	f, config := c.configFlag(), new(knownConfig)
+func (c *call) knownConfigFlag() {
+	f := c.configFlag()
 	c.flags.Lookup("config").Usage = "a decK `file` with the plugin's config (- reads standard input): " +
 		"also check against its tiers, limits and namespace (default: check against the database only)"
 	c.flags.Lookup("plugin-route").Usage = routeUsage
@@ -37,27 +26,15 @@ func (c *call) knownConfigFlag() *knownConfig {
 			if err != nil {
 				return err
 			}
-			config.plan, config.consumers = plan, loaded.ConsumerNames
 			c.configure = func(_ context.Context, o *api.Options) error {
-				o.Decider, o.IsConsumer = new(admit.Decider), config.isConsumer
+				o.Decider = new(admit.Decider)
+				o.IsConsumer = func(name string) bool { return loaded.ConsumerNames[name] }
 				o.Decider.Policies.Store(plan)
 				return nil
 			}
 		}
 		return nil
 	})
-	return config
-}
-
-// unforced returns the lock-outs of a review as errors, unless they are forced.
-func unforced(r rows.Review, force bool) []error {
-	var faults []error
-	for _, l := range r.LockOuts {
-		if !force {
-			faults = append(faults, fmt.Errorf("%s: %s; use --force to write it anyway", l.Key, l.Why))
-		}
-	}
-	return faults
 }
 
 // reviewFlags defines --force, which it adds to the query, and --config of a command that writes policies.
@@ -67,11 +44,4 @@ func (c *call) reviewFlags(query url.Values) {
 		return nil
 	})
 	c.knownConfigFlag()
-}
-
-// warnAll shows warnings.
-func (c *call) warnAll(warnings []string) {
-	for _, warning := range warnings {
-		c.warn("%s", warning)
-	}
 }

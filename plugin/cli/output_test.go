@@ -51,7 +51,10 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 				(&enforcing{Reach: rows.Reach{Live: 1, Behind: behind}}).writeTo(out, "")
 			})
 		},
-		"a write": func(c *call) error { return c.showWritten(t.Context(), nil, written{What: "deleted tier " + hostile}) },
+		"a write": func(c *call) error {
+			done := written{What: "deleted tier " + hostile}
+			return c.print(done, done.writeTo)
+		},
 		"the head of an explanation": func(c *call) error {
 			e := explanation{
 				Config:      "kong.yml",

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -56,34 +54,6 @@ func (c *call) liveFlag() {
 		"treat nodes as live if they reported within this `duration` (default "+rows.LiveWithin.String()+")")
 }
 
-// writesRows defines the flags of a command that writes the database itself, and opens it for do.
-func (c *call) writesRows(do func(ctx context.Context, s *rows.DB, by rows.Change) (written, error)) action {
-	c.waitFlags()
-	c.changeFlag()
-	c.databaseFlag()
-	c.outputFlag()
-	return func(ctx context.Context) error {
-		config, err := c.connection()
-		if err != nil {
-			return err
-		}
-		by, err := c.newChange(config)
-		if err != nil {
-			return err
-		}
-		store, closeStore, err := c.openWith(ctx, config)
-		if err != nil {
-			return err
-		}
-		defer closeStore()
-		done, err := do(ctx, store, by)
-		if err != nil {
-			return err
-		}
-		return c.showWritten(ctx, store, done)
-	}
-}
-
 // newChange returns a change by the person who calls the program.
 func (c *call) newChange(config *pgxpool.Config) (rows.Change, error) {
 	by := rows.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
@@ -100,22 +70,6 @@ func namesCaller(actor string) bool {
 	return strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:")
 }
 
-// showWritten shows what was done, after waiting for the nodes with --wait.
-func (c *call) showWritten(ctx context.Context, store *rows.DB, done written) error {
-	if c.change.wait.most > 0 {
-		var err error
-		if done.Fleet, err = c.awaitRows(ctx, store, done.Version); err != nil {
-			return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version, err)
-		}
-	}
-	done.Row = shownRow(done.Row)
-	err := c.print(done, done.writeTo)
-	if err == nil && done.Fleet != nil {
-		return done.Fleet.exit()
-	}
-	return err
-}
-
 // writeTo writes what was done, its version and, with --wait, how far that has come.
 func (w *written) writeTo(out *page) {
 	if w.lines != nil {
@@ -125,23 +79,6 @@ func (w *written) writeTo(out *page) {
 	if w.Fleet != nil {
 		w.Fleet.writeTo(out, "")
 	}
-}
-
-// await waits until all live nodes enforce a version or the time is over, and returns how far it has come.
-func (c *call) awaitRows(ctx context.Context, store *rows.DB, version int64) (*enforcing, error) {
-	start := c.now()
-	limited, cancel := context.WithTimeout(ctx, c.change.wait.most)
-	defer cancel()
-	err := store.Await(limited, version, c.change.within.length)
-	if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
-		return nil, err
-	}
-	took := c.now().Sub(start)
-	fleet, err := store.Fleet(ctx, c.change.within.length)
-	if err != nil {
-		return nil, err
-	}
-	return &enforcing{Reach: fleet.Reach(version), Took: &took, Millis: took.Milliseconds()}, nil
 }
 
 // seconds returns a duration as people read it.

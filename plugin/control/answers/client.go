@@ -23,8 +23,8 @@ type Client struct {
 	Transport http.RoundTripper
 }
 
-// maxAnswer bounds an answer, in bytes. Lists are shorter, because they have pages.
-const maxAnswer = 32 << 20
+// maxAnswer bounds an answer, in bytes. The longest is a document of all rows.
+const maxAnswer = 256 << 20
 
 // errTooLong is the error of a longer answer.
 var errTooLong = errors.New("the answer of the API is too long")
@@ -182,6 +182,8 @@ type Problem struct {
 	Errors  []Fault `json:"errors"`
 	Request string  `json:"-"` // the id of the request in the log of the API
 	Foreign bool    `json:"-"` // what answered is another program, such as a proxy
+
+	Diff json.RawMessage `json:"diff"` // what a document that was declined would change
 }
 
 // Fault is the fault of one value of a request.

@@ -174,7 +174,7 @@ var samples = map[string]sample{
 // mostBody returns the bytes of a body that is too long.
 func (o operation) mostBody() int {
 	switch {
-	case o.id == "put-candidate-policies":
+	case o.id == "put-candidate-policies", o.hasBody && strings.HasPrefix(o.path, documents):
 		return 16 << 20
 	case o.path == batch:
 		return 1 << 20

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -22,6 +23,7 @@ func (s *Server) registerDocument() {
 	}
 	change(s, operation(put, writeAccess), "put policies of a candidate", candidateWrites,
 		func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }, s.putCandidatePolicies)
+	s.registerApply()
 }
 
 // maxDocument bounds the body of an operation on many rows, in bytes. Its caller may write all of them.
@@ -62,14 +64,18 @@ func (s *Server) putCandidatePolicies(
 
 // lockedOut returns the 422 for policies that would lock tenants out, or nil.
 func lockedOut(r rows.Review) error {
-	var faults []*huma.ErrorDetail
+	if faults := lockOutFaults(r); len(faults) > 0 {
+		return unprocessable(faults...)
+	}
+	return nil
+}
+
+// lockOutFaults returns a fault for each policy that would lock tenants out.
+func lockOutFaults(r rows.Review) (faults []*huma.ErrorDetail) {
 	for _, l := range r.LockOuts {
 		faults = append(faults, fault("query.force", fmt.Sprintf("must be true for this policy: %s: %s", l.Key, l.Why), nil))
 	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return unprocessable(faults...)
+	return faults
 }
 
 // policyAt returns an error about a policy of a list with its place in the body.
@@ -78,15 +84,15 @@ func policyAt(list []rows.Policy, err error) error {
 	if !errors.As(err, &invalid) {
 		return err
 	}
-	for i, p := range list {
+	for i, p := range slices.Backward(list) {
 		if p.Key().String() != invalid.What {
 			continue
 		}
 		path := fmt.Sprintf("body.policies[%d]", i)
-		if invalid.Field != "" {
-			path += "." + invalid.Field
+		if invalid.Field == "" {
+			return unprocessable(fault(path, invalid.What+" "+invalid.Problem, nil))
 		}
-		return unprocessable(fault(path, invalid.Problem, nil))
+		return unprocessable(fault(path+"."+invalid.Field, invalid.Problem, nil))
 	}
 	return err
 }

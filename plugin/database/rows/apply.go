@@ -51,6 +51,11 @@ func (d SetDiff) Empty() bool {
 	return d.Diff.Empty() && d.Costs.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
 }
 
+// Deletes reports whether a row is deleted.
+func (d SetDiff) Deletes() bool {
+	return len(d.Delete) > 0 || d.Costs.Deletes() || d.Tenants.Deletes() || d.Overrides.Deletes()
+}
+
 // Diff returns what Apply would do, without doing it.
 func (s *DB) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	d, _, err := set.diff(ctx, s.pool, "")

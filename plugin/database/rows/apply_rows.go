@@ -30,6 +30,9 @@ type RewriteRow[T any] struct {
 // Empty reports whether the two sets are equal.
 func (d *RowDiff[T]) Empty() bool { return d == nil || len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
 
+// Deletes reports whether a row is deleted.
+func (d *RowDiff[T]) Deletes() bool { return d != nil && len(d.Delete) > 0 }
+
 // compareRows returns the changes from current rows to desired ones. keep returns a desired row as it is to be written
 // over a current one, and reports whether that changes the current one. With partial, rows that are not desired stay.
 func compareRows[K comparable, T fmt.Stringer](
@@ -71,7 +74,7 @@ func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], er
 	if set.Tenants == nil {
 		return nil, nil
 	}
-	current, err := all(each[Tenant](ctx, q, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`))
+	current, err := allTenants(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +88,10 @@ func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], er
 			after.Revision = before.Revision
 			return after, before != after
 		})
+}
+
+func allTenants(ctx context.Context, q querier) ([]Tenant, error) {
+	return all(each[Tenant](ctx, q, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`))
 }
 
 // overrideKey names an override in a document: what it is about, and its start.
@@ -174,24 +181,23 @@ func (d *RowDiff[T]) written() (list []T) {
 	return list
 }
 
-// Dump holds the rows that a document has, at one version. They are read one list after the other.
-type Dump struct {
-	Policies  iter.Seq2[Policy, error]
-	Costs     iter.Seq2[Cost, error]
-	Tenants   iter.Seq2[Tenant, error]
-	Overrides iter.Seq2[Override, error]
-}
-
-// Dump calls do with the active policies and the costs of a namespace, all tenants and the overrides that a document
-// has, row by row as the database sends them.
-func (s *DB) Dump(ctx context.Context, namespace string, do func(Dump) error) error {
-	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
-		func(tx pgx.Tx) error {
-			return do(Dump{
-				Policies:  policies(ctx, tx, PolicyFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
-				Costs:     costs(ctx, tx, CostFilter{Namespace: cmp.Or(namespace, defaultNamespace)}),
-				Tenants:   each[Tenant](ctx, tx, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`),
-				Overrides: declaredOverrides(ctx, tx),
-			})
+// Dump returns the rows that a document has, at one version: the active policies and the costs of a namespace, all
+// tenants, and the overrides of people that have not ended.
+func (s *DB) Dump(ctx context.Context, namespace string) (Set, error) {
+	set := Set{Namespace: cmp.Or(namespace, defaultNamespace)}
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) (err error) {
+			if set.Policies, err = all(policies(ctx, tx, PolicyFilter{Namespace: set.Namespace})); err != nil {
+				return err
+			}
+			if set.Costs, err = all(costs(ctx, tx, CostFilter{Namespace: set.Namespace})); err != nil {
+				return err
+			}
+			if set.Tenants, err = allTenants(ctx, tx); err != nil {
+				return err
+			}
+			set.Overrides, err = all(declaredOverrides(ctx, tx))
+			return err
 		})
+	return set, err
 }
