@@ -65,6 +65,15 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 		t.Errorf("the audit does not name the token:\n%s", audit)
 	}
 
+	file("limits.yaml", "policies: []\ntenants: [{id: acme, tier: gold}]\n")
+	apply := []string{"apply", "-f", "limits.yaml", "--reason", "a spec", "--token-file"}
+	o.want(1, "2 policies would be deleted: use --yes", append(apply, "admin")...)
+	o.want(1, "1 to create, 0 to change, 2 to delete", "diff", "-f", "limits.yaml", "--token-file", "admin")
+	o.want(1, "use a token with the role admin", append(apply, "tenant", "--yes")...)
+	o.want(0, "applied limits.yaml; version", append(apply, "admin", "--partial")...)
+	o.want(0, "{id: acme, tier: gold}", "dump", "--token-file", "admin")
+	o.want(1, "use a token with the role admin", "dump", "--token-file", "tenant")
+
 	o.want(1, "unknown, expired or revoked: ratelimit token create makes a new one",
 		"policy", "list", "--token-file", "wrong")
 	o.want(1, "use a token with the role admin, or viewer to read", "policy", "list", "--token-file", "tenant")
