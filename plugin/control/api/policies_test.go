@@ -138,6 +138,7 @@ func TestARevisionTakesThePlaceOfAnETag(t *testing.T) {
 	w.want(w.as("PUT", policies+"?revision=2", changed), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", policies+"?revision=1", changed), http.StatusOK)
 	w.want(w.as("PUT", at+"?revision=2", daily, "If-Match", tag), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", at+"?overwrite=true", daily, "If-Match", tag), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", at+"?revision=2", daily), http.StatusOK)
 	w.want(w.as("DELETE", at+"?reason=over&revision=2", ""), http.StatusPreconditionFailed)
 	w.want(w.as("DELETE", at+"?reason=over&revision=3", ""), http.StatusOK)

@@ -132,7 +132,7 @@ func (m *IfMatch) requiredRevision(current string, revision int64) (int64, error
 		return 0, staleError(current)
 	case m.Revision != 0 && m.IfMatch == "":
 		return revision, nil
-	case m.Overwrite:
+	case m.Overwrite && m.IfMatch == "":
 		return rows.Present, nil
 	case m.IfMatch == "":
 		return 0, conditionalAnswer(http.StatusPreconditionRequired, current,
