@@ -186,7 +186,7 @@ func (s *Server) getDenial(ctx context.Context, in *getDenialInput) (list answer
 // denial returns a denial as the caller reads it, without the numbers of limits that it may not read.
 func (v view) denial(d rows.RecentDenial) answers.Denial {
 	if v.tenant {
-		// The id tells how many others there are, and the rest may be those of an address, which are internal.
+		// The id shows how many others there are, and the rest may be those of an address, which are internal.
 		d.ID, d.Override, d.Penalty = 0, nil, nil
 	}
 	if scope, ok := policy.ScopeOf(d.Scope); d.Scope != "" && !(ok && v.readsScope(scope)) {
