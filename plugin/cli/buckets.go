@@ -288,15 +288,7 @@ func subjectOf(key *policy.Key) string {
 
 // resetBuckets records in the audit which buckets it empties, and empties them.
 func (c *call) resetBuckets(ctx context.Context, found *tenantBuckets) error {
-	config, err := c.connection()
-	if err != nil {
-		return err
-	}
-	by, err := c.newChange(config)
-	if err != nil {
-		return err
-	}
-	records, closeRecords, err := c.openWith(ctx, config)
+	records, closeRecords, by, err := c.openToChange(ctx)
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,18 @@ func (c *call) open(ctx context.Context) (*rows.DB, func(), error) {
 	return c.openWith(ctx, config)
 }
 
+// openToChange is open for a change by the person who calls the program.
+func (c *call) openToChange(ctx context.Context) (s *rows.DB, closeDB func(), by rows.Change, err error) {
+	config, err := c.connection()
+	if err == nil {
+		by, err = c.newChange(config)
+	}
+	if err == nil {
+		s, closeDB, err = c.openWith(ctx, config)
+	}
+	return s, closeDB, by, err
+}
+
 func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.DB, func(), error) {
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -66,20 +66,12 @@ func (c *call) withDoor(ctx context.Context, do func(ctx context.Context, rest *
 		}
 		return c.remoteFault(do(ctx, rest))
 	}
-	config, err := c.connection()
-	if err != nil {
-		return err
-	}
-	by, err := c.newChange(config)
-	if err != nil {
-		return err
-	}
-	caller := api.Caller{Token: by.Actor, Role: api.Admin, Direct: true}
-	store, closeStore, err := c.openWith(ctx, config)
+	store, closeStore, by, err := c.openToChange(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeStore()
+	caller := api.Caller{Token: by.Actor, Role: api.Admin, Direct: true}
 	log := new(doorLog)
 	rest, err := c.ownAPI(ctx, store, log)
 	if err != nil {

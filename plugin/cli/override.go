@@ -86,8 +86,9 @@ const overridesPath = "/v1/ratelimit/overrides"
 // restOverride is an override as the REST API has it.
 type restOverride struct {
 	rows.Override
-	Org    string      `json:"org,omitempty"`
-	Factor json.Number `json:"factor,omitempty"`
+	decimalFactor
+
+	Org string `json:"org,omitempty"`
 }
 
 func (r restOverride) row() rows.Override {
@@ -100,13 +101,14 @@ func (r restOverride) row() rows.Override {
 // restEnded is an ended override as the REST API has it.
 type restEnded struct {
 	rows.EndedOverride
-	Org    string      `json:"org,omitempty"`
-	Factor json.Number `json:"factor,omitempty"`
+	decimalFactor
+
+	Org string `json:"org,omitempty"`
 }
 
 func (r restEnded) row() rows.EndedOverride {
 	o := r.EndedOverride
-	o.Override = restOverride{o.Override, r.Org, r.Factor}.row()
+	o.Override = restOverride{o.Override, r.decimalFactor, r.Org}.row()
 	return o
 }
 
