@@ -1,6 +1,7 @@
 // Package freeport finds loopback ports for the servers that tests start. A port that the kernel picks (port 0) is soon
 // picked again, for another server or for the local end of a connection. These ports are below the range of the kernel,
-// and no process gets one twice. Callers listen on them.
+// and none is returned twice, neither in this process nor in others that run at the same time: a server under test may
+// close its port and listen on it again. Callers listen on them.
 package freeport
 
 import (
@@ -8,7 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,17 +21,30 @@ const (
 	count = 22_000
 )
 
-// tried counts the ports that this process has tried. Processes start at different ports.
-var tried, start = new(atomic.Uint32), rand.Uint32N(count)
+// ports are the ports of this process. Processes start at different ports.
+var ports = struct {
+	sync.Mutex
+	next   uint32
+	claims []net.PacketConn // UDP sockets of the same numbers, open until the process ends
+}{next: rand.Uint32N(count)}
 
-// Find returns a free port that it has not returned in this process before.
+// Find returns a free port that no running process has got from it.
 func Find() (int, error) {
+	ports.Lock()
+	defer ports.Unlock()
 	for range count {
-		port := first + int((start+tried.Add(1))%count)
+		port := first + int(ports.next%count)
+		ports.next++
 		listener, err := net.Listen("tcp", address(port))
 		if err != nil {
 			continue
 		}
+		claim, err := net.ListenPacket("udp", address(port))
+		if err != nil { // another process has the port
+			_ = listener.Close()
+			continue
+		}
+		ports.claims = append(ports.claims, claim)
 		return port, listener.Close()
 	}
 	return 0, errors.New("find a free port: all are in use")

@@ -24,6 +24,10 @@ func TestEveryAddressIsFreeAndReturnedOnce(t *testing.T) {
 				} else {
 					t.Cleanup(func() { listener.Close() })
 				}
+				if claim, err := net.ListenPacket("udp", address); err == nil {
+					t.Errorf("%s is not claimed: another process can get it", address)
+					_ = claim.Close()
+				}
 			}
 		})
 	}
