@@ -57,8 +57,9 @@ var typeKinds = map[string]kind{
 
 func (c *checker) rightType(f *field, n *node, path string) bool {
 	want := typeKinds[f.Type]
-	if want == kindArray && n.kind == kindObject && len(n.members) == 0 {
-		n.kind = kindArray // Lua has one empty table, and its cjson prints that as {}
+	isTable := func(k kind) bool { return k == kindArray || k == kindObject }
+	if isTable(want) && isTable(n.kind) && len(n.items)+len(n.members) == 0 {
+		n.kind = want // Lua has one empty table, and its cjson prints that as {}
 	}
 	if n.kind != want {
 		c.fault(path, "must be %s, got %s", typeWords[f.Type], f.show(n))
@@ -275,8 +276,8 @@ func equals(n *node, want json.RawMessage) bool {
 	return n.text == string(want)
 }
 
-// DeniedNulls returns the nulls for which Kong denies a config, as an error of type Faults: those of fields that are
-// required or unknown. [Parse] takes each null for an absent value, because the configs that it reads have passed Kong.
+// DeniedNulls returns the nulls for which Kong denies a config, as an error of type Faults: those in maps, and those of
+// fields that are required or unknown. [Parse] takes each null for an absent value, because the configs that it reads have passed Kong.
 func DeniedNulls(raw []byte) error {
 	document, _ := decodeDocument(raw)
 	if document == nil {
@@ -298,6 +299,8 @@ func (f *field) deniedNulls(n *node, path string) (faults []Fault) {
 			faults = append(faults, inner.deniedNulls(m.value, at)...)
 		case inner != nil && inner.Required:
 			faults = append(faults, Fault{at, "must not be null: leave it out for its default"})
+		case isNull && f.Type == "map":
+			faults = append(faults, Fault{at, "must not be null"})
 		case inner == nil && isNull && f.Type == "record" && !addedByKong(m.key, path == ""):
 			faults = append(faults, Fault{at, f.unknown(m.key)})
 		}
