@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 )
 
@@ -204,11 +203,10 @@ func (p *externalPlugin) run(phase string, x *exchange, worker int) error {
 	return p.server.workers[worker].run(phase, p.configs[worker], x, p.server.forgetInstances)
 }
 
-// newExternalPlugin encodes the JSON that starts an instance in each worker: the config without nulls, with its vault
-// references resolved, and Kong's own fields.
+// newExternalPlugin encodes the JSON that starts an instance in each worker: the config, and Kong's own fields.
 func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) (*externalPlugin, error) {
 	p := &externalPlugin{server: server}
-	config, _ := fieldschema.WithoutNulls(entry.info.schema.Resolve(entry.config, lookupEnvVault)).(map[string]any)
+	config := entry.config
 	route, service, consumer := entry.ScopeIDs()
 	for name, value := range map[string]string{
 		"route_id": route, "service_id": service, "consumer_id": consumer, "plugin_instance_name": entry.InstanceName,

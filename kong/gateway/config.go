@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/fieldschema"
 )
 
 // The entities of a decK file.
@@ -64,21 +62,21 @@ func loadBundled(name string, priority int) *PluginInfo {
 	if err != nil {
 		panic(err) // the file is embedded
 	}
-	schema, err := fieldschema.Parse(raw)
+	_, config, err := parseSchema(raw)
 	if err != nil {
 		panic(err) // every test of this package parses it
 	}
-	return &PluginInfo{Name: name, Priority: priority, Phases: []string{accessPhase}, schema: schema}
+	return &PluginInfo{Name: name, Priority: priority, Phases: []string{accessPhase}, config: config}
 }
 
-// CheckConfig checks every plugin's configuration against its schema, as Kong does when decK syncs the file: the
-// bundled key-auth and jwt, and those given. The error is Faults with all paths.
+// CheckConfig checks the types and names of every plugin's settings against its schema: the bundled key-auth and jwt,
+// and those given. The error is Faults with all paths.
 func CheckConfig(config *Config, plugins ...*PluginInfo) error {
 	_, err := applySchemas(config, plugins)
 	return err
 }
 
-// checkedPlugin is a plugin entry whose config is valid and has its defaults.
+// checkedPlugin is a plugin entry, and its config with defaults.
 type checkedPlugin struct {
 	*deck.Plugin
 	info   *PluginInfo
@@ -101,7 +99,7 @@ func applySchemas(config *Config, external []*PluginInfo) ([]checkedPlugin, erro
 				"plugin '%s' not enabled; add it to the 'plugins' configuration property", entry.Name)})
 			continue
 		}
-		completed, found := info.validateEntry(entry)
+		completed, found := info.complete(entry)
 		faults = append(faults, found...)
 		checked = append(checked, checkedPlugin{entry, info, completed})
 	}
@@ -119,11 +117,11 @@ type PluginInfo struct {
 	Phases   []string
 	Schema   json.RawMessage
 
-	schema *fieldschema.Schema
+	config *schemaField
 }
 
 // QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses its output. A command
-// that fails, invalid output and a schema that Kong does not load are errors, as at Kong's start.
+// that fails and invalid output are errors, as at Kong's start.
 func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
 	return queryPlugin(ctx, []string{binary, "-dump"})
 }
@@ -160,87 +158,18 @@ func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 		return nil, errors.New("no plugin in the plugin info")
 	}
 	info := server.Plugins[0]
-	schema, err := fieldschema.Parse(info.Schema)
+	name, config, err := parseSchema(info.Schema)
 	if err != nil {
 		return nil, err
 	}
-	if schema.Name() != info.Name || info.Name == "" {
-		return nil, fmt.Errorf("plugin %q has the schema of %q", info.Name, schema.Name())
+	if name != info.Name || name == "" {
+		return nil, fmt.Errorf("plugin %q has the schema of %q", info.Name, name)
 	}
-	info.schema = schema
+	info.config = config
 	return info, nil
 }
 
 // socketPath returns the path of a plugin server's socket: <prefix>/<executable>.socket.
 func socketPath(prefix, binary string) string {
 	return filepath.Join(prefix, filepath.Base(binary)+".socket")
-}
-
-// lookupEnvVault resolves a reference to Kong's env vault: {vault://env/some-name} is the variable SOME_NAME of the
-// gateway's own environment, "" when it is not set.
-func lookupEnvVault(reference string) string {
-	name, ok := strings.CutPrefix(reference, "vault://env/")
-	if !ok {
-		return ""
-	}
-	return os.Getenv(strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
-}
-
-// Violation is Kong's error for an invalid plugin config. Its JSON is the body that the Admin API answers with 400.
-type Violation = fieldschema.Violation
-
-// ErrRaised is the error for a config that makes Kong's own code fail; the Admin API answers 500.
-var ErrRaised = fieldschema.ErrRaised
-
-// Insert validates a plugin entity as POST and PUT of the Admin API and a declarative file do, and returns it as Kong
-// stores it. entity is decoded JSON: name, config, protocols and so on. The error is a *[Violation] or [ErrRaised].
-func (p *PluginInfo) Insert(entity map[string]any) (map[string]any, error) {
-	return p.schema.Insert(entity)
-}
-
-// Update validates a partial entity over a stored one, as PATCH of the Admin API does.
-func (p *PluginInfo) Update(kept, patch map[string]any) (map[string]any, error) {
-	return p.schema.Update(kept, patch)
-}
-
-// validateEntry validates a plugin entry of a decK file, and returns its config as Kong stores it.
-func (p *PluginInfo) validateEntry(entry *deck.Plugin) (map[string]any, Faults) {
-	kept, err := p.Insert(entityOf(entry))
-	var violation *Violation
-	switch {
-	case errors.As(err, &violation):
-		var faults Faults
-		for _, fault := range violation.Faults() {
-			faults = append(faults, Fault{Path: docpath.Join(entry.Path, fault.Path), Message: fault.Message})
-		}
-		return nil, faults
-	case err != nil:
-		return nil, Faults{{Path: entry.Path, Message: err.Error()}}
-	}
-	config, _ := kept["config"].(map[string]any)
-	return config, nil
-}
-
-// entityOf returns an entry as the entity that is sent to Kong for it.
-func entityOf(entry *deck.Plugin) map[string]any {
-	entity := map[string]any{"name": entry.Name, "enabled": entry.Enabled}
-	if entry.Config != nil || entry.ConfigNull {
-		entity["config"] = entry.Config
-	}
-	if entry.InstanceName != "" {
-		entity["instance_name"] = entry.InstanceName
-	}
-	if entry.Protocols != nil {
-		entity["protocols"] = luaList(entry.Protocols)
-	}
-	if entry.Tags != nil {
-		entity["tags"] = luaList(entry.Tags)
-	}
-	route, service, consumer := entry.ScopeIDs()
-	for name, id := range map[string]string{"route": route, "service": service, "consumer": consumer} {
-		if id != "" {
-			entity[name] = map[string]any{"id": id}
-		}
-	}
-	return entity
 }

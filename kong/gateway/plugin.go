@@ -15,7 +15,7 @@ type Plugin struct {
 
 // PluginCall is one request, as a Plugin sees it in all phases.
 type PluginCall struct {
-	// Config is the plugin's config as Kong stores it.
+	// Config is the plugin's config, with its defaults and without nulls.
 	Config map[string]any
 	// Own is kong.ctx.plugin: Lua values of this plugin by key.
 	Own map[string]any

@@ -138,10 +138,10 @@ func useRedis(config *gateway.Config, address string) error {
 		if err != nil {
 			return fmt.Errorf("-redis: port %q is not a number", port)
 		}
-		redis = map[string]any{"host": host, "port": number}
+		redis = map[string]any{"host": host, "port": float64(number)}
 	}
 	// A busy machine may delay a Redis of its own beyond the defaults, and no answer of a demo is worth a fallback.
-	redis["send_timeout"], redis["read_timeout"] = 1000, 1000
+	redis["send_timeout"], redis["read_timeout"] = 1000.0, 1000.0
 	for _, plugin := range config.Plugins {
 		if own, ok := plugin.Config.(map[string]any); ok && plugin.Name == "tenant-rate-limiting" {
 			own["strategy"], own["redis"] = "redis", redis
