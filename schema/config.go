@@ -17,7 +17,6 @@ package schema
 //
 //kong:patterns source ^consumer[.]id$ ^consumer[.]username$ ^consumer[.]custom_id$ ^consumer[.]tag[.][!-~]+$ ^header[.][A-Za-z0-9_-]+$ ^jwt[.][!-~]+$ err="must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"
 //kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
-//kong:check conditional_at_least_one_of if=address_redis.port:required then=address_redis.host|address_redis.socket|address_redis.cluster_nodes|address_redis.sentinel_nodes err="address_redis needs address_redis.host, address_redis.socket, address_redis.cluster_nodes or address_redis.sentinel_nodes"
 type Config struct {
 	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id,
 	// consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed
@@ -111,12 +110,6 @@ type Config struct {
 
 	// How Redis is reached when strategy is redis. Timeouts are in milliseconds. Default: the defaults of its fields.
 	Redis Redis `json:"redis" kong:"required"`
-
-	// A second Redis, which alone keeps the counters of client addresses: those of limits with scope ip, of requests
-	// without a tenant, and of users that only their address names. However many addresses clients send from, they
-	// cannot fill or slow the Redis of the tenants. Same fields as redis; it must be another server, because a second
-	// database shares the memory of the first. Default: absent, all counters are in redis.
-	AddressRedis Redis `json:"address_redis,omitzero"`
 
 	// What the limits do while Redis cannot be reached: open (admit), closed (deny), local (count in this process, with
 	// this node's share of the limit). A limit may have a fail mode of its own. Default: local.

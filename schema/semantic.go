@@ -36,7 +36,7 @@ func (c Config) limits() []locatedLimit {
 // has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
 	return slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.limitFaults(),
-		c.exemptFaults(), c.redisFaults())
+		c.exemptFaults(), c.Redis.faults())
 }
 
 func (c Config) tierFaults() []Fault {

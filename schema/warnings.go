@@ -22,10 +22,9 @@ var validReference = regexp.MustCompile(`^\{vault://[A-Za-z0-9_.-]+/[^{}/?#\s]+(
 // decides has the same limits.
 func (c Config) Warnings() []Warning {
 	if c.UsageOnly {
-		return slices.Concat(c.Redis.warnings("redis"), c.AddressRedis.warnings("address_redis"))
+		return c.Redis.warnings()
 	}
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings("redis"),
-		c.AddressRedis.warnings("address_redis"))
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings())
 	for _, l := range c.limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
@@ -34,8 +33,9 @@ func (c Config) Warnings() []Warning {
 	return warnings
 }
 
-// warnings returns warnings of fields that have no effect for the servers of the block at a path.
-func (r Redis) warnings(path string) []Warning {
+// warnings returns warnings of fields that have no effect for the servers of the block.
+func (r Redis) warnings() []Warning {
+	const path = "redis"
 	var warnings findings
 	type named struct{ name, value string }
 	credentials := []named{{"sentinel_username", r.SentinelUsername}, {"sentinel_password", r.SentinelPassword}}

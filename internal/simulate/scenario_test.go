@@ -23,8 +23,7 @@ import (
 
 // Scenario is a fleet and its load. Read one with [Parse].
 //
-// Not simulated are faults, limits that settle or share fairly, a second Redis for addresses, and requests without a
-// tenant.
+// Not simulated are faults, limits that settle or share fairly, and requests without a tenant.
 type Scenario struct {
 	About      string       `yaml:"about"`
 	Seed       uint64       `yaml:"seed"`        // two runs with one seed are the same; default 1

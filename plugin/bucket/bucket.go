@@ -4,9 +4,8 @@
 //
 // For Redis the decorators stand in this order: package addresses chooses the bucket that counts an address; package
 // lease answers from leases and remembered denials; package outage calls Redis (package redis) and, where Redis does
-// not answer, applies fail modes with this node's share in memory (package memory). Redis is one, or a pair of which
-// the second keeps the buckets of addresses. Beside them stands package share, which keeps tenants to their fair shares
-// of a bucket.
+// not answer, applies fail modes with this node's share in memory (package memory). Beside them stands package share,
+// which keeps tenants to their fair shares of a bucket.
 //
 // Elsewhere: settings of processes, metrics, which policies apply, and the path of a request.
 package bucket
@@ -19,7 +18,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
@@ -68,7 +66,7 @@ type Stores struct {
 	candidates candidateStores // mu guards its map
 
 	mu   sync.Mutex
-	open map[redisPair]*layers
+	open map[*redis.Store]*layers
 }
 
 // New returns stores. It does no I/O and starts nothing: see [Stores.Run]. Background work has the values of ctx, but
@@ -83,7 +81,7 @@ func New(ctx context.Context, o Options) *Stores {
 		redis:     redis.NewRegistry(o.Log, gates{breakers}),
 		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		ctx:       context.WithoutCancel(ctx),
-		open:      map[redisPair]*layers{},
+		open:      map[*redis.Store]*layers{},
 
 		candidates: newCandidateStores(&o),
 	}
@@ -141,18 +139,18 @@ func (s *Stores) use(config *schema.Config) (used *layers, release func(), err e
 // useOf opens the Redis of a config from a registry. It returns its layers, which it starts unless they are open, and
 // the function that releases them.
 func (s *Stores) useOf(
-	open map[redisPair]*layers, from *redis.Registry, config *schema.Config, start func(*redis.Pair) *layers,
+	open map[*redis.Store]*layers, from *redis.Registry, config *schema.Config, start func(*redis.Store) *layers,
 ) (used *layers, release func(), err error) {
-	pair, closeRedis, err := s.openPair(from, config)
+	opened, closeRedis, err := s.openRedis(from, config)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	used, ok := open[pairOf(pair)]
+	used, ok := open[opened]
 	if !ok {
-		used = start(pair)
-		open[pairOf(pair)] = used
+		used = start(opened)
+		open[opened] = used
 	}
 	used.uses++
 	return used, func() { s.release(open, used, closeRedis) }, nil
@@ -162,10 +160,8 @@ func (s *Stores) useOf(
 // without a fallback behind. Bounds that Redis does not answer stay decision.Unanswered, with a failure.
 type Central interface {
 	store.Keeper
-	// Ping returns nil if every server of the Redis answers, without the Redis of addresses.
+	// Ping returns nil if every server of the Redis answers.
 	Ping(ctx context.Context) error
-	// PingSecond returns nil if every server of the Redis of addresses answers, or there is none.
-	PingSecond(ctx context.Context) error
 }
 
 // ErrNotCentral is the error of a config whose buckets each node keeps for itself.
@@ -178,15 +174,11 @@ func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release fu
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotCentral
 	}
-	return central(s.openPair(s.redis, config))
-}
-
-// central returns a nil interface, and not one that holds a nil pointer, after an error.
-func central(pair *redis.Pair, release func(), err error) (Central, func(), error) {
+	opened, release, err := s.openRedis(s.redis, config)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, err // not an interface that holds a nil pointer
 	}
-	return pair, release, nil
+	return opened, release, nil
 }
 
 // OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
@@ -195,23 +187,19 @@ func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, rel
 	if config.Strategy != schema.StrategyRedis {
 		return nil, func() {}, nil
 	}
-	pair, release, err := s.openPair(s.redis, config)
+	opened, release, err := s.openRedis(s.redis, config)
 	if err != nil {
 		return nil, nil, err
 	}
-	return pair.Records(config.Namespace), release, nil
+	return opened.Records(config.Namespace), release, nil
 }
 
-// openPair opens the Redis of a config from a registry. Its timeouts are capped by the time budget of a request, so
-// that fail modes decide in time.
-func (s *Stores) openPair(from *redis.Registry, config *schema.Config) (*redis.Pair, func(), error) {
-	main, second := config.Redis, config.AddressRedis
-	for _, block := range []*schema.Redis{&main, &second} {
-		if !block.IsZero() {
-			block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
-		}
-	}
-	return from.OpenPair(main, second, addresses.Counted)
+// openRedis opens the Redis of a config from a registry. Its timeout is capped by the time budget of a request, so that
+// fail modes decide in time.
+func (s *Stores) openRedis(from *redis.Registry, config *schema.Config) (*redis.Store, func(), error) {
+	block := config.Redis
+	block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
+	return from.Open(block)
 }
 
 // Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
@@ -260,15 +248,11 @@ func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release 
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotCentral
 	}
-	main, second := WithTimeouts(config.Redis, operatorTimeout), config.AddressRedis
-	if !second.IsZero() {
-		second = WithTimeouts(second, operatorTimeout)
-	}
-	pair, closeRedis, err := s.operators.OpenPair(main, second, addresses.Counted)
+	opened, closeRedis, err := s.operators.Open(WithTimeouts(config.Redis, operatorTimeout))
 	if err != nil {
 		return nil, nil, err
 	}
-	return retrying{pair}, closeRedis, nil
+	return retrying{opened}, closeRedis, nil
 }
 
 // WithTimeouts returns a block with its defaults, and with no timeout below least, in milliseconds.

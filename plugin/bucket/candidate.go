@@ -22,7 +22,7 @@ type candidateStores struct {
 	redis  *redis.Registry
 	local  *memory.Store
 	shares *share.Divider // of local
-	open   map[redisPair]*layers
+	open   map[*redis.Store]*layers
 }
 
 func newCandidateStores(o *Options) candidateStores {
@@ -30,7 +30,7 @@ func newCandidateStores(o *Options) candidateStores {
 		redis:  redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
 		local:  memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
 		shares: share.New(share.Options{Now: o.Elapsed}),
-		open:   map[redisPair]*layers{},
+		open:   map[*redis.Store]*layers{},
 	}
 }
 
@@ -52,30 +52,30 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	used, releaseOwn, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Pair) *layers {
+	used, releaseOwn, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Store) *layers {
 		return s.startCandidate(opened, active)
 	})
 	if err != nil {
 		releaseActive()
 		return nil, nil, nil, err
 	}
-	return used.lease.Store(used.pair), used.shares, func() {
+	return used.lease.Store(used.redis), used.shares, func() {
 		releaseOwn()
 		releaseActive()
 	}, nil
 }
 
-// startCandidate opens the decorators of a pair. Its buckets are leased as buckets of requests are: without leases,
+// startCandidate opens the decorators of a Redis. Its buckets are leased as buckets of requests are: without leases,
 // every request that an active limit answers from one would call Redis for the candidate. s.mu is held.
-func (s *Stores) startCandidate(opened *redis.Pair, active *layers) *layers {
+func (s *Stores) startCandidate(opened *redis.Store, active *layers) *layers {
 	made := &layers{
-		pair: opened,
+		redis: opened,
 		lease: lease.New(opened, lease.Options{
 			Now: s.options.Elapsed, Nodes: candidateNodes{active}, Policies: leasable{s.options.LeaseShare},
 			SharePct: s.options.LeaseShare,
 		}),
 		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: exchange{opened.Main()}, Node: rand.Text(),
+			Now: s.options.Elapsed, Exchange: exchange{opened}, Node: rand.Text(),
 		}),
 	}
 	running, end := context.WithCancel(s.ctx)

@@ -15,15 +15,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// redisPair is one Redis and the Redis of its addresses, nil if there is none. A config with another pair counts in
-// other buckets, so each pair has its own decorators.
-type redisPair struct{ main, second *redis.Store }
-
-func pairOf(p *redis.Pair) redisPair { return redisPair{p.Main(), p.Second()} }
-
-// layers is one pair with its decorators: leases answer a request, else Redis, else the outage layer.
+// layers is one Redis with its decorators: leases answer a request, else Redis, else the outage layer.
 type layers struct {
-	pair   *redis.Pair
+	redis  *redis.Store
 	outage *outage.Guard // nil: of candidates
 	lease  *lease.Leases
 	shares *share.Divider
@@ -33,26 +27,21 @@ type layers struct {
 	end       func() // blocks until it is done; it may be called again
 }
 
-// start opens the decorators of a pair. s.mu is held.
-func (s *Stores) start(opened *redis.Pair) *layers {
-	pair := pairOf(opened)
+// start opens the decorators of a Redis. s.mu is held.
+func (s *Stores) start(opened *redis.Store) *layers {
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
-	o := outage.Options{
-		Name: pair.main.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
-	}
-	if pair.second != nil {
-		o.Second = pair.second.Name()
-	}
-	guarded := outage.New(opened, fallback, o)
+	guarded := outage.New(opened, fallback, outage.Options{
+		Name: opened.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
+	})
 	made := &layers{
-		pair:   opened,
+		redis:  opened,
 		outage: guarded,
 		lease: lease.New(opened, lease.Options{
 			Now: s.options.Elapsed, Nodes: guarded, Policies: leasable{s.options.LeaseShare}, Observer: guarded,
 			SharePct: s.options.LeaseShare,
 		}),
 		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: exchange{pair.main}, Node: rand.Text(),
+			Now: s.options.Elapsed, Exchange: exchange{opened}, Node: rand.Text(),
 		}),
 	}
 	if s.options.MaxAddresses >= 0 {
@@ -110,14 +99,14 @@ func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
 
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
-func (s *Stores) release(open map[redisPair]*layers, used *layers, closeRedis func()) {
+func (s *Stores) release(open map[*redis.Store]*layers, used *layers, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used.uses--; used.uses > 0 {
 		closeRedis()
 		return
 	}
-	delete(open, pairOf(used.pair))
+	delete(open, used.redis)
 	s.running.Go(func() {
 		used.end()
 		closeRedis()
@@ -130,11 +119,9 @@ func (s *Stores) LocalShares() share.Stats { return s.shares.Stats() }
 // Local returns the numbers of the buckets of configs with strategy local.
 func (s *Stores) Local() memory.Stats { return s.local.Stats() }
 
-// Stats holds the numbers of one Redis and its decorators. A second Redis has its own numbers and the numbers of
-// addresses; what belongs to both is counted with the main one.
+// Stats holds the numbers of one Redis and its decorators.
 type Stats struct {
-	Name           string          `label:"store"` // where it is, without secrets
-	Second         bool            // it is the second of a pair
+	Name           string          `label:"store"`                 // where it is, without secrets
 	Degraded       bool            `metric:"degraded" merge:"max"` // some server of it is unavailable
 	UnavailableFor time.Duration   // how long it has been degraded; 0: it is not
 	DegradedFor    time.Duration   `metric:"degraded_seconds_total" merge:"max"` // altogether, since the start
@@ -145,35 +132,21 @@ type Stats struct {
 	Shares         share.Stats
 }
 
-// Stats returns the numbers of every Redis in use, in no order. A Redis of several pairs is listed for each, its own
-// numbers only once.
+// Stats returns the numbers of every Redis in use, in no order.
 func (s *Stores) Stats() []Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []Stats
-	counted := map[*redis.Store]bool{}
-	statsOf := func(store *redis.Store) Stats {
-		stats := Stats{Name: store.Name()}
+	for _, used := range s.open {
+		stats := Stats{
+			Name: used.redis.Name(), Redis: used.redis.Stats(), Outage: used.outage.Stats(), Lease: used.lease.Stats(),
+			Shares: used.shares.Stats(),
+		}
 		stats.Degraded, stats.UnavailableFor, stats.DegradedFor = s.breakers.Degraded(stats.Name)
-		if !counted[store] {
-			stats.Redis, counted[store] = store.Stats(), true
+		if used.addresses != nil {
+			stats.Addresses = used.addresses.Stats()
 		}
-		return stats
-	}
-	for pair, shared := range s.open {
-		main := statsOf(pair.main)
-		main.Outage, main.Lease, main.Shares = shared.outage.Stats(), shared.lease.Stats(), shared.shares.Stats()
-		holder := &main
-		if pair.second != nil {
-			second := statsOf(pair.second)
-			second.Second, holder = true, &second
-		}
-		if shared.addresses != nil {
-			holder.Addresses = shared.addresses.Stats()
-		}
-		if list = append(list, main); pair.second != nil {
-			list = append(list, *holder)
-		}
+		list = append(list, stats)
 	}
 	return list
 }

@@ -263,3 +263,40 @@ func TestOperatorsOfConfigsWithoutRedisGetAnError(t *testing.T) {
 		t.Errorf("%v: want %v", err, bucket.ErrNotCentral)
 	}
 }
+
+func TestWhatIsAdmittedWhileTheACLDeniesACommandIsChargedAfterwards(t *testing.T) {
+	server := redistest.Single(t)
+	allow := func(rule string) {
+		t.Helper()
+		require.NoError(t, server.Client(t).Do(t.Context(), "acl", "setuser", "default", rule).Err())
+	}
+	of, _ := serving(t, time.Minute)
+	config := inRedis(server.Port)
+	view := opened(t, of, &config)
+	read, status := []policy.Bound{daily(t, policy.Key{GroupID: "acme"}, policy.FailOpen)}, make([]decision.Status, 1)
+	spend := func() decision.Status {
+		t.Helper()
+		bound := read[0]
+		exact := *bound.Policy
+		exact.Accuracy = policy.Exact // so that each request asks Redis
+		bound.Policy = &exact
+		require.NoError(t, view.Take(t.Context(), []policy.Bound{bound}, status))
+		return status[0]
+	}
+	spend()
+	allow("-mget")
+	const without = 200
+	for range without {
+		if s := spend(); s.Failure != decision.Unavailable {
+			t.Fatalf("%+v: want that nothing was spent", s)
+		}
+	}
+	allow("+mget")
+	shared, release, err := of.OpenCentral(&config)
+	require.NoError(t, err)
+	t.Cleanup(release)
+	await.That(t, "the debt is charged", func() bool {
+		require.NoError(t, shared.Peek(t.Context(), read, status))
+		return status[0].Source == decision.Redis && status[0].Used == 1+without
+	})
+}

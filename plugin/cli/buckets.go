@@ -27,8 +27,8 @@ const whichBuckets = `The command covers the buckets of all policies that apply 
 --tenant covers the buckets that are counted by the address alone: limits per ip, and the limits of clients without a
 tenant. One of --tenant and --ip is required.
 
-Buckets are read from the Redis in the plugin's config; buckets of addresses from its address_redis, if set. Redis
-passwords that are not in the decK file are read from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+Buckets are read from the Redis in the plugin's config. A Redis password that is not in the decK file is read from
+RATELIMIT_REDIS_PASSWORD.
 
 A node that sees more new addresses than -max-addresses or -new-addresses allow counts them by prefix (/24 or /48). If
 the prefix of --ip has such a bucket, it is included and shown as the prefix; other addresses in it share that bucket.`
@@ -101,19 +101,13 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 	}
 }
 
-// These variables have the passwords that a decK file does not hold.
-const (
-	redisPasswordVariable        = "RATELIMIT_REDIS_PASSWORD"
-	addressRedisPasswordVariable = "RATELIMIT_ADDRESS_REDIS_PASSWORD"
-)
+// redisPasswordVariable has the password that a decK file does not hold.
+const redisPasswordVariable = "RATELIMIT_REDIS_PASSWORD"
 
-// fillPasswords puts the passwords of the environment into the Redis blocks of a config.
-func (c *call) fillPasswords(config *schema.Config) {
+// fillPassword puts the password of the environment into the Redis block of a config.
+func (c *call) fillPassword(config *schema.Config) {
 	if password := c.getenv(redisPasswordVariable); password != "" {
 		config.Redis.Password = password
-	}
-	if password := c.getenv(addressRedisPasswordVariable); password != "" && !config.AddressRedis.IsZero() {
-		config.AddressRedis.Password = password
 	}
 }
 
@@ -162,7 +156,7 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 			id.User = identity.Name{}
 		}
 	}
-	c.fillPasswords(&config.Config)
+	c.fillPassword(&config.Config)
 	boundsOf := snapshot.TenantBounds
 	if r.tenant == "" {
 		boundsOf = snapshot.AddressBounds
@@ -191,7 +185,7 @@ func (b *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
 }
 
 // peek reads the statuses of all buckets, and spends nothing.
-func (b *tenantBuckets) peek(ctx context.Context, store *redis.Pair) ([]decision.Status, error) {
+func (b *tenantBuckets) peek(ctx context.Context, store *redis.Store) ([]decision.Status, error) {
 	statuses := make([]decision.Status, len(b.bounds))
 	for first := 0; first < len(b.bounds); first += manyBounds {
 		last := min(first+manyBounds, len(b.bounds))
@@ -201,8 +195,7 @@ func (b *tenantBuckets) peek(ctx context.Context, store *redis.Pair) ([]decision
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
-			return nil, fmt.Errorf("read the buckets from Redis at %s: %s",
-				store.Holder(&b.bounds[i].Key).Name(), failureText(failure))
+			return nil, fmt.Errorf("read the buckets from Redis at %s: %s", store.Name(), failureText(failure))
 		}
 	}
 	return statuses, nil
@@ -246,14 +239,10 @@ func (b *tenantBuckets) empty(ctx context.Context) error {
 // redisTimeout is the shortest Redis timeout of a command, in milliseconds. A person waits longer than a request.
 const redisTimeout = 5000
 
-func (b *tenantBuckets) open() (*redis.Pair, func(), error) {
+func (b *tenantBuckets) open() (*redis.Store, func(), error) {
 	config := b.config.WithDefaults()
-	main, second := bucket.WithTimeouts(config.Redis, redisTimeout), config.AddressRedis
-	if !second.IsZero() {
-		second = bucket.WithTimeouts(second, redisTimeout)
-	}
 	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
-	return registry.OpenPair(main, second, addresses.Counted)
+	return registry.Open(bucket.WithTimeouts(config.Redis, redisTimeout))
 }
 
 // showBuckets shows the buckets, given the status of each.

@@ -16,13 +16,11 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestBucketsPerUserAreShownOnlyForAUser(t *testing.T) {
@@ -73,28 +71,16 @@ func onPort(t *testing.T, port int) string {
 // spend spends from all buckets of a request.
 func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 	t.Helper()
-	spendWith(t, file, "", id, cost)
-}
-
-// spendWith is spend, with the password of the Redis of addresses.
-func spendWith(t *testing.T, file, password string, id identity.Identity, cost int64) {
-	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	configs, err := routeconfig.Configs(text, file)
 	require.NoError(t, err)
-	configs[0].AddressRedis.Password = password
-	blocks := []*schema.Redis{&configs[0].Redis}
-	if !configs[0].AddressRedis.IsZero() {
-		blocks = append(blocks, &configs[0].AddressRedis)
-	}
-	for _, block := range blocks { // a busy machine is no outage
-		block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
-	}
+	block := &configs[0].Redis // a busy machine is no outage
+	block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
 	snapshot, err := resolve.FromConfig(configs[0].Config)
 	require.NoError(t, err)
 	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
-	store, closeStore, err := redis.OpenPair(configs[0].Redis, configs[0].AddressRedis, addresses.Counted)
+	store, closeStore, err := redis.Open(*block)
 	require.NoError(t, err)
 	defer closeStore()
 	var r resolve.Resolution

@@ -26,8 +26,8 @@ processes can serve it at the same time.
 
 With --config, the process also serves limits in force, usage and /v1/ratelimit/check: it decides as the plugin does,
 by the same policies and from the same buckets. The config is read once at startup, so restart the process after
-changing it; changes in the database take effect while it runs. Redis passwords that are not in the decK file are read
-from RATELIMIT_REDIS_PASSWORD and RATELIMIT_ADDRESS_REDIS_PASSWORD.
+changing it; changes in the database take effect while it runs. A Redis password that is not in the decK file is read
+from RATELIMIT_REDIS_PASSWORD.
 
 Every flag can be set by an environment variable, such as RATELIMIT_LISTEN for --listen; flags take precedence. The
 log is written to standard error as JSON lines. On SIGTERM, /readyz fails, running requests finish, leases are
@@ -48,7 +48,7 @@ func (c *call) serve(ctx context.Context, s *server.Settings, from *configFlags)
 		if err != nil {
 			return err
 		}
-		c.fillPasswords(&config.Config)
+		c.fillPassword(&config.Config)
 		s.Config = config
 	}
 	dsn, source, err := c.dsn()

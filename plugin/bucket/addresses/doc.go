@@ -55,6 +55,5 @@
 // and a node that starts again.
 //
 // What does not live here: the buckets of a prefix and of an address, which are the central store's like all others,
-// this node's share of a limit (package outage), and what is written in the store of its own that addresses may have
-// (package bucket).
+// and this node's share of a limit (package outage).
 package addresses

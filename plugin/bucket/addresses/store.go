@@ -83,9 +83,6 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return v.takeParts(ctx, d, bounds, statuses, now)
 }
 
-// Counted reports whether the key is of an address or of its prefix, of which clients can make any number.
-func Counted(k *policy.Key) bool { return Address(k) != nil }
-
 // anyAddress reports whether a bound is counted by an address.
 func anyAddress(bounds []policy.Bound) bool {
 	for i := range bounds {

@@ -59,9 +59,7 @@ type Process interface {
 // Options configures a Guard. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
 type Options struct {
 	// Name is the name of the central store in logs and metrics. Its breakers must be made for the same name.
-	Name string
-	// Second is the name of a second store that keeps a part of the buckets, with breakers of its own; "": there is none.
-	Second   string
+	Name     string
 	Log      *slog.Logger
 	Now      func() limit.Micros // the clock of the fallback
 	Breakers *Breakers
@@ -87,7 +85,7 @@ const (
 type Guard struct {
 	central   Central
 	fallback  Fallback
-	names     []string // the central store's, and its second's
+	name      string // of the central store
 	node      string
 	log       *slog.Logger
 	now       func() limit.Micros
@@ -121,16 +119,12 @@ const failures = int(decision.WrongType) + 1
 
 // New returns a guard. It does no I/O and starts nothing: see [Guard.Run].
 func New(central Central, fallback Fallback, o Options) *Guard {
-	names, log := []string{o.Name}, o.Log.With("store", o.Name)
-	if o.Second != "" {
-		names, log = append(names, o.Second), log.With("second_store", o.Second)
-	}
 	return &Guard{
 		central:  central,
 		fallback: fallback,
-		names:    names,
+		name:     o.Name,
 		node:     cryptorand.Text(),
-		log:      log,
+		log:      o.Log.With("store", o.Name),
 		now:      o.Now,
 		breakers: o.Breakers,
 		clock:    o.Breakers.now,
@@ -194,14 +188,10 @@ func (s *Guard) Stats() Stats {
 	return stats
 }
 
-// Degraded reports whether any server of the central store or of its second is unavailable.
+// Degraded reports whether any server of the central store is unavailable.
 func (s *Guard) Degraded() bool {
-	for _, name := range s.names {
-		if degraded, _, _ := s.breakers.Degraded(name); degraded {
-			return true
-		}
-	}
-	return false
+	degraded, _, _ := s.breakers.Degraded(s.name)
+	return degraded
 }
 
 // Peek implements store.Store: it shows what fail modes decide where the central store does not answer. A bucket of

@@ -161,18 +161,10 @@ func (s *Guard) Step(ctx context.Context, now time.Time) (next time.Time) {
 
 // watchBreakers schedules a charge each time that a server is back, until the returned function is called.
 func (s *Guard) watchBreakers() (end func()) {
-	var ends []func()
-	for _, name := range s.names {
-		ends = append(ends, s.breakers.watch(name, func() {
-			s.recovered.Store(true)
-			s.wantCharge()
-		}))
-	}
-	return func() {
-		for _, end := range ends {
-			end()
-		}
-	}
+	return s.breakers.watch(s.name, func() {
+		s.recovered.Store(true)
+		s.wantCharge()
+	})
 }
 
 // repeat runs a loop until ctx ends.

@@ -133,10 +133,10 @@ func flush(t testing.TB, client redis.UniversalClient) {
 // A single Redis, whose requests are not grouped, is in TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout.
 func TestSoakAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
-	storetest.Run(t, func(t *testing.T) (store.Store, storetest.Clock) {
+	storetest.RunApart(t, func(t *testing.T) (store.Store, storetest.Clock) {
 		flush(t, client)
 		return turned(newStore("test", &direct{client, true}, turnedClock, quiet)), newClock(t, client)
-	})
+	}, groupOf)
 }
 
 // comparing returns the suite for a transport: with random timelines, which are one request after the other, for one of

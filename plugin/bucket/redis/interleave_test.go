@@ -34,23 +34,20 @@ type overlapping struct {
 
 // heldCall is a call that waits until run is closed.
 type heldCall struct {
-	place string // its server and first key
+	place string // its first key
 	run   chan struct{}
 }
 
 // takeKey is the key of the context of a call that has its overlapping take.
 type takeKey struct{}
 
-// holding is the transport to a server that holds the calls of overlapping takes.
-type holding struct {
-	transport
-	server int
-}
+// holding is a transport that holds the calls of overlapping takes.
+type holding struct{ transport }
 
 // Run implements transport.
 func (h holding) Run(ctx context.Context, script *script, c *call) error {
 	o := ctx.Value(takeKey{}).(*overlapping)
-	held := heldCall{fmt.Sprint(h.server, c.keys[0]), make(chan struct{})}
+	held := heldCall{c.keys[0], make(chan struct{})}
 	o.waiting <- held
 	<-held.run
 	defer func() { o.ran <- struct{}{} }()
@@ -98,7 +95,7 @@ func TestARequestThatIsOvertakenIsDecidedAtItsServersInstant(t *testing.T) {
 	for name, script := range map[string]*script{"the clock of tests": turnedClock, "the clock of Redis": takeScript} {
 		t.Run(name, func(t *testing.T) {
 			flush(t, client)
-			clock, s := newClock(t, client), newStore("test", holding{&direct{client, false}, 0}, script, quiet)
+			clock, s := newClock(t, client), newStore("test", holding{&direct{client, false}}, script, quiet)
 			slow := begin(s, []policy.Bound{b}, 1)
 			clock.Advance(2 * limit.Second)
 			fast := begin(s, []policy.Bound{b}, 1)
@@ -121,10 +118,9 @@ func inShadow(b policy.Bound) policy.Bound {
 	return b
 }
 
-// interleaving is some overlapping requests of a pair, and what was charged to each bucket.
+// interleaving is some overlapping requests of a store, and what was charged to each bucket.
 type interleaving struct {
-	pair    *Pair
-	place   storetest.Place // which call decides a bucket
+	store   *Store
 	clock   clock
 	buckets []policy.Bound
 	open    []*overlapping
@@ -132,7 +128,7 @@ type interleaving struct {
 	refunds int
 }
 
-// drawBuckets draws buckets of two groups in each Redis. They are small, so that requests are denied by any.
+// drawBuckets draws buckets of two groups. They are small, so that requests are denied by any.
 func (v *interleaving) drawBuckets(t *rapid.T) {
 	for i := range rapid.IntRange(2, 4).Draw(t, "buckets") {
 		l, err := limit.New(limit.Spec{
@@ -140,12 +136,12 @@ func (v *interleaving) drawBuckets(t *rapid.T) {
 			Quantity:  rapid.Int64Range(1, 5).Draw(t, "quantity"), Window: limit.Second,
 		})
 		require.NoError(t, err)
-		name := named(i/2, i%2 == 1)
+		name := fmt.Sprint("p", i)
 		b := policy.Bound{
 			Policy: &policy.Policy{Name: name, Limit: l},
 			Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
 		}
-		if i >= 2 {
+		if i%2 == 1 {
 			b = everybody(b)
 		}
 		v.buckets = append(v.buckets, b)
@@ -162,9 +158,9 @@ func (v *interleaving) begin(t *rapid.T) {
 		if rapid.IntRange(0, 7).Draw(t, "shadow") == 0 {
 			b = inShadow(b)
 		}
-		bounds, places[v.place(&b.Key)] = append(bounds, b), true
+		bounds, places[groupOf(&b.Key)] = append(bounds, b), true
 	}
-	v.open = append(v.open, begin(v.pair, bounds, len(places)))
+	v.open = append(v.open, begin(v.store, bounds, len(places)))
 }
 
 // step runs one call of an open request, and records what a request that has ended was charged.
@@ -206,18 +202,14 @@ func (v *interleaving) play(t *rapid.T) {
 	}
 }
 
-// What one Redis or group spends and refunds because another one denies lets no interval see more, however requests
-// overlap.
+// What one group spends and refunds because another one denies lets no interval see more, however requests overlap.
 func TestNoInterleavingOfRequestsLetsAnIntervalSeeMoreThanTheBound(t *testing.T) {
-	clients := twoServers(t)
+	client := redistest.Single(t).Client(t)
 	refunds := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		groups := rapid.Bool().Draw(rt, "groups")
-		v := interleaving{place: placed(groups), charged: map[string][]limit.Admission{}}
-		v.pair, v.clock = pairOver(t, clients, func(server int, d *direct) transport {
-			d.groups = groups
-			return holding{d, server}
-		})
+		flush(t, client)
+		v := interleaving{charged: map[string][]limit.Admission{}, clock: newClock(t, client)}
+		v.store = turned(newStore("test", holding{&direct{client, true}}, turnedClock, quiet))
 		v.drawBuckets(rt)
 		v.play(rt)
 		refunds += v.refunds
@@ -226,4 +218,27 @@ func TestNoInterleavingOfRequestsLetsAnIntervalSeeMoreThanTheBound(t *testing.T)
 		}
 	})
 	assert.True(t, refunds != 0, "no request was refunded")
+}
+
+// groupOf returns the place of a bucket: one call decides the buckets of a group.
+func groupOf(key *policy.Key) string { return key.GroupID }
+
+// One sliding log has two bounds in shadow, of which the first spends what is refunded as the other group denies.
+func TestABoundShowsNothingOfWhatAnotherGroupDenied(t *testing.T) {
+	client := redistest.Single(t).Client(t)
+	newClock(t, client)
+	s := turned(newStore("test", &direct{client, true}, turnedClock, quiet))
+	window := 3600 * limit.Second
+	empty := everybody(bound(t, "empty", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Window: window}))
+	shadow := inShadow(bound(t, "shadow", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: window}))
+	shadow.Cost = 2
+	require.NoError(t, s.Take(t.Context(), []policy.Bound{empty}, make([]decision.Status, 1)))
+	statuses := make([]decision.Status, 3)
+	require.NoError(t, s.Take(t.Context(), []policy.Bound{shadow, shadow, empty}, statuses))
+	for i, s := range statuses[:2] {
+		if s.Used != 0 || s.Wait != 0 || s.Charged {
+			t.Errorf("bound %d of the shadow has %d used, wait %d, charged %t: want an empty bucket", i, s.Used, s.Wait, s.Charged)
+		}
+	}
+	assert.False(t, statuses[2].Admits(), "an empty bucket admits")
 }

@@ -23,18 +23,14 @@ type Records struct {
 	fingerprint string
 }
 
-// Records returns the records of a namespace, which the main store keeps.
-func (p *Pair) Records(namespace string) *Records {
-	second := ""
-	if p.second != nil {
-		second = p.second.location
-	}
-	text, err := json.Marshal([]string{p.main.location, second, namespace})
+// Records returns the records of a namespace.
+func (s *Store) Records(namespace string) *Records {
+	text, err := json.Marshal([]string{s.location, "", namespace}) // "" as in release 0.1.0, so that nodes agree
 	if err != nil {
 		panic(fmt.Sprintf("redis: a location cannot be encoded: %v", err)) // it has strings only
 	}
 	sum := sha256.Sum256(text)
-	return &Records{store: p.main, namespace: namespace, fingerprint: hex.EncodeToString(sum[:8])}
+	return &Records{store: s, namespace: namespace, fingerprint: hex.EncodeToString(sum[:8])}
 }
 
 // Fingerprint identifies the data: equal ones are of one namespace in Redis at the same addresses, in whatever process.

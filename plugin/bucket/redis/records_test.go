@@ -17,12 +17,12 @@ import (
 )
 
 // recordsOf opens the records of a namespace in the Redis of a block.
-func recordsOf(t *testing.T, block, second schema.Redis, namespace string) *Records {
+func recordsOf(t *testing.T, block schema.Redis, namespace string) *Records {
 	t.Helper()
-	pair, release, err := NewRegistry(quiet, nil).OpenPair(block, second, nil)
+	s, release, err := NewRegistry(quiet, nil).Open(block)
 	require.NoError(t, err)
 	t.Cleanup(release)
-	return pair.Records(namespace)
+	return s.Records(namespace)
 }
 
 // expectRecord checks the record of a key; "": there is none.
@@ -37,7 +37,7 @@ func TestARecordIsAddedOnceReplacedIfItIsTheOldOneAndTakenOnce(t *testing.T) {
 	server, nodes := redistest.Single(t), covering(t, 0)
 	for name, block := range map[string]schema.Redis{"single": at(server, true), "cluster": among(nodes, true)} {
 		t.Run(name, func(t *testing.T) {
-			r := recordsOf(t, block, schema.Redis{}, "default")
+			r := recordsOf(t, block, "default")
 			for i := range 20 { // in slots of all masters
 				key := fmt.Sprintf("id %d", i)
 				if present, err := r.Add(t.Context(), key, []byte("a\r\n\x00"), time.Hour); present != nil || err != nil {
@@ -77,7 +77,7 @@ func TestARecordIsAddedOnceReplacedIfItIsTheOldOneAndTakenOnce(t *testing.T) {
 func TestAClaimedRecordIsItsClaimantsFor30SecondsAndGoneToAllOthers(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	r := recordsOf(t, at(server, true), schema.Redis{}, "default")
+	r := recordsOf(t, at(server, true), "default")
 	claim := func(claimant, record string, taken bool) {
 		t.Helper()
 		got, other, err := r.Claim(t.Context(), "k", claimant)
@@ -125,7 +125,7 @@ func TestAClaimedRecordIsItsClaimantsFor30SecondsAndGoneToAllOthers(t *testing.T
 func TestAClaimOfOnesOwnRecordKeepsTheClaimAlone(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	r := recordsOf(t, at(server, true), schema.Redis{}, "default")
+	r := recordsOf(t, at(server, true), "default")
 	own := func(claimant string, won, taken bool) {
 		t.Helper()
 		if got, other, err := r.ClaimOwn(t.Context(), "k", claimant); got != won || other != taken || err != nil {
@@ -154,7 +154,7 @@ func TestAClaimOfOnesOwnRecordKeepsTheClaimAlone(t *testing.T) {
 func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	r := recordsOf(t, at(server, true), schema.Redis{}, "prod")
+	r := recordsOf(t, at(server, true), "prod")
 	const key = "rl:prod:{r=x%7D%3A}"
 	if _, err := r.Add(t.Context(), "x}:", []byte("old"), time.Minute); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestARecordExpiresAndASwapDoesNotProlongIt(t *testing.T) {
 	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Second {
 		t.Errorf("the TTL after a swap is %v", ttl)
 	}
-	expectRecord(t, recordsOf(t, at(server, true), schema.Redis{}, "other"), "x}:", "")
+	expectRecord(t, recordsOf(t, at(server, true), "other"), "x}:", "")
 }
 
 func TestOneCallOfARecordIsOneScriptOfCommandsThatBucketsNeedToo(t *testing.T) {
@@ -180,7 +180,7 @@ func TestOneCallOfARecordIsOneScriptOfCommandsThatBucketsNeedToo(t *testing.T) {
 		"+del")
 	block := at(server, false)
 	block.Username, block.Password = "kong", "hunter2"
-	r := recordsOf(t, block, schema.Redis{}, "default")
+	r := recordsOf(t, block, "default")
 	expectRecord(t, r, "k", "") // loads the script
 	must(t, client, "config", "resetstat")
 	if _, err := r.Add(t.Context(), "k", []byte("a"), time.Hour); err != nil {
@@ -204,7 +204,7 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	server := redistest.Single(t)
 	block := at(server, false)
 	block.ReadTimeout = 50
-	r := recordsOf(t, block, schema.Redis{}, "default")
+	r := recordsOf(t, block, "default")
 	await.That(t, "a call in time, which loads the script", func() bool {
 		_, err := r.Get(t.Context(), "k")
 		return err == nil
@@ -228,17 +228,12 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	take("a server that is away", false)
 }
 
-func TestARecordIsBesideTheBucketsOfTenantsAndNotOfAddresses(t *testing.T) {
-	main, second := redistest.Single(t), redistest.Single(t)
-	r := recordsOf(t, at(main, true), at(second, true), "default")
-	if _, err := r.Add(t.Context(), "k", []byte("a"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if keys := main.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 1 || keys[0] != "rl:default:{r=k}" {
-		t.Errorf("the keys of the main Redis are %q", keys)
-	}
-	if keys := second.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 0 {
-		t.Errorf("the keys of the second Redis are %q", keys)
+func TestARecordIsBesideTheBucketsOfItsNamespace(t *testing.T) {
+	server := redistest.Single(t)
+	_, err := recordsOf(t, at(server, true), "default").Add(t.Context(), "k", []byte("record"), time.Minute)
+	require.NoError(t, err)
+	if keys := server.Client(t).Keys(t.Context(), "*").Val(); len(keys) != 1 || keys[0] != "rl:default:{r=k}" {
+		t.Errorf("the keys are %q", keys)
 	}
 }
 
@@ -249,12 +244,11 @@ func TestFingerprintsDifferWhereTheDataDoes(t *testing.T) {
 	cluster.ClusterNodes = []schema.RedisClusterNode{{IP: "10.0.0.1", Port: 6379}}
 	seen := map[string]string{}
 	for name, r := range map[string]*Records{
-		"same":      recordsOf(t, block, schema.Redis{}, "default"),
-		"namespace": recordsOf(t, block, schema.Redis{}, "other"),
-		"database":  recordsOf(t, database, schema.Redis{}, "default"),
-		"host":      recordsOf(t, host, schema.Redis{}, "default"),
-		"cluster":   recordsOf(t, cluster, schema.Redis{}, "default"),
-		"second":    recordsOf(t, block, host, "default"),
+		"same":      recordsOf(t, block, "default"),
+		"namespace": recordsOf(t, block, "other"),
+		"database":  recordsOf(t, database, "default"),
+		"host":      recordsOf(t, host, "default"),
+		"cluster":   recordsOf(t, cluster, "default"),
 	} {
 		if other, ok := seen[r.Fingerprint()]; ok || len(r.Fingerprint()) != 16 {
 			t.Errorf("%s has the fingerprint %q of %q", name, r.Fingerprint(), other)
@@ -263,7 +257,7 @@ func TestFingerprintsDifferWhereTheDataDoes(t *testing.T) {
 	}
 	again := block
 	again.Username, again.Password, again.ReadTimeout = "other", "changed", 100
-	if got := recordsOf(t, again, schema.Redis{}, "default").Fingerprint(); seen[got] != "same" {
+	if got := recordsOf(t, again, "default").Fingerprint(); seen[got] != "same" {
 		t.Errorf("another user and timeout make the fingerprint that of %q", seen[got])
 	}
 }

@@ -22,7 +22,15 @@ func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []de
 	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
 		return err
 	}
-	refund(ctx, s.addParts(nil, bounds, markRefunded(bounds, statuses)), statuses)
+	runAll(s.partsOf(bounds, markRefunded(bounds, statuses)), func(p *part) {
+		receipts := make([]limit.Receipt, len(p.indexes))
+		for j, bound := range p.indexes {
+			receipts[j] = statuses[bound].Receipt
+		}
+		for j, change := range s.giveBack(ctx, p.bounds, receipts) {
+			statuses[p.indexes[j]].Returned = -change
+		}
+	})
 	return nil
 }
 
@@ -36,19 +44,6 @@ func markRefunded(bounds []policy.Bound, statuses []decision.Status) (indexes []
 		}
 	}
 	return indexes
-}
-
-// refund returns what the bounds of parts have spent, all at once.
-func refund(ctx context.Context, parts []part, statuses []decision.Status) {
-	runAll(parts, func(p *part) {
-		receipts := make([]limit.Receipt, len(p.indexes))
-		for j, bound := range p.indexes {
-			receipts[j] = statuses[bound].Receipt
-		}
-		for j, change := range p.store.giveBack(ctx, p.bounds, receipts) {
-			statuses[p.indexes[j]].Returned = -change
-		}
-	})
 }
 
 // giveBack refunds bounds of one group, and returns the change of each in tokens; nil: unknown, because the call
@@ -77,7 +72,9 @@ func (s *Store) Settle(
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {
 		return err
 	}
-	settle(ctx, s.addParts(nil, bounds, markSettled(bounds, statuses, actual)), statuses, actual)
+	runAll(s.partsOf(bounds, markSettled(bounds, statuses, actual)), func(p *part) {
+		s.settlePart(ctx, p, statuses, actual)
+	})
 	return nil
 }
 
@@ -94,26 +91,23 @@ func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int
 	return indexes
 }
 
-// settle settles the bounds of parts, all at once.
-func settle(ctx context.Context, parts []part, statuses []decision.Status, actual []int64) {
-	runAll(parts, func(p *part) {
-		settlements := make([]settlement, len(p.indexes))
-		for j, i := range p.indexes {
-			settlements[j] = settlement{statuses[i].Receipt, actual[i]}
-		}
-		changes, err := p.store.runSettle(ctx, p.bounds, settlements)
+// settlePart settles the bounds of a part by one call.
+func (s *Store) settlePart(ctx context.Context, p *part, statuses []decision.Status, actual []int64) {
+	settlements := make([]settlement, len(p.indexes))
+	for j, i := range p.indexes {
+		settlements[j] = settlement{statuses[i].Receipt, actual[i]}
+	}
+	changes, err := s.runSettle(ctx, p.bounds, settlements)
+	if err != nil {
+		s.countAndWarn(&s.lostSettlements, len(p.indexes), "settling what requests had reserved failed", "error", err)
+	}
+	for j, i := range p.indexes {
 		if err != nil {
-			const message = "settling what requests had reserved failed"
-			p.store.countAndWarn(&p.store.lostSettlements, len(p.indexes), message, "error", err)
+			statuses[i].Failure = failure(err)
+		} else {
+			statuses[i].Settled = changes[j]
 		}
-		for j, i := range p.indexes {
-			if err != nil {
-				statuses[i].Failure = failure(err)
-			} else {
-				statuses[i].Settled = changes[j]
-			}
-		}
-	})
+	}
 }
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.

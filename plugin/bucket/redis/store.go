@@ -84,7 +84,7 @@ func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []de
 		return nil
 	}
 	if s.transport.Groups() && !oneGroup(bounds) {
-		return decideParts(ctx, s.addParts(nil, bounds, allIndexes(bounds)), statuses, mode)
+		return s.decideParts(ctx, s.partsOf(bounds, allIndexes(bounds)), statuses, mode)
 	}
 	return s.decideOne(ctx, bounds, statuses, mode)
 }
@@ -196,26 +196,25 @@ func (s *Store) countAndWarn(counter *atomic.Uint64, n int, message, key string,
 
 // part is the part of a request that one call decides.
 type part struct {
-	store   *Store
 	indexes []int // of its bounds in the request
 	bounds  []policy.Bound
 	plan    scriptCall
 	err     error
 }
 
-// decideParts decides the parts of a request, which may lie in several Redis, all at once. If one denies, what the
-// others have spent is refunded. What remains of that is a new receipt, and the conversion of a bucket that another
-// limit wrote, as after any admission: see [limit.Limit.Advance]. Neither admits a token more.
-func decideParts(ctx context.Context, parts []part, statuses []decision.Status, mode byte) error {
+// decideParts decides the parts of a request, all at once. If one denies, what the others have spent is refunded. What
+// remains of that is a new receipt, and the conversion of a bucket that another limit wrote, as after any admission:
+// see [limit.Limit.Advance]. Neither admits a token more.
+func (s *Store) decideParts(ctx context.Context, parts []part, statuses []decision.Status, mode byte) error {
 	for i := range parts {
 		p := &parts[i]
 		p.plan.mode = mode
-		p.plan.levels = &p.store.levels
+		p.plan.levels = &s.levels
 		if err := p.plan.compile(p.bounds); err != nil {
 			return err
 		}
 	}
-	runAll(parts, func(p *part) { p.err = p.store.runTake(ctx, &p.plan) })
+	runAll(parts, func(p *part) { p.err = s.runTake(ctx, &p.plan) })
 	denied := false
 	for i := range parts {
 		denied = denied || (parts[i].err == nil && parts[i].plan.denied())
@@ -224,26 +223,26 @@ func decideParts(ctx context.Context, parts []part, statuses []decision.Status, 
 		runAll(parts, func(p *part) {
 			if p.err == nil && !p.plan.denied() {
 				spent, receipts := p.plan.provisional()
-				p.store.giveBack(ctx, spent, receipts)
+				s.giveBack(ctx, spent, receipts)
 			}
 		})
 	}
 	for i := range parts {
-		parts[i].report(ctx, statuses, !denied)
+		s.report(ctx, &parts[i], statuses, !denied)
 	}
 	return nil
 }
 
 // report fills in the statuses of the part's bounds. Admitted reports whether all parts admit, so that what was spent
 // stays spent.
-func (p *part) report(ctx context.Context, statuses []decision.Status, admitted bool) {
+func (s *Store) report(ctx context.Context, p *part, statuses []decision.Status, admitted bool) {
 	own := make([]decision.Status, len(p.bounds))
 	if p.err == nil {
 		p.err = p.plan.fill(own, admitted)
-		p.store.splitLarge(ctx, &p.plan)
+		s.splitLarge(ctx, &p.plan)
 	}
 	if p.err != nil {
-		p.store.markUnanswered(own, p.err)
+		s.markUnanswered(own, p.err)
 	}
 	for j, bound := range p.indexes {
 		statuses[bound] = own[j]
@@ -259,20 +258,19 @@ func allIndexes(bounds []policy.Bound) []int {
 	return indexes
 }
 
-// addParts adds the bounds of these indexes to parts: in a cluster those with one hash tag are a part, else all are
+// partsOf returns the bounds of these indexes in parts: in a cluster those with one hash tag are a part, else all are
 // one.
-func (s *Store) addParts(parts []part, bounds []policy.Bound, indexes []int) []part {
-	first := len(parts)
+func (s *Store) partsOf(bounds []policy.Bound, indexes []int) (parts []part) {
 next:
 	for _, i := range indexes {
-		for j := range parts[first:] {
-			p := &parts[first+j]
+		for j := range parts {
+			p := &parts[j]
 			if !s.transport.Groups() || sameGroup(&p.bounds[0].Key, &bounds[i].Key) {
 				p.indexes, p.bounds = append(p.indexes, i), append(p.bounds, bounds[i])
 				continue next
 			}
 		}
-		parts = append(parts, part{store: s, indexes: []int{i}, bounds: []policy.Bound{bounds[i]}})
+		parts = append(parts, part{indexes: []int{i}, bounds: []policy.Bound{bounds[i]}})
 	}
 	return parts
 }

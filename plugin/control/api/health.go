@@ -107,11 +107,11 @@ func (s *Server) logReadiness(last, now *findings) {
 	}
 }
 
-// probe checks the database and each Redis, in parallel, for at most readyTime.
+// probe checks the database and Redis, in parallel, for at most readyTime.
 func (s *Server) probe() *findings {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
-	redis, second := startPing(ctx, s.Ping), startPing(ctx, s.PingSecond)
+	redis := startPing(ctx, s.Ping)
 	found := &findings{}
 	why, err := s.Rows.ReadOnly(ctx)
 	switch {
@@ -127,14 +127,6 @@ func (s *Server) probe() *findings {
 		found.degraded = append(
 			found.degraded,
 			"Redis does not answer: the fail mode of each limit decides, usage and resets return 503",
-		)
-	}
-	if err = pingResult(ctx, second); err != nil {
-		s.Log.Debug("address_redis probe failed", "error", err)
-		found.degraded = append(
-			found.degraded,
-			"address_redis does not answer: the fail mode of each limit decides about addresses, their usage and resets "+
-				"return 503",
 		)
 	}
 	found.at = time.Now()

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -56,26 +55,6 @@ func TestAFrozenRedisIsReportedAsDegraded(t *testing.T) {
 	if lost < 0 || back < lost || strings.Count(log, `"level":"WARN"`) != 1 {
 		t.Errorf("want one warning of the outage and then one note of its end:\n%s", log)
 	}
-}
-
-func TestARedisOfAddressesThatIsUnavailableIsNamedAndTheOtherIsNot(t *testing.T) {
-	t.Parallel()
-	var away atomic.Bool
-	p := planning(t, plan(), enterprise())
-	p.world = open(t, func(o *api.Options) {
-		o.Decider, o.Buckets, o.Ping = p.decider, p.store, p.store.Ping
-		o.PingSecond = func(context.Context) error {
-			if away.Load() {
-				return errors.New("it is unavailable")
-			}
-			return nil
-		}
-	})
-	p.probedUntil("")
-	away.Store(true)
-	p.probedUntil("address_redis does not answer")
-	away.Store(false)
-	p.probedUntil("")
 }
 
 func TestAReadOnlyDatabaseIsDegradedWithAReason(t *testing.T) {

@@ -151,7 +151,7 @@ func TestReservationsInAClusterAreSettledOnEveryMaster(t *testing.T) {
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {
 		o.Decider, o.Buckets = deciderOf(t, chats(), store, policy.Rows{}), store
-		o.Reservations = ledgerOf(redis.NewPair(store, nil, nil).Records("default"), store)
+		o.Reservations = ledgerOf(store.Records("default"), store)
 	})
 	r.wantSettled()
 }

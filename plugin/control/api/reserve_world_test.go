@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -90,7 +89,7 @@ func (s *settlements) Settled(_ *policy.Bound, settled reservation.Settlement) {
 func reservingChats(t *testing.T, edit ...func(*named.Options)) *reserving {
 	t.Helper()
 	r := &reserving{planned: planning(t, chats(), policy.Rows{})}
-	r.records = redis.NewPair(r.store, nil, nil).Records("default")
+	r.records = r.store.Records("default")
 	r.world = r.replica(edit...)
 	return r
 }

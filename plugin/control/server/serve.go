@@ -111,7 +111,6 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		Buckets:         d.buckets,
 		OperatorBuckets: d.operatorBuckets,
 		Ping:            d.ping,
-		PingSecond:      d.pingSecond,
 		Decider:         d.decider,
 		Reservations:    d.reservations,
 		RequestPolicy:   d.requestPolicy,

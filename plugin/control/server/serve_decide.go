@@ -38,7 +38,6 @@ type decider struct {
 	buckets         api.Buckets                 // in Redis; nil: none
 	operatorBuckets api.Buckets                 // the same buckets for operators, with longer timeouts; nil: none
 	ping            func(context.Context) error // pings that Redis; nil: none
-	pingSecond      func(context.Context) error // pings the Redis of addresses; nil: none
 	config          *routeconfig.Config         // nil: none
 	reservations    *named.Ledger               // what checks reserve
 	log             *slog.Logger
@@ -159,7 +158,7 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	d.buckets, d.ping, d.pingSecond, d.operatorBuckets = shared, shared.Ping, shared.PingSecond, operators
+	d.buckets, d.ping, d.operatorBuckets = shared, shared.Ping, operators
 	return nil
 }
 

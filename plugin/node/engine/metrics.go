@@ -17,7 +17,7 @@ import (
 // stores returns how all Redis in use are.
 func (e *Engine) stores() (list []metrics.Store) {
 	for _, s := range e.Stores.Stats() {
-		list = append(list, metrics.Store{Name: s.Name, Degraded: s.Degraded, Second: s.Second})
+		list = append(list, metrics.Store{Name: s.Name, Degraded: s.Degraded})
 	}
 	return list
 }

@@ -128,7 +128,7 @@ func (s *settings) monitorRows() []settingRow {
 		setting(metrics.RemoteSetting, "false", to(parseBool, &s.MetricsAllowRemote),
 			"true: allow a metrics-listen address that other machines can reach"),
 		setting("ready-needs-redis", "false", to(parseBool, &s.ReadyNeedsRedis),
-			"true: /readyz fails while Redis is unavailable (not address_redis), so that load balancers take the node out of rotation"),
+			"true: /readyz fails while Redis is unavailable, so that load balancers take the node out of rotation"),
 	}
 }
 

@@ -46,13 +46,12 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz reports whether the process should get traffic. It names degraded stores. A degraded store makes the process
-// unready only with ReadyNeedsStore: otherwise the fail modes decide. The store of addresses never does: anonymous
-// clients that fill it would take all nodes out of rotation.
+// unready only with ReadyNeedsStore: otherwise the fail modes decide.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	sources := &s.options.Metrics.sources
 	state, degraded := State(s.state.Load()), sources.degraded()
 	answer := readinessBody{
-		Ready:           state == Serving && !(s.options.ReadyNeedsStore && sources.needsStore()),
+		Ready:           state == Serving && !(s.options.ReadyNeedsStore && len(degraded) > 0),
 		State:           state.String(),
 		DegradedStores:  degraded,
 		ReadyNeedsStore: s.options.ReadyNeedsStore,
@@ -74,11 +73,6 @@ func (s *Sources) degraded() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// needsStore reports whether a store is degraded that keeps more than the buckets of addresses.
-func (s *Sources) needsStore() bool {
-	return slices.ContainsFunc(s.stores(), func(store Store) bool { return store.Degraded && !store.Second })
 }
 
 func (s *Sources) stores() []Store {

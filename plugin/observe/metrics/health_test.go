@@ -48,29 +48,6 @@ func TestReadinessIsServingAndWithReadyNeedsStoreTheStore(t *testing.T) {
 	}
 }
 
-func TestANodeThatNeedsRedisIsReadyWithoutTheRedisOfAddresses(t *testing.T) {
-	for _, test := range []struct {
-		stores []Store
-		want   int
-	}{
-		{[]Store{{Name: "redis:6379"}, {Name: "second:6379", Second: true, Degraded: true}}, 200},
-		{[]Store{{Name: "redis:6379", Degraded: true}, {Name: "second:6379", Second: true}}, 503},
-		{[]Store{{Name: "both:6379", Degraded: true}, {Name: "both:6379", Second: true, Degraded: true}}, 503},
-	} {
-		m := New("1", Sources{Stores: func() []Store { return test.stores }})
-		s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", ReadyNeedsStore: true}).listening(t)
-		s.SetState(Serving)
-		got := get(t, "GET", "http://"+s.address+"/readyz")
-		var answer readinessBody
-		err := json.Unmarshal([]byte(got.body), &answer)
-		require.True(t, err == nil, "%v in %s", err, got.body)
-		if got.status != test.want || len(answer.DegradedStores) != 1 {
-			t.Errorf("%+v: answer is %d %s, want %d and the unavailable store", test.stores, got.status, got.body, test.want)
-		}
-		s.stop()
-	}
-}
-
 func TestHealthReportsVersionAgeAndDegradedStores(t *testing.T) {
 	s := start(t, ServerOptions{Metrics: New("1.2.3", everySource()), Address: "127.0.0.1:0"}).listening(t)
 	got := get(t, "GET", "http://"+s.address+"/healthz")

@@ -27,7 +27,6 @@ func (s *Sources) Add(numbers ...prometheus.Collector) { s.Numbers = append(s.Nu
 type Store struct {
 	Name     string // its address, without credentials
 	Degraded bool   // it, or a part of it, does not answer
-	Second   bool   // it keeps the buckets of addresses only: a node is ready without it
 }
 
 // MetaLimit holds the number of requests that meta_limit has denied.
