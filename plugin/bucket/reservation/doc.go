@@ -16,11 +16,11 @@
 //
 // # Once or never
 //
-// A process takes a reservation out of its table once. Of all processes, one claims its record ([Claims]), and it alone
+// A process takes a reservation out of its table once. Of all processes, one swaps its record for a claim, and it alone
 // changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
-// reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claimed record
-// stays for 30 seconds with the name of its claimant, which is new for each end of a request. So a claim whose answer
-// was lost is made again, and has the same answer.
+// reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claim stays for
+// 30 seconds, and is new for each end of a request. So a claim whose answer was lost is made again, and has the same
+// answer.
 //
 //	the record               the process that made it           another process
 //	is there, or claimed     settles                            settles

@@ -19,9 +19,9 @@ func (t *Table) Expire() {
 	for _, r := range forgotten {
 		r.keeper.done()
 	}
-	if warn {
+	if warn > 0 {
 		t.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
-			"until then reservations stay charged", "reservations", t.reservations())
+			"until then reservations stay charged", "reservations", warn)
 	}
 }
 
@@ -29,12 +29,13 @@ func (t *Table) Expire() {
 func (t *Table) timeOut(r *reservation) {
 	if r.writing == nil || !t.inBackground(r.keeper, func(ctx context.Context) {
 		if !r.isTaken(ctx) {
-			t.giveUp(r, TimedOut)
-			return
+			t.reportUnsettled(r, TimedOut)
+		} else if t.take(r.key) == r {
+			t.count(&t.stats.Elsewhere)
+			r.keeper.done()
 		}
-		t.forget(r)
 	}) {
-		t.giveUp(r, TimedOut)
+		t.reportUnsettled(r, TimedOut)
 	}
 }
 
@@ -43,22 +44,8 @@ func (r *reservation) isTaken(ctx context.Context) bool {
 	if r.writing.await(ctx) != recordWritten {
 		return false
 	}
-	text, err := r.keeper.central.Records.Get(ctx, r.id.key())
-	return err == nil && text == nil
-}
-
-// forget removes a reservation that another process has settled, if it is still there.
-func (t *Table) forget(r *reservation) {
-	t.mu.Lock()
-	there := t.byID[r.id] == r
-	if there {
-		t.remove(r)
-	}
-	t.mu.Unlock()
-	if there {
-		t.elsewhere.Add(1)
-		r.keeper.done()
-	}
+	text, err := r.keeper.central.Records.Get(ctx, r.key)
+	return err == nil && !isRecord(text)
 }
 
 // A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.
@@ -67,16 +54,9 @@ const (
 	warnTimeout = 60 * limit.Second
 )
 
-// reservations returns how many reservations were made.
-func (t *Table) reservations() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.made
-}
-
-// ended returns the reservations that time out now, those that did so long ago and are forgotten now, and whether to
-// log that no log phase has come. It does the latter once.
-func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn bool) {
+// ended returns the reservations that time out now, those that did so long ago and are forgotten now, and how many were
+// made, if it is to be logged that no log phase has come, which is once; else 0.
+func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for len(t.waiting) > 0 && t.waiting[0].ends <= now {
@@ -91,20 +71,17 @@ func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, war
 		t.remove(r)
 		forgotten = append(forgotten, r)
 	}
-	warn = t.reached == 0 && !t.warned && t.made >= warnAfter && now-t.firstMade >= warnTimeout && t.options.Log != nil
-	t.warned = t.warned || warn
+	if !t.reached && !t.warned && t.made >= warnAfter && now-t.firstMade >= warnTimeout {
+		t.warned, warn = true, t.made
+	}
 	return timedOut, forgotten, warn
 }
 
-// expireEvery is the time between two calls of Expire.
-const expireEvery = time.Second
-
-// Run calls Expire every second until ctx ends, and settles what waits for its store. It waits for the calls in the
-// background.
+// Run calls Expire every second until ctx ends, and settles what waits for its store, also when a store is opened. It
+// waits for the calls in the background.
 func (t *Table) Run(ctx context.Context) error {
-	t.background.Go(func() { t.runRetries(ctx) })
-	defer t.background.Wait()
-	ticker := time.NewTicker(expireEvery)
+	defer func() { _ = t.background.Wait() }()
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
@@ -112,7 +89,9 @@ func (t *Table) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			t.Expire()
+		case <-t.opened:
 		}
+		t.retry(ctx)
 	}
 }
 

@@ -1,6 +1,8 @@
 package reservation
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -18,7 +20,7 @@ type Keeper struct {
 
 // Central is the part of a store that all processes share.
 type Central struct {
-	Records Claims
+	Records Records
 	// Fingerprint identifies the store in all processes that have opened it: 16 hexadecimal digits, in lower case.
 	Fingerprint string
 }
@@ -41,9 +43,11 @@ func (k *Keeper) Keep(d *decision.Decision) string {
 	if record == nil || !k.use() {
 		return ""
 	}
-	r := &reservation{Record: record, needs: record.Needs(), keeper: k}
+	var bits [16]byte
+	rand.Read(bits[:]) // never fails: it ends the program instead
+	r := &reservation{Record: record, key: hex.EncodeToString(bits[:]), needs: record.Needs(), keeper: k}
 	k.table.add(r)
-	t := token{id: r.id}
+	t := token{key: r.key}
 	if r.writing != nil {
 		t.store, t.needs = k.central.Fingerprint, r.needs
 	}

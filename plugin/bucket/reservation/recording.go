@@ -1,8 +1,10 @@
 package reservation
 
 import (
+	"bytes"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
@@ -20,9 +22,9 @@ type writing struct {
 type recordState uint8
 
 const (
-	recordUncertain recordState = iota // the call may have run, or may still run
+	recordNotWritten recordState = iota
+	recordUncertain              // the call may have run, or may still run
 	recordWritten
-	recordNotWritten
 )
 
 // await waits for the end of the call, but not beyond ctx, and returns whether the record was written.
@@ -44,17 +46,15 @@ func (r *reservation) isRecordable() bool {
 
 // startWriting writes the record of a reservation in the background.
 func (t *Table) startWriting(r *reservation) {
-	w := r.writing
-	started := t.inBackground(r.keeper, func(ctx context.Context) {
+	w := &writing{done: make(chan struct{})}
+	r.writing = w
+	if !t.inBackground(r.keeper, func(ctx context.Context) {
 		defer close(w.done)
-		w.outcome = r.writeRecord(ctx)
-		if w.outcome != recordWritten {
-			t.unrecorded.Add(1)
+		if w.outcome = r.writeRecord(ctx); w.outcome != recordWritten {
+			t.count(&t.stats.Unrecorded)
 		}
-	})
-	if !started {
-		t.unrecorded.Add(1)
-		w.outcome = recordNotWritten
+	}) {
+		t.count(&t.stats.Unrecorded)
 		close(w.done)
 	}
 }
@@ -65,7 +65,7 @@ func (r *reservation) writeRecord(ctx context.Context) recordState {
 	if err != nil {
 		return recordNotWritten
 	}
-	present, err := r.keeper.central.Records.Add(ctx, r.id.key(), text, r.TTL())
+	present, err := r.keeper.central.Records.Swap(ctx, r.key, nil, text, r.TTL())
 	switch {
 	case MayHaveRun(err):
 		return recordUncertain
@@ -75,15 +75,16 @@ func (r *reservation) writeRecord(ctx context.Context) recordState {
 	return recordWritten
 }
 
-// discard deletes the record of a reservation that stays charged, in the background, so that the store does not keep
-// more of them than the tables of all processes. What is left expires by itself.
+// discard ends a reservation that stays charged. It deletes its record in the background, so that the store does not
+// keep more of them than the tables of all processes. What is left expires by itself.
 func (t *Table) discard(r *reservation) {
+	defer r.keeper.done()
 	if r.writing == nil {
 		return
 	}
 	t.inBackground(r.keeper, func(ctx context.Context) {
-		if r.writing.await(ctx) != recordNotWritten {
-			_, _ = r.keeper.central.Records.Take(ctx, r.id.key()) // if it fails, the record expires
+		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) != recordNotWritten {
+			_, _ = r.keeper.central.Records.Swap(ctx, r.key, text, nil, 0)
 		}
 	})
 }
@@ -91,21 +92,18 @@ func (t *Table) discard(r *reservation) {
 // inBackground runs a call to the records of a keeper, which stays open meanwhile, and reports whether it could be
 // started. Run waits for it.
 func (t *Table) inBackground(k *Keeper, call func(ctx context.Context)) bool {
-	select {
-	case t.slots <- struct{}{}:
-	default:
-		return false
-	}
 	if !k.use() {
-		<-t.slots
 		return false
 	}
-	t.background.Go(func() {
+	started := t.background.TryGo(func() error {
+		defer k.done()
 		call(context.Background()) // the store bounds its calls
-		k.done()
-		<-t.slots
+		return nil
 	})
-	return true
+	if !started {
+		k.done()
+	}
+	return started
 }
 
 // claim says whether this process may settle a reservation. Of all processes, at most one may.
@@ -115,28 +113,66 @@ const (
 	claimWon         claim = iota
 	claimedElsewhere       // another process has settled it
 	claimDoubtful          // there is neither record nor claim, and this process may have claimed it before
-	claimUnreachable       // the store did not answer
+	claimMissing           // another process has made it, and its record may be on its way
+	claimUnreachable       // the store is not open, or did not answer
 )
 
-// claim claims a reservation of this process, whose request has ended.
+// isFinal reports whether the claim need not be made again.
+func (c claim) isFinal() bool { return c < claimMissing }
+
+const (
+	// claimMark begins what replaces a claimed record, and no record. What follows names the claimant, so that a claim
+	// whose answer was lost can be made again.
+	claimMark = "\x00"
+	// claimTime is how long a claim is kept.
+	claimTime = 30 * time.Second
+)
+
+// isRecord reports whether a text is a record: there is one, and it is not claimed.
+func isRecord(text []byte) bool { return len(text) > 0 && text[0] != claimMark[0] }
+
+// claim claims the record of a request that has ended.
 func (end *requestEnd) claim(ctx context.Context) claim {
-	r := end.own
-	if r.writing == nil {
+	written := recordWritten
+	switch r := end.own; {
+	case r == nil && end.text == nil:
+		if read := end.read(ctx); read != claimWon {
+			return read
+		}
+	case r == nil:
+	case r.writing == nil:
 		return claimWon
+	default:
+		if written = r.writing.await(ctx); written == recordNotWritten {
+			return claimWon
+		}
+		end.text, _ = r.MarshalBinary() // as it was written
 	}
-	outcome := r.writing.await(ctx)
-	if outcome == recordNotWritten {
-		return claimWon
-	}
-	won, taken, err := r.keeper.central.Records.ClaimOwn(ctx, r.id.key(), end.claimant)
+	present, err := end.keeper.central.Records.Swap(ctx, end.key, end.text, end.mark, claimTime)
 	switch {
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)
 		return claimUnreachable
-	case won:
+	case bytes.Equal(present, end.text), bytes.Equal(present, end.mark):
 		return claimWon
-	case !taken && (end.doubtful || outcome == recordUncertain):
+	case present == nil && end.own != nil && (end.doubtful || written == recordUncertain):
 		return claimDoubtful
 	}
 	return claimedElsewhere
+}
+
+// read reads the record that another process has written. A claim that is won means that it is there.
+func (end *requestEnd) read(ctx context.Context) claim {
+	text, err := end.keeper.central.Records.Get(ctx, end.key)
+	switch {
+	case err != nil:
+		return claimUnreachable
+	case text == nil && !end.missing:
+		end.missing = true
+		return claimMissing
+	case !isRecord(text):
+		return claimedElsewhere
+	}
+	end.text = text
+	return claimWon
 }

@@ -3,7 +3,6 @@ package reservation
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,91 +27,72 @@ type outcome struct{ mayHaveRun bool }
 func (o outcome) Error() string    { return "the store is away" }
 func (o outcome) MayHaveRun() bool { return o.mayHaveRun }
 
-// claimed is a record that a claimant has.
-type claimed struct {
-	record   []byte
-	claimant string
-}
-
 // memoryRecords keeps records in this process. Its calls can fail, and wait.
 type memoryRecords struct {
 	mu       sync.Mutex
 	records  map[string][]byte
-	claims   map[string]claimed
 	ttl      time.Duration // of the last record
-	addErr   error         // of each Add, which then keeps the record if it may have run
-	claimErr error         // of each Get and Claim, which then claims the record if it may have run
+	addErr   error         // of each new record, which is then kept if it may have run
+	claimErr error         // of each other call, which then claims the record if it may have run
 	adds     int
-	lost     bool          // a Claim that fails does not run
-	calls    int           // of Claim
-	holdAdds chan struct{} // Add waits for it; nil: it does not
-}
-
-func (m *memoryRecords) Add(_ context.Context, key string, record []byte, ttl time.Duration) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.adds++
-	if hold := m.holdAdds; hold != nil {
-		m.mu.Unlock()
-		<-hold
-		m.mu.Lock()
-	}
-	if m.addErr != nil && !MayHaveRun(m.addErr) {
-		return nil, m.addErr
-	}
-	if present := m.records[key]; present != nil {
-		return present, m.addErr
-	}
-	m.records[key], m.ttl = bytes.Clone(record), ttl
-	return nil, m.addErr
+	lost     bool          // a claim that fails does not run
+	calls    int           // to read or claim a record
+	holdAdds chan struct{} // a new record waits for it; nil: it does not
 }
 
 func (m *memoryRecords) Get(_ context.Context, key string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.records[key], m.claimErr
-}
-
-func (m *memoryRecords) Swap(context.Context, string, []byte, []byte) (bool, error) {
-	return false, errors.ErrUnsupported
-}
-
-func (m *memoryRecords) Take(_ context.Context, key string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	record := m.records[key]
-	delete(m.records, key)
-	return record, nil
-}
-
-func (m *memoryRecords) Claim(_ context.Context, key, claimant string) (record []byte, taken bool, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.calls++
-	if m.claimErr != nil && (m.lost || !MayHaveRun(m.claimErr)) {
-		return nil, false, m.claimErr
+	if m.claimErr != nil {
+		return nil, m.claimErr
 	}
-	if record := m.records[key]; record != nil {
-		delete(m.records, key)
-		m.claims[key] = claimed{record, claimant}
+	return m.records[key], nil
+}
+
+func (m *memoryRecords) Swap(_ context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	failed, lost := m.claimErr, m.lost
+	if old == nil {
+		m.adds++
+		if hold := m.holdAdds; hold != nil {
+			m.mu.Unlock()
+			<-hold
+			m.mu.Lock()
+		}
+		failed, lost, m.ttl = m.addErr, false, ttl
+	} else {
+		m.calls++
 	}
-	claim, taken := m.claims[key]
+	if failed != nil && (lost || !MayHaveRun(failed)) {
+		return nil, failed
+	}
+	present := m.records[key]
 	switch {
-	case m.claimErr != nil:
-		return nil, false, m.claimErr
-	case claim.claimant == claimant:
-		return claim.record, false, nil
+	case !bytes.Equal(present, old):
+	case next == nil:
+		delete(m.records, key)
+	default:
+		m.records[key] = bytes.Clone(next)
 	}
-	return nil, taken, nil
+	return present, failed
 }
 
-func (m *memoryRecords) ClaimOwn(ctx context.Context, key, claimant string) (won, taken bool, err error) {
-	record, taken, err := m.Claim(ctx, key, claimant)
-	return record != nil, taken, err
+// left returns the number of records that are not claimed.
+func (m *memoryRecords) left() (n int) {
+	for _, record := range m.records {
+		if isRecord(record) {
+			n++
+		}
+	}
+	return n
 }
 
-// expire ends the time for which claimed records are kept.
-func (m *memoryRecords) expire() { clear(m.claims) }
+// expire ends the time for which claims are kept.
+func (m *memoryRecords) expire() {
+	maps.DeleteFunc(m.records, func(_ string, record []byte) bool { return !isRecord(record) })
+}
 
 func (m *memoryRecords) set(change func()) {
 	m.mu.Lock()
@@ -144,7 +124,7 @@ const testStore = "0123456789abcdef"
 
 // newRecords returns records that work.
 func newRecords() *memoryRecords {
-	return &memoryRecords{records: map[string][]byte{}, claims: map[string]claimed{}}
+	return &memoryRecords{records: map[string][]byte{}}
 }
 
 // beside returns the world of another process, on the same buckets and records.
@@ -156,7 +136,7 @@ func (w *world) beside() *world {
 }
 
 // recorded waits until all calls in the background have ended.
-func (w *world) recorded() { w.table.background.Wait() }
+func (w *world) recorded() { _ = w.table.background.Wait() }
 
 func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
 	w, records := newWorld(t, 0), newRecords()
@@ -168,14 +148,14 @@ func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
 	w.recorded()
 	parsed, ok := parseToken(text)
 	record := new(Record)
-	err := record.UnmarshalBinary(records.records[parsed.id.key()])
+	err := record.UnmarshalBinary(records.records[parsed.key])
 	require.True(t, ok && err == nil, "the token %s, %v", text, err)
 	if parsed.store != testStore || len(parsed.needs.Shared) != 1 || records.ttl != 120*time.Second || records.adds != 1 {
 		t.Errorf("the token is %+v, the TTL %v after %d calls", parsed, records.ttl, records.adds)
 	}
 	w.settle(text, usedTokens(30))
 	w.expect(b, 30, Measured)
-	assert.Empty(t, records.records, "records are left")
+	assert.Zero(t, records.left(), "records are left")
 }
 
 // race is what happens around the claim of a reservation.
@@ -199,7 +179,7 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 	gone := func(r *memoryRecords) { clear(r.records) }
 	taken := func(r *memoryRecords) {
 		for key := range r.records {
-			_, _, _ = r.Claim(t.Context(), key, "another")
+			r.records[key] = []byte(claimMark + "another")
 		}
 	}
 	none := func(*memoryRecords) {}
@@ -272,8 +252,8 @@ func TestALostClaimIsMadeAgainAndReturnsNothingOnceItsTimeIsUp(t *testing.T) {
 		}
 		w.table.retry(t.Context())
 		w.expect(b, test.want, test.outcome)
-		if s := w.table.Stats(); s != (Stats{}) || len(records.records) != 0 {
-			t.Errorf("%+v: the numbers are %+v, %d records are left", test, s, len(records.records))
+		if s := w.table.Stats(); s != (Stats{}) || records.left() != 0 {
+			t.Errorf("%+v: the numbers are %+v, %d records are left", test, s, records.left())
 		}
 	}
 }
@@ -573,14 +553,14 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 		{Headers: []string{"x-a"}},
 		{Shared: []string{"n"}},
 	} {
-		parsed, ok := parseToken(token{store: testStore, needs: needs}.String())
+		parsed, ok := parseToken(token{key: key, store: testStore, needs: needs}.String())
 		if !ok || parsed.store != testStore || parsed.needs.Log != needs.Log ||
 			strings.Join(parsed.needs.Headers, " ") != strings.Join(needs.Headers, " ") ||
 			strings.Join(parsed.needs.Shared, " ") != strings.Join(needs.Shared, " ") {
 			t.Errorf("%+v is read as %+v, %t", needs, parsed, ok)
 		}
 	}
-	long := token{store: testStore, needs: settle.Needs{Shared: []string{strings.Repeat("n", maxToken)}}}.String()
+	long := token{key: key, store: testStore, needs: settle.Needs{Shared: []string{strings.Repeat("n", maxToken)}}}.String()
 	if parsed, ok := parseToken(long); !ok || parsed.store != "" || len(long) != 32 {
 		t.Errorf("a long token is %d bytes long, for the store %q", len(long), parsed.store)
 	}
@@ -590,7 +570,7 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 		key + "." + testStore + ".l,q", key + "." + testStore + ".l,h", key + "." + testStore + ".l,ha b",
 		key + "." + testStore + ".l,sé", key + ".0123456789ABCDEF.l", key + ".{t=acme}.l",
 		key + "." + testStore + ".l" + strings.Repeat(",sn", maxNames+1),
-		key + "." + testStore + ".l,s" + strings.Repeat("n", maxName),
+		key + "." + testStore + ".l,s" + strings.Repeat("n", 256),
 		key + "." + testStore + ".l,s" + strings.Repeat("n", maxToken),
 	} {
 		if parsed, ok := parseToken(text); ok {
@@ -600,7 +580,7 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 }
 
 func FuzzATokenIsRejectedOrNamesBoundedNeeds(f *testing.F) {
-	f.Add(token{store: testStore, needs: settle.Needs{Log: true, Headers: []string{"x"}}}.String())
+	f.Add(token{key: strings.Repeat("0", 32), store: testStore, needs: settle.Needs{Log: true, Headers: []string{"x"}}}.String())
 	f.Add(strings.Repeat("0", 32))
 	f.Fuzz(func(t *testing.T, text string) {
 		parsed, ok := parseToken(text)

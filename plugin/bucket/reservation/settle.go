@@ -17,59 +17,94 @@ type Source interface {
 	Read(ctx context.Context, needs settle.Needs, a *settle.Answer) error
 }
 
+// requestEnd holds the end of a request, as its log phase reported it. It is parked while its central store is out of
+// reach, or not opened by this process yet.
+type requestEnd struct {
+	token
+	keeper *Keeper      // stays open for it; nil: none was open yet
+	own    *reservation // nil: another process has made it
+	text   []byte       // the record, once it is known
+	mark   []byte       // replaces the record where this process claims it, the same in each try
+	answer settle.Answer
+	at     limit.Micros // when it was read, by the wall clock
+	since  limit.Micros // the same, by Options.Elapsed
+
+	missing  bool // its record was looked for once, and may have been on its way
+	doubtful bool // a claim by this process may have been made
+	over     bool // it need not be parked any more
+}
+
 // Settle settles the reservation of a token with what source reads. Another process may have made it: then its record
 // is claimed in the central store, as soon as this process has opened that. Any other text, and a reservation that is
 // settled already, do nothing. An error means that the request could not be measured or settled: its reservation stays
 // charged.
 func (t *Table) Settle(ctx context.Context, text string, source Source) error {
 	parsed, ok := parseToken(text)
-	if !ok {
-		t.countUnknown()
+	end := &requestEnd{
+		token: parsed, mark: []byte(claimMark + rand.Text()), at: t.options.Now(), since: t.options.Elapsed(),
+	}
+	r := t.take(parsed.key)
+	switch {
+	case r != nil:
+		end.own, end.keeper, end.needs = r, r.keeper, r.needs
+		if r.writing != nil {
+			end.store = r.keeper.central.Fingerprint
+		}
+		if !r.late && end.since >= r.ends { // Expire has not seen it yet
+			t.reportUnsettled(r, TimedOut)
+			r.late = true
+		}
+	case !ok || parsed.store == "":
+		t.count(&t.stats.Unknown)
 		return nil
+	default:
+		t.mu.Lock()
+		t.reached = true
+		t.mu.Unlock()
 	}
-	if r := t.take(parsed.id); r != nil {
-		return t.settleOwn(ctx, r, source)
-	}
-	if parsed.store == "" {
-		t.countUnknown()
-		return nil
-	}
-	return t.settleForeign(ctx, &parsed, source)
-}
-
-// settleOwn settles a reservation of this process, which has left the table.
-func (t *Table) settleOwn(ctx context.Context, r *reservation, source Source) error {
-	if !r.late && t.options.Elapsed() >= r.ends { // Expire has not seen it yet
-		t.giveUp(r, TimedOut)
-		r.late = true
-	}
-	end := &requestEnd{token: token{id: r.id}, own: r, claimant: rand.Text(), at: t.options.Now()}
-	if err := source.Read(ctx, r.needs, &end.answer); err != nil {
-		t.giveUp(r, Unmeasured)
-		t.discard(r)
-		r.keeper.done()
+	if err := source.Read(ctx, end.needs, &end.answer); err != nil {
+		if r != nil {
+			t.reportUnsettled(r, Unmeasured)
+			t.discard(r)
+		}
 		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
 	}
-	done, err := t.finishOwn(ctx, end)
-	if !done && !t.park(end) {
+	won, err := t.finish(ctx, end)
+	if !won.isFinal() && !t.park(end) {
 		t.abandon(end)
 	}
 	return err
 }
 
-// finishOwn claims and settles a reservation of this process. It reports false if the store is out of reach.
-func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err error) {
-	r := end.own
-	won := end.claim(ctx)
-	switch won {
-	case claimUnreachable:
-		return false, nil
-	case claimedElsewhere:
-		t.elsewhere.Add(1)
-		r.keeper.done()
-		return true, nil
+// finish claims and settles the reservation of a request that has ended. Unless the claim is final it must be called
+// again: the store is not open, or out of reach, or the record may still be on its way there.
+func (t *Table) finish(ctx context.Context, end *requestEnd) (won claim, err error) {
+	if end.keeper == nil {
+		if end.keeper = t.keeperOf(end.store); end.keeper == nil {
+			return claimUnreachable, nil
+		}
 	}
-	defer r.keeper.done()
+	won = end.claim(ctx)
+	if !won.isFinal() {
+		return won, nil
+	}
+	defer end.keeper.done()
+	r := end.own
+	switch {
+	case won == claimedElsewhere && r != nil:
+		t.count(&t.stats.Elsewhere)
+		return won, nil
+	case won == claimedElsewhere:
+		t.count(&t.stats.Unknown)
+		return won, nil
+	case r == nil:
+		r = &reservation{Record: new(Record)}
+		if err := r.UnmarshalBinary(end.text); err != nil {
+			t.count(&t.stats.Abandoned)
+			return won, fmt.Errorf("settle a request of another process: its reservation stays charged: %w", err)
+		}
+		r.made = end.since - (end.at - r.Made)
+	}
 	late := r.late || r.Late(end.at)
 	all := r.Measure(&end.answer, late)
 	if r.follow != nil {
@@ -78,12 +113,12 @@ func (t *Table) finishOwn(ctx context.Context, end *requestEnd) (done bool, err 
 	if won == claimDoubtful {
 		r.chargeOnly = slices.Repeat([]bool{true}, len(all))
 	}
-	err = r.Record.Settle(ctx, r.keeper.buckets, all)
+	err = r.Settle(ctx, end.keeper.buckets, all)
 	if won == claimDoubtful {
 		r.markLost(all)
 	}
 	r.ReportSettled(t.options.Observer, all, t.options.Elapsed()-r.made)
-	return true, err
+	return won, err
 }
 
 // markLost marks the settlements that would have returned tokens, and did not.

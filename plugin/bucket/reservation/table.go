@@ -1,12 +1,13 @@
 package reservation
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"sync"
-	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -34,35 +35,30 @@ type Options struct {
 
 // Table keeps the reservations of this process. It is safe for concurrent use. Make it with New.
 type Table struct {
-	options Options
-
-	background sync.WaitGroup
-	slots      chan struct{} // one for each call in the background
+	options    Options
+	background errgroup.Group
 	opened     chan struct{} // has room for one: a central store was opened
 
-	unrecorded, elsewhere, abandoned atomic.Uint64
-
 	mu      sync.Mutex
-	byID    map[id]*reservation
+	stats   Stats // without Kept and Parked
+	byKey   map[string]*reservation
 	waiting ends // the reservations that have not timed out, by the instant at which they do
 	late    ends // those that have, by the instant at which they are forgotten
-	unknown uint64
 
-	central     map[string][]*Keeper // the open ones, by the fingerprint of their store
+	central     map[string][]*Keeper // the open ones, by the fingerprint of their store; empty: none is open any more
 	parked      []*requestEnd
 	parkedBytes int
-	known       map[string]bool // the fingerprints of stores that are or were open
-	parkedFor   map[string]room // by the fingerprint of a store that never was
 
-	made, reached uint64       // reservations, and requests with one whose log phase came
-	firstMade     limit.Micros // when the first one was made
-	warned        bool         // no log phase came, which was logged
+	made      uint64       // reservations
+	firstMade limit.Micros // when the first one was made
+	reached   bool         // a log phase of a request with a reservation came
+	warned    bool         // none came, which was logged
 }
 
 // reservation holds what one request has reserved.
 type reservation struct {
 	*Record
-	id      id
+	key     string // of its record
 	keeper  *Keeper
 	needs   settle.Needs
 	writing *writing     // nil: only this process has it
@@ -76,14 +72,15 @@ type reservation struct {
 
 // New returns an empty table.
 func New(o Options) *Table {
-	if o.Most <= 0 {
-		o.Most = DefaultMost
+	o.Most = cmp.Or(o.Most, DefaultMost)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Table{
-		options: o, byID: map[id]*reservation{}, central: map[string][]*Keeper{}, known: map[string]bool{},
-		parkedFor: map[string]room{},
-		slots:     make(chan struct{}, maxWriting), opened: make(chan struct{}, 1),
+	t := &Table{
+		options: o, opened: make(chan struct{}, 1), byKey: map[string]*reservation{}, central: map[string][]*Keeper{},
 	}
+	t.background.SetLimit(maxWriting)
+	return t
 }
 
 // Follow calls settled once with what the log phase of a request says, read as needs wants it too, and whether it came
@@ -96,7 +93,7 @@ func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.A
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.byID[parsed.id]
+	r := t.byKey[parsed.key]
 	if r == nil {
 		return false
 	}
@@ -118,66 +115,54 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Stats{
-		Kept: len(t.byID), Parked: len(t.parked), Unknown: t.unknown, Unrecorded: t.unrecorded.Load(),
-		Elsewhere: t.elsewhere.Load(), Abandoned: t.abandoned.Load(),
-	}
+	s := t.stats
+	s.Kept, s.Parked = len(t.byKey), len(t.parked)
+	return s
 }
 
-func (t *Table) countUnknown() {
+// count adds one to a number of the table's stats.
+func (t *Table) count(n *uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.unknown++
+	*n++
 }
 
-// add adds a reservation, gives it an id, and begins to record it if others can settle it. In a full table it replaces
-// one that can only charge more, because it has timed out, or else the one that times out first.
+// add adds a reservation, and begins to record it if others can settle it. In a full table it replaces one that can
+// only charge more, because it has timed out, or else the one that times out first.
 func (t *Table) add(r *reservation) {
-	rand.Read(r.id[:]) // never fails: it ends the program instead
 	r.made = t.options.Elapsed()
 	r.ends = r.made + r.Timeout
 	if r.isRecordable() {
-		r.writing = &writing{done: make(chan struct{})}
 		t.startWriting(r)
 	}
 	t.mu.Lock()
 	var dropped *reservation
-	if len(t.byID) >= t.options.Most {
-		dropped = t.leastUseful()
+	if len(t.byKey) >= t.options.Most {
+		from := t.late
+		if len(from) == 0 {
+			from = t.waiting
+		}
+		dropped = from[0]
 		t.remove(dropped)
 	}
 	if t.made++; t.made == 1 {
 		t.firstMade = r.made
 	}
-	t.byID[r.id] = r
+	t.byKey[r.key] = r
 	heap.Push(&t.waiting, r)
 	t.mu.Unlock()
 	if dropped != nil {
-		t.drop(dropped)
+		if !dropped.late {
+			t.reportUnsettled(dropped, Dropped)
+		}
+		t.discard(dropped)
 	}
 	r.ReportReserved(t.options.Observer)
 }
 
-// drop ends a reservation for which there was no room.
-func (t *Table) drop(r *reservation) {
-	if !r.late {
-		t.giveUp(r, Dropped)
-	}
-	t.discard(r)
-	r.keeper.done()
-}
-
-// leastUseful returns the reservation to drop from a full table. The caller holds the lock.
-func (t *Table) leastUseful() *reservation {
-	if len(t.late) > 0 {
-		return t.late[0]
-	}
-	return t.waiting[0]
-}
-
 // remove removes a reservation. The caller holds the lock.
 func (t *Table) remove(r *reservation) {
-	delete(t.byID, r.id)
+	delete(t.byKey, r.key)
 	if r.late {
 		heap.Remove(&t.late, r.place)
 	} else {
@@ -185,19 +170,19 @@ func (t *Table) remove(r *reservation) {
 	}
 }
 
-// giveUp reports that a reservation stays charged.
-func (t *Table) giveUp(r *reservation, why Outcome) {
+// reportUnsettled reports that a reservation stays charged.
+func (t *Table) reportUnsettled(r *reservation, why Outcome) {
 	r.ReportUnsettled(t.options.Observer, why, t.options.Elapsed()-r.made)
 }
 
-// take removes the reservation of an id from the table and returns it; nil: there is none.
-func (t *Table) take(key id) *reservation {
+// take removes the reservation of a key from the table and returns it; nil: there is none.
+func (t *Table) take(key string) *reservation {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.byID[key]
+	r := t.byKey[key]
 	if r != nil {
 		t.remove(r)
-		t.reached++
+		t.reached = true
 	}
 	return r
 }

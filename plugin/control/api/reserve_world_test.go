@@ -167,13 +167,6 @@ func (b brokenRecords) err(operation string) error {
 	return nil
 }
 
-func (b brokenRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
-	if err := b.err("add"); err != nil {
-		return nil, err
-	}
-	return b.Records.Add(ctx, key, v, ttl)
-}
-
 func (b brokenRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	if err := b.err("get"); err != nil {
 		return nil, err
@@ -181,9 +174,13 @@ func (b brokenRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	return b.Records.Get(ctx, key)
 }
 
-func (b brokenRecords) Swap(ctx context.Context, key string, old, next []byte) (bool, error) {
-	if err := b.err("swap"); err != nil {
-		return false, err
+func (b brokenRecords) Swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
+	operation := "swap"
+	if old == nil {
+		operation = "add"
 	}
-	return b.Records.Swap(ctx, key, old, next)
+	if err := b.err(operation); err != nil {
+		return nil, err
+	}
+	return b.Records.Swap(ctx, key, old, next, ttl)
 }

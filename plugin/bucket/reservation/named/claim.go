@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -41,14 +40,19 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 	if err != nil {
 		return nil, nil, err
 	}
-	key, waiting := r.Name.key(), l.newWaiter(ctx)
+	c := &Claim{l, r.Name.key(), e, value}
+	waiting, cancel := context.WithTimeout(ctx, l.options.Patience)
+	defer cancel()
 	for {
-		present, err := l.add(ctx, key, value, 2*r.Timeout)
-		if err != nil {
+		present, err := l.swap(ctx, c.key, nil, value, 2*r.Timeout)
+		switch {
+		case err != nil:
+			if reservation.MayHaveRun(err) {
+				l.doubt(c)
+			}
 			return nil, nil, err
-		}
-		if present == nil {
-			return &Claim{l, key, e, value}, nil, nil
+		case bytes.Equal(present, value):
+			return c, nil, nil
 		}
 		first, err := decode(present)
 		switch {
@@ -58,12 +62,10 @@ func (l *Ledger) Claim(ctx context.Context, r *Request) (*Claim, json.RawMessage
 			return nil, nil, ErrReused
 		case first.State != claimed:
 			return nil, first.Answer, nil
-		case l.doubts.take(present): // it has arrived after its request was answered
-			return &Claim{l, key, first, present}, nil, nil
 		case !first.isUnderway(l.options.Now()):
 			return nil, nil, ErrUncertain
 		}
-		if err := waiting.wait(); err != nil {
+		if err := pause(waiting); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -93,11 +95,11 @@ func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer jso
 	if err != nil {
 		return err
 	}
-	ok, err := c.ledger.swap(ctx, c.key, c.value, next)
+	present, err := c.ledger.swap(ctx, c.key, c.value, next, 0)
 	switch {
 	case err != nil:
 		return err
-	case !ok:
+	case !bytes.Equal(present, next):
 		return fmt.Errorf("keep a reservation: %w", ErrUncertain)
 	}
 	if record == nil {
@@ -113,74 +115,44 @@ func (c *Claim) Keep(ctx context.Context, record *reservation.Record, answer jso
 func (c *Claim) Release(ctx context.Context) {
 	ctx, cancel := finishing(ctx)
 	defer cancel()
-	if _, err := c.ledger.options.Records.Take(ctx, c.key); err != nil {
+	if _, err := c.delete(ctx); err != nil {
 		c.ledger.options.Log.Warn("releasing the id of a reservation failed: it is in use until its timeout", "error", err)
 	}
+}
+
+// delete deletes the entry of a claim, and reports whether it was there.
+func (c *Claim) delete(ctx context.Context) (bool, error) {
+	present, err := c.ledger.options.Records.Swap(ctx, c.key, c.value, nil, 0)
+	return bytes.Equal(present, c.value), err
 }
 
 // mostDoubts bounds the claims that may arrive in the store later: about 5 MB.
 const mostDoubts = 10_000
 
-// doubts holds the claims of this process that the store did not answer, by their entries: they may arrive there later.
-// Nothing was charged for them, so a claim that is taken out may be used or deleted. It is safe for concurrent use.
-type doubts struct {
-	mu      sync.Mutex
-	byValue map[string]doubt // each value has a nonce
-}
-
-// doubt describes a claim that may arrive later.
-type doubt struct {
-	key   string
-	since time.Time // when the store did not answer
-}
-
-// add adds a claim, if there is room.
-func (d *doubts) add(key string, value []byte, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.byValue) >= mostDoubts {
-		return
+// doubt remembers a claim that may arrive in the store later. Nothing is charged for it.
+func (l *Ledger) doubt(c *Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.doubts) < mostDoubts {
+		l.doubts = append(l.doubts, c)
 	}
-	if d.byValue == nil {
-		d.byValue = map[string]doubt{}
-	}
-	d.byValue[string(value)] = doubt{key, now}
 }
 
-// take takes a claim out, and reports whether it was there.
-func (d *doubts) take(value []byte) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, ok := d.byValue[string(value)]
-	delete(d.byValue, string(value))
-	return ok
-}
-
-// recent drops the claims that are older than an attempt may be, and returns the others as key by value.
-func (d *doubts) recent(now time.Time) map[string]string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	keys := make(map[string]string, len(d.byValue))
-	for value, one := range d.byValue {
-		if now.Sub(one.since) >= maxAttempt {
-			delete(d.byValue, value)
-			continue
-		}
-		keys[value] = one.key
-	}
-	return keys
-}
-
-// releaseDoubts deletes the claims that have arrived in the store after all, so that other processes can use their ids.
-// While the records cannot be read it leaves the others for the next call.
+// releaseDoubts deletes the claims that have arrived in the store after all, so that their ids are free again. It
+// leaves the others for the next call, for as long as an attempt may take.
 func (l *Ledger) releaseDoubts(ctx context.Context) {
-	for value, key := range l.doubts.recent(l.options.Now()) {
-		present, err := l.options.Records.Get(ctx, key)
-		if err != nil {
-			return
+	l.mu.Lock()
+	doubts := l.doubts
+	l.doubts = nil
+	l.mu.Unlock()
+	var failed error
+	for _, c := range doubts {
+		ok := false
+		if failed == nil {
+			ok, failed = c.delete(ctx)
 		}
-		if bytes.Equal(present, []byte(value)) && l.doubts.take(present) {
-			(&Claim{ledger: l, key: key}).Release(ctx)
+		if !ok && c.entry.isUnderway(l.options.Now()) {
+			l.doubt(c)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package named
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -108,8 +109,8 @@ func (l *Ledger) expire(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	ok, err := l.swap(ctx, key, value, next)
-	if err == nil && ok {
+	present, err := l.swap(ctx, key, value, next, 0)
+	if err == nil && bytes.Equal(present, next) {
 		record.ReportUnsettled(l.options.Observer, reservation.TimedOut, micros(e.Timeout))
 	}
 	return err

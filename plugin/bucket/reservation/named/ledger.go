@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -41,18 +42,20 @@ type Options struct {
 type Ledger struct {
 	options Options
 	awaited awaited
-	doubts  doubts
+
+	mu     sync.Mutex
+	doubts []*Claim // that the store did not answer: they may arrive there later
 }
 
 // New returns a ledger.
 func New(o Options) *Ledger {
+	o.Patience = cmp.Or(o.Patience, 2*time.Second)
 	return &Ledger{options: o, awaited: awaited{ends: map[string]limit.Micros{}}}
 }
 
 const (
-	defaultPatience = 2 * time.Second
-	pollInterval    = 20 * time.Millisecond // of an entry that another request is about to change
-	finishTimeout   = 3 * time.Second       // of a change that was begun, also for a client that has disconnected
+	pollInterval  = 20 * time.Millisecond // of an entry that another request is about to change
+	finishTimeout = 3 * time.Second       // of a change that was begun, also for a client that has disconnected
 )
 
 // finishing returns a context for a change that was begun, and must not end with its request.
@@ -60,65 +63,30 @@ func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 }
 
-// swap replaces a value, and reports whether it did. If the outcome is unknown it looks at the value.
-func (l *Ledger) swap(ctx context.Context, key string, old, next []byte) (bool, error) {
-	ok, err := l.options.Records.Swap(ctx, key, old, next)
-	switch {
-	case err == nil:
-		return ok, nil
-	case !reservation.MayHaveRun(err):
-		return false, fmt.Errorf("change the entry of a reservation: %w", err)
-	}
-	present, failed := l.options.Records.Get(ctx, key)
-	switch {
-	case failed != nil, bytes.Equal(present, old): // the change may still arrive
-		return false, fmt.Errorf("change the entry of a reservation: %w", err)
-	}
-	return bytes.Equal(present, next), nil
-}
-
-// add stores a value, and returns the one that is present already; nil: next was stored. If the outcome is unknown it
+// swap replaces a value, if it is the old one, and returns the value that is there then. If the outcome is unknown it
 // looks at the value.
-func (l *Ledger) add(ctx context.Context, key string, next []byte, ttl time.Duration) (present []byte, err error) {
-	present, err = l.options.Records.Add(ctx, key, next, ttl)
-	switch {
-	case err == nil:
-		return present, nil
-	case !reservation.MayHaveRun(err):
-		return nil, fmt.Errorf("make the entry of a reservation: %w", err)
+func (l *Ledger) swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) (present []byte, err error) {
+	present, err = l.options.Records.Swap(ctx, key, old, next, ttl)
+	if reservation.MayHaveRun(err) {
+		if now, failed := l.options.Records.Get(ctx, key); failed == nil && !bytes.Equal(now, old) {
+			return now, nil
+		} // else the change may still arrive
 	}
-	present, failed := l.options.Records.Get(ctx, key)
 	switch {
-	case failed != nil, present == nil: // the entry may still arrive
-		l.doubts.add(key, next, l.options.Now())
-		return nil, fmt.Errorf("make the entry of a reservation: %w", err)
-	case bytes.Equal(present, next):
-		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("change the entry of a reservation: %w", err)
+	case bytes.Equal(present, old):
+		return next, nil
 	}
 	return present, nil
 }
 
-// waiter waits while another request changes an entry.
-type waiter struct {
-	ctx   context.Context
-	until time.Time
-}
-
-func (l *Ledger) newWaiter(ctx context.Context) waiter {
-	return waiter{ctx, time.Now().Add(cmp.Or(l.options.Patience, defaultPatience))}
-}
-
-// wait pauses before the next look at the entry. It returns ErrUnderway if the patience or the request is over.
-func (w *waiter) wait() error {
-	if !time.Now().Before(w.until) {
-		return ErrUnderway
-	}
-	timer := time.NewTimer(pollInterval)
-	defer timer.Stop()
+// pause waits before the next look at an entry that another request changes. It returns ErrUnderway if ctx ends.
+func pause(ctx context.Context) error {
 	select {
-	case <-w.ctx.Done():
+	case <-ctx.Done():
 		return ErrUnderway
-	case <-timer.C:
+	case <-time.After(pollInterval):
 		return nil
 	}
 }

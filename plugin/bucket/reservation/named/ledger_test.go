@@ -61,7 +61,7 @@ type faultyRecords struct {
 	lost        int // the next calls that change something do so, and their answers are lost
 	unsent      int // the next calls do nothing
 	unavailable bool
-	held        []func() // calls of Add that do their work later; nil: they do it at once
+	held        []func() // new records that arrive later; nil: they do at once
 	holds       bool
 }
 
@@ -91,20 +91,6 @@ func (f *faultyRecords) fault() (nothing bool, err error) {
 	return false, nil
 }
 
-func (f *faultyRecords) Add(ctx context.Context, key string, v []byte, ttl time.Duration) ([]byte, error) {
-	if f.holds {
-		f.unavailable = true
-		f.held = append(f.held, func() { _, _ = f.Local.Add(ctx, key, v, ttl) })
-		return nil, errLost
-	}
-	nothing, failed := f.fault()
-	if nothing {
-		return nil, failed
-	}
-	present, err := f.Local.Add(ctx, key, v, ttl)
-	return present, errors.Join(failed, err)
-}
-
 func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	if f.unavailable {
 		return nil, errLost
@@ -112,13 +98,18 @@ func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	return f.Local.Get(ctx, key)
 }
 
-func (f *faultyRecords) Swap(ctx context.Context, key string, old, next []byte) (bool, error) {
+func (f *faultyRecords) Swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
+	if f.holds && old == nil {
+		f.unavailable = true
+		f.held = append(f.held, func() { _, _ = f.Local.Swap(ctx, key, old, next, ttl) })
+		return nil, errLost
+	}
 	nothing, failed := f.fault()
 	if nothing {
-		return false, failed
+		return nil, failed
 	}
-	ok, err := f.Local.Swap(ctx, key, old, next)
-	return ok, errors.Join(failed, err)
+	present, err := f.Local.Swap(ctx, key, old, next, ttl)
+	return present, errors.Join(failed, err)
 }
 
 func request(id string, tokens int64) *Request {
@@ -227,15 +218,15 @@ func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
 		}
 		w.faults.arrive()
 	}
-	assert.NoError(t, w.reserve("same process", 500), "the request sent again")
 	claim, _, err := other.Claim(t.Context(), request("other process", 500))
 	require.True(t, errors.Is(err, ErrUnderway), "%v, %v", claim, err)
 	w.releaseDoubts(t.Context())
+	assert.NoError(t, w.reserve("same process", 500), "the request sent again")
 	if claim, _, err = other.Claim(t.Context(), request("other process", 500)); claim == nil || err != nil {
 		t.Errorf("the request sent to another process: %v", err)
 	}
 	w.wantUsed(500)
-	assert.Empty(t, w.doubts.byValue, "claims are remembered")
+	assert.Empty(t, w.doubts, "claims are remembered")
 }
 
 func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
@@ -245,16 +236,16 @@ func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
 	require.True(t, err != nil, "a claim without an answer is none")
 	w.now += limit.Micros(maxAttempt.Microseconds())
 	w.releaseDoubts(t.Context())
-	assert.Empty(t, w.doubts.byValue, "claims are remembered")
+	assert.Empty(t, w.doubts, "claims are remembered")
 }
 
 func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
 	w := newWorld(t)
 	key := Name{"default", "", "chat"}.key()
 	for _, value := range []string{
-		"", "null", "[]", `{"state":"ended"}`, `{"state":"settled","actual":1}`, `{"state":"reserved","record":{"v":9}}`,
+		" ", "null", "[]", `{"state":"ended"}`, `{"state":"settled","actual":1}`, `{"state":"reserved","record":{"v":9}}`,
 	} {
-		if _, err := w.faults.Local.Add(t.Context(), key, []byte(value), time.Hour); err != nil {
+		if _, err := w.faults.Swap(t.Context(), key, nil, []byte(value), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		if s, err := w.settles("chat", 1); err == nil {
@@ -263,7 +254,7 @@ func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing
 		if claim, _, err := w.Claim(t.Context(), request("chat", 1)); err == nil {
 			t.Errorf("%q is claimed: %v", value, claim)
 		}
-		if kept, err := w.faults.Take(t.Context(), key); err != nil || !bytes.Equal(kept, []byte(value)) {
+		if kept, err := w.faults.Swap(t.Context(), key, []byte(value), nil, 0); err != nil || !bytes.Equal(kept, []byte(value)) {
 			t.Errorf("%q has become %q (%v)", value, kept, err)
 		}
 	}

@@ -37,26 +37,6 @@ func NewLocal(elapsed func() limit.Micros, most int) *Local {
 	return &Local{elapsed: elapsed, most: most, records: map[string]localRecord{}}
 }
 
-// Add implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for
-// another, because its id would be free before its time.
-func (l *Local) Add(_ context.Context, key string, record []byte, ttl time.Duration) (present []byte, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if present := l.get(key); present != nil {
-		return present, nil
-	}
-	now := l.elapsed()
-	if now >= l.next {
-		maps.DeleteFunc(l.records, func(_ string, r localRecord) bool { return r.ends <= now })
-		l.next = now + limit.Second
-	}
-	if len(l.records) >= l.most {
-		return nil, fullError{}
-	}
-	l.records[key] = localRecord{record, now + limit.Micros(ttl.Microseconds())}
-	return nil, nil
-}
-
 // get returns a record, unless it has ended; nil: there is none. The caller holds the lock.
 func (l *Local) get(key string) []byte {
 	present, ok := l.records[key]
@@ -81,23 +61,31 @@ func (l *Local) Get(_ context.Context, key string) ([]byte, error) {
 	return l.get(key), nil
 }
 
-// Swap implements reservation.Records.
-func (l *Local) Swap(_ context.Context, key string, old, next []byte) (bool, error) {
+// Swap implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for
+// another, because its id would be free before its time.
+func (l *Local) Swap(_ context.Context, key string, old, next []byte, ttl time.Duration) (present []byte, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	present := l.get(key)
-	if present == nil || !bytes.Equal(present, old) {
-		return false, nil
+	present = l.get(key)
+	switch {
+	case !bytes.Equal(present, old):
+	case next == nil:
+		delete(l.records, key)
+	case present == nil && !l.hasRoom():
+		return nil, fullError{}
+	case ttl == 0:
+		l.records[key] = localRecord{next, l.records[key].ends}
+	default:
+		l.records[key] = localRecord{next, l.elapsed() + limit.Micros(ttl.Microseconds())}
 	}
-	l.records[key] = localRecord{next, l.records[key].ends}
-	return true, nil
+	return present, nil
 }
 
-// Take implements reservation.Records.
-func (l *Local) Take(_ context.Context, key string) ([]byte, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	present := l.get(key)
-	delete(l.records, key)
-	return present, nil
+// hasRoom reports whether there is room for another record. The caller holds the lock.
+func (l *Local) hasRoom() bool {
+	if now := l.elapsed(); now >= l.next {
+		maps.DeleteFunc(l.records, func(_ string, r localRecord) bool { return r.ends <= now })
+		l.next = now + limit.Second
+	}
+	return len(l.records) < l.most
 }

@@ -1,6 +1,7 @@
 package named
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -49,7 +50,9 @@ func (e *ActualError) Error() string {
 func (l *Ledger) Settle(
 	ctx context.Context, n Name, actual int64, admits func(Reserved) error,
 ) (Settlement, error) {
-	key, waiting := n.key(), l.newWaiter(ctx)
+	key := n.key()
+	waiting, cancel := context.WithTimeout(ctx, l.options.Patience)
+	defer cancel()
 	for {
 		value, err := l.options.Records.Get(ctx, key)
 		if err != nil {
@@ -76,7 +79,7 @@ func (l *Ledger) Settle(
 		if done {
 			return s, err
 		}
-		if err := waiting.wait(); err != nil {
+		if err := pause(waiting); err != nil {
 			return Settlement{}, err
 		}
 	}
@@ -118,7 +121,7 @@ func (l *Ledger) settle(
 	if err != nil {
 		return s, false, err
 	}
-	if done, err = l.swap(ctx, key, value, began); err != nil || !done {
+	if present, err := l.swap(ctx, key, value, began, 0); err != nil || !bytes.Equal(present, began) {
 		return s, false, err
 	}
 	l.awaited.remove(key)
@@ -128,7 +131,7 @@ func (l *Ledger) settle(
 	e.State, e.Nonce, e.Record, e.Rows, e.Settlement = settled, "", nil, nil, &s
 	next, err := e.encode()
 	if err == nil {
-		_, err = l.swap(ctx, key, began, next)
+		_, err = l.swap(ctx, key, began, next, 0)
 	}
 	if err != nil {
 		l.options.Log.Warn("a settlement was made and not recorded: repetitions answer that its outcome is unknown",
