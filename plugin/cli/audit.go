@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -17,38 +18,42 @@ import (
 var auditCommand = &command{
 	words: "audit", brief: "show who changed what, when and why, newest first",
 	define: func(c *call) action {
-		var f rows.AuditFilter
-		c.flags.StringVar(&f.Tenant, "tenant", "", "only changes about this `tenant`")
-		c.flags.StringVar(&f.Kind, "kind", "", "only changes of this `kind`: "+rows.AuditKindsText())
+		query, most, kinds := c.queryFlags(rows.AuditFilter{}), 100, rows.AuditKindsText()
+		c.flags.Lookup("since").Usage += ": RFC 3339, or a duration ago such as 2h or 30d"
+		c.flags.Lookup("until").Usage += ", in the same formats as --since"
+		c.flags.Func("kind", "only changes of this `kind`: "+kinds, func(text string) error {
+			query.Set("kind", text)
+			return nil
+		})
 		c.complete("kind", rows.AuditKinds...)
-		c.flags.StringVar(&f.Key, "key", "",
-			"only changes of the row with this `key`: the name of a tier or token, or the id of another row")
-		c.flags.StringVar(&f.Actor, "actor", "", "only changes made by this `actor`")
-		since, until := pastFlag{now: c.now}, pastFlag{now: c.now}
-		c.flags.Var(&since, "since", "only changes since this `time`: RFC 3339, or a duration ago such as 2h or 30d")
-		c.flags.Var(&until, "until", "only changes before this `time`, in the same formats as --since")
 		c.flags.Func(
 			"limit",
 			"show at most this `number` of entries (default 100)",
-			func(text string) error { return process.ParseInt(text, 1, &f.Max) },
+			func(text string) error { return process.ParseInt(text, 1, &most) },
 		)
 		c.flags.Func("before", "only entries older than this `id`, to show the next page", func(text string) error {
-			var n countFlag
-			err := n.Set(text)
-			f.Before = n.n
-			return err
+			query.Set("cursor", answers.Cursor(text))
+			return new(countFlag).Set(text)
 		})
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
-			f.Since, f.Until = since.at, until.at
-			return c.audit(ctx, s, f)
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			var entries []rows.AuditEntry
+			for e, err := range answers.Each[rows.AuditEntry](ctx, rest, "/v1/ratelimit/audit", query, most+1) {
+				if err != nil {
+					return err
+				}
+				entries = append(entries, e)
+			}
+			return c.audit(entries, most)
 		})
 	},
 }
 
-func (c *call) audit(ctx context.Context, s *rows.DB, f rows.AuditFilter) error {
-	entries, next, err := s.Audit(ctx, f)
-	if err != nil {
-		return err
+// audit shows at most so many entries, and says if there is another one.
+func (c *call) audit(entries []rows.AuditEntry, most int) error {
+	next := int64(0)
+	if len(entries) > most {
+		entries = entries[:most]
+		next = entries[most-1].ID
 	}
 	found := struct {
 		Entries []rows.AuditEntry `json:"entries"`

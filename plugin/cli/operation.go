@@ -48,6 +48,7 @@ func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 		c.flags.BoolFunc(flag, usage, set)
 		return
 	case f.Type == reflect.TypeFor[time.Time]():
+		usage = withPlaceholder(usage, "time")
 		set = func(text string) error {
 			at := pastFlag{now: c.now}
 			err := at.Set(text)

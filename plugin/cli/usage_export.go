@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -33,54 +37,39 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
   ratelimit usage export --month 2026-11 --format csv > november.csv
   ratelimit usage export --month 2026-11 --policy tokens --format json`,
 	define: func(c *call) action {
-		var month monthFlag
-		var q rows.UsageExportQuery
-		format, by := exportCSV, ""
-		c.flags.Var(&month, "month", "the `month` of UTC, such as 2026-11 (required)")
-		c.flags.StringVar(&format, "format", format, "the `format`: csv or json (default csv)")
-		c.flags.BoolVar(&q.Open, "open", false, "also write days that are not closed, whose rows may still change")
-		c.flags.StringVar(&q.Policy, "policy", "", "write what this `policy` did, instead of the requests")
-		c.flags.StringVar(&by, "by", "", "also write a row for each `group`: policy")
+		query := c.queryFlags(api.UsageExportQuery{}, "limit")
+		c.flags.Lookup("month").Usage += " (required)"
+		format := c.flags.String("format", exportCSV, "the `format`: csv or json (default csv)")
 		c.complete("format", exportCSV, exportJSON)
-		c.complete("by", "policy")
 		c.check(func() error {
-			switch q.ByPolicy = by == "policy"; {
-			case month.first.IsZero():
+			switch month, err := time.Parse("2006-01", query.Get("month")); {
+			case !c.given("month"):
 				return wrong("--month: must be given, such as 2026-11")
-			case format != exportCSV && format != exportJSON:
-				return wrong("--format: %q: must be csv or json", format)
-			case by != "" && !q.ByPolicy:
-				return wrong("--by: %q: must be policy", by)
-			case q.ByPolicy && q.Policy != "":
+			case err != nil || month.Year() < 1:
+				return wrong("--month: %q: must be a month such as 2026-11", query.Get("month"))
+			case *format != exportCSV && *format != exportJSON:
+				return wrong("--format: %q: must be csv or json", *format)
+			case query.Has("by") && query.Has("policy"):
 				return wrong("use either --policy or --by policy, not both")
 			}
+			query.Set("limit", "10000")
 			return nil
 		})
-		c.databaseFlag()
+		c.doorFlag()
 		return func(ctx context.Context) error {
-			q.From, q.To = month.first, month.first.AddDate(0, 1, 0)
-			return c.exportUsage(ctx, q, format)
+			return c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
+				return c.exportUsage(ctx, rest, query, *format)
+			})
 		}
 	},
 }
 
-// exportUsage writes the rows of a query while they are read.
-func (c *call) exportUsage(ctx context.Context, q rows.UsageExportQuery, format string) error {
-	store, closeStore, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore()
-	closed, err := store.UsageClosedUntil(ctx)
-	if err != nil {
-		return err
-	}
-	month := q.To
-	if !q.Open && closed.Before(month) { // a day that is closed meanwhile is left out too, as the warning says
-		q.To = closed
-	}
+// exportUsage writes the rows of a query page by page.
+func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.Values, format string) (err error) {
+	var closed time.Time
 	out := &lineBuffer{to: c.stdout}
-	if list := store.UsageExport(ctx, q); format == exportJSON {
+	list := exportedUsage(ctx, rest, query, &closed)
+	if format == exportJSON {
 		err = showJSON(out, list)
 	} else {
 		err = writeUsageCSV(out, list)
@@ -88,9 +77,14 @@ func (c *call) exportUsage(ctx context.Context, q rows.UsageExportQuery, format 
 	if err = errors.Join(err, out.flush()); err != nil {
 		return err
 	}
-	if first := latest(closed, q.From); first.Before(month) {
+	first, _ := time.Parse("2006-01", query.Get("month")) // which is checked
+	month := first.AddDate(0, 1, 0)
+	if closed.After(first) {
+		first = closed
+	}
+	if first.Before(month) {
 		effect := "left out: add --open to write them"
-		if q.Open {
+		if open, _ := strconv.ParseBool(query.Get("open")); open {
 			effect = "written with closed=false: they may still change"
 		}
 		c.warn("the days from %s until %s are not closed, and %s", first.Format(time.DateOnly),
@@ -99,12 +93,28 @@ func (c *call) exportUsage(ctx context.Context, q rows.UsageExportQuery, format 
 	return nil
 }
 
-// latest returns the later of two instants.
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// exportedUsage yields the rows of a query, and sets the midnight before which days were closed at the begin.
+func exportedUsage(
+	ctx context.Context, rest *answers.Client, query url.Values, closed *time.Time,
+) iter.Seq2[rows.UsageExportRow, error] {
+	return func(yield func(rows.UsageExportRow, error) bool) {
+		for more := true; more; more = query.Get("cursor") != "" {
+			var page answers.UsageExport
+			if err := rest.Get(ctx, "/v1/ratelimit/usage/export", query, &page); err != nil {
+				yield(rows.UsageExportRow{}, err)
+				return
+			}
+			if closed.IsZero() {
+				*closed = page.ClosedUntil
+			}
+			for _, row := range page.Items {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			query.Set("cursor", page.NextCursor)
+		}
 	}
-	return b
 }
 
 // writeUsageCSV writes rows as CSV, below a line with the names that JSON has.
@@ -118,41 +128,19 @@ func writeUsageCSV(w io.Writer, list iter.Seq2[rows.UsageExportRow, error]) erro
 		if err != nil {
 			return err
 		}
+		id := ""
+		if r.PolicyID != 0 {
+			id = fmt.Sprint(r.PolicyID)
+		}
 		line := csvLine(r.Day, csvText(r.Tenant), csvText(r.Endpoint), csvText(r.Policy), fmt.Sprint(r.Admitted),
 			fmt.Sprint(r.Soft), fmt.Sprint(r.Denied), fmt.Sprint(r.ShadowDenied), fmt.Sprint(r.Late), numberText(r.Cost),
-			fmt.Sprint(r.Closed), rowText(r.PolicyID), csvText(r.Tier))
+			fmt.Sprint(r.Closed), id, csvText(r.Tier))
 		if _, err := io.WriteString(w, line); err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}
 	}
 	return nil
 }
-
-// rowText returns the id of a policy, or "" for one of a config.
-func rowText(id int64) string {
-	if id == 0 {
-		return ""
-	}
-	return fmt.Sprint(id)
-}
-
-// monthFlag is a month of UTC as a flag.
-type monthFlag struct{ first time.Time }
-
-func (m *monthFlag) String() string { return m.first.Format("2006-01") }
-
-// Set implements pflag.Value.
-func (m *monthFlag) Set(text string) error {
-	first, err := time.Parse("2006-01", text)
-	if err != nil || first.Year() < 1 {
-		return errors.New("must be a month such as 2026-11")
-	}
-	m.first = first
-	return nil
-}
-
-// Type implements pflag.Value.
-func (m *monthFlag) Type() string { return "month" }
 
 // lineBuffer joins short writes of whole lines to long ones, and keeps them whole, as a screen needs.
 type lineBuffer struct {

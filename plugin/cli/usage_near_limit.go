@@ -10,6 +10,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 var usageNearLimitCommand = &command{
@@ -82,4 +83,36 @@ func policyCell(name string, row int64, tier string) string {
 		return fmt.Sprintf("%s (tier %s)", name, tier)
 	}
 	return name
+}
+
+var usageNoticesCommand = &command{
+	words: "usage notices", args: "[TENANT]", most: 1,
+	brief: "list the tenants that have used 50, 80 or 100 % of a quota",
+	about: `A quota is a limit of a tenant with a window of an hour or more. ratelimit serve writes a notice when a threshold
+is reached, once in a window. EXHAUSTED AT is a forecast at the rate of that time, and - stands for none. LATE says that
+the threshold may have been reached more than five minutes before the notice.
+
+  ratelimit usage notices acme --last 30d`,
+	define: func(c *call) action {
+		query := c.queryFlags(api.QuotaNoticeQuery{}, "tenant")
+		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+			query.Set("tenant", c.arg())
+			var found answers.QuotaNotices
+			if err := rest.Get(ctx, "/v1/ratelimit/usage/notices", query, &found); err != nil {
+				return err
+			}
+			return c.print(found.Items, func(out *page) { notices.add(out, found.Items...) })
+		})
+	},
+}
+
+// notices shows notices of quotas.
+var notices = listing[rows.QuotaNotice]{
+	"NOTICED AT|TENANT|POLICY|ENDPOINT|REACHED|USED|LIMIT|WINDOW ENDS|EXHAUSTED AT|LATE",
+	func(n rows.QuotaNotice) []any {
+		return []any{
+			n.NoticedAt, n.Tenant, policyCell(n.Policy, n.PolicyID, n.Tier), n.Endpoint,
+			red(fmt.Sprint(n.Threshold, " %"), n.Threshold == 100), n.Used, n.Limit, n.WindowEnd, timeCell(n.ExhaustedAt), n.Late,
+		}
+	},
 }

@@ -1,6 +1,22 @@
 package answers
 
-import "time"
+import (
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// UsageExport is a page of what orgs used.
+type UsageExport struct {
+	Items       []rows.UsageExportRow `json:"items"`
+	ClosedUntil time.Time             `json:"closed_until"          doc:"The midnight before which all days are closed."`
+	NextCursor  string                `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
+}
+
+// QuotaNotices lists notices of quotas.
+type QuotaNotices struct {
+	Items []rows.QuotaNotice `json:"items"`
+}
 
 // NearLimits has the orgs that have used most of a limit.
 type NearLimits struct {

@@ -70,7 +70,7 @@ type document struct {
 	Components struct {
 		Schemas map[string]struct {
 			Properties map[string]struct {
-				Type string `json:"type"`
+				Type any    `json:"type"`
 				Ref  string `json:"$ref"`
 			} `json:"properties"`
 		} `json:"schemas"`

@@ -136,7 +136,7 @@ func TestEveryListOfAnEmptyDatabaseIsAnEmptyListAndNeverNull(t *testing.T) {
 			made := w.want(w.as("POST", base, hooked), http.StatusCreated)
 			list.path = made.Header().Get("Location") + rest
 		}
-		status, body := fetch(t, server, list.path)
+		status, body := fetch(t, server, list.path+samples[list.id].query)
 		if status != http.StatusOK {
 			t.Errorf("%s answers %d %s, want 200", list.id, status, body)
 			continue

@@ -35,6 +35,7 @@ func init() {
 	for id, s := range map[string]sample{
 		"put-org": {body: `{"tier":"enterprise"}`}, "reset-org-usage": {body: `{"reason":"billed twice"}`},
 		"check": {body: `{"org_id":"acme"}`}, "check-batch": {body: `{"checks":[{"org_id":"acme"}]}`},
+		"export-usage": {query: "?month=2026-11"},
 	} {
 		samples[id] = s
 	}
@@ -42,14 +43,15 @@ func init() {
 		"list-orgs": "yy..???", "list-tiers": "yy..???",
 		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
 		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???", "get-usage-top": "yy..???",
-		"list-near-limit": "yy..???",
-		"check":           "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
+		"list-near-limit": "yy..???", "export-usage": "yy..???", "list-quota-notices": "yy..???",
+		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
 	} {
 		may[id] = who
 	}
 	checkAsAdmin := func(c *contract, o operation) { c.check(o, c.do(o.call(admin))) }
 	for _, id := range []string{
 		"get-org-policies", "get-org-usage", "get-org-usage-history", "get-usage-top", "list-near-limit",
+		"export-usage", "list-quota-notices",
 	} {
 		scenarios[id] = checkAsAdmin
 	}

@@ -133,6 +133,7 @@ func New(o Options) (*Server, error) {
 	s.registerUsage()
 	s.registerUsageHistory()
 	s.registerUsageTop()
+	s.registerUsageExport()
 	s.registerNearLimit()
 	s.registerDenials()
 	s.registerAbuse()

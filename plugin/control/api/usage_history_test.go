@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -193,5 +195,31 @@ func TestARankingOfAnInvalidTimeIsDeniedWithTheParameter(t *testing.T) {
 		nearLimit + "?above=-0.1&limit=0":                               "query.above query.limit",
 	} {
 		w.wantFaults(w.as("GET", query, ""), path)
+	}
+}
+
+func TestAnExportHasEveryRowOnceOverItsPages(t *testing.T) {
+	t.Parallel()
+	w := withRanking(t)
+	_, err := w.pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.usage_hours (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)
+		SELECT date_trunc('hour', now()), tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost
+		FROM rate_limiter.usage_minutes`)
+	require.NoError(t, err)
+	path := "/v1/ratelimit/usage/export?by=policy&open=true&month=" + midnight(0)[:7]
+	list := func(limit string) (found []rows.UsageExportRow) {
+		for cursor := ""; ; {
+			page := read[answers.UsageExport](w, w.want(w.as("GET", path+limit+cursor, ""), http.StatusOK))
+			if found, cursor = append(found, page.Items...), "&cursor="+page.NextCursor; page.NextCursor == "" {
+				return found
+			}
+		}
+	}
+	all := list("")
+	if paged := list("&limit=1"); len(all) != 8 || !reflect.DeepEqual(paged, all) {
+		t.Errorf("the pages have %+v, want %+v", paged, all)
+	}
+	if a := w.as("GET", path+"&policy=daily", ""); a.Code != http.StatusUnprocessableEntity {
+		t.Errorf("by and policy: %d %s", a.Code, a.Body)
 	}
 }

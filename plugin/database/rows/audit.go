@@ -42,7 +42,7 @@ type AuditEntry struct {
 type AuditFilter struct {
 	Tenant string    `query:"tenant" maxLength:"128"  doc:"Only what is about this tenant." example:"acme"`
 	Kind   string    // one of AuditKinds; a kind that no entry has is valid
-	Key    string    `query:"key"    maxLength:"1024" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
+	Key    string    `query:"key"    maxLength:"1024" value:"row" doc:"Only changes of this row: a tier's name, a tenant's id, the id of a policy or an override."`
 	Actor  string    `query:"actor"  maxLength:"256"  doc:"Only changes by this actor; the actor of a token is token: and its name, of a person whom an identity provider has signed in oidc: and the name." example:"token:ann"`
 	Since  time.Time `query:"since"                   doc:"Only changes at or after this time."`
 	Until  time.Time `query:"until"                   doc:"Only changes before this time."`

@@ -256,23 +256,27 @@ type UsageExportQuery struct {
 	Open     bool      // also days that are not closed
 	Policy   string    // "": the requests themselves
 	ByPolicy bool      // a row for each policy, and one for the requests themselves
+
+	After []string // only rows of the first day behind this tenant, endpoint and UsageExportRow.Ref; nil: all
+	Max   int      // at most so many rows
 }
 
 // UsageExportRow is what a tenant used of an endpoint on a day.
 type UsageExportRow struct {
-	Day          string `json:"day"` // of UTC: 2026-11-30
-	Tenant       string `json:"org_id"`
-	Endpoint     string `json:"endpoint"`
-	Policy       string `json:"policy"`
-	PolicyID     int64  `json:"policy_id,omitempty" db:"-"`
-	Tier         string `json:"tier,omitempty" db:"-"` // whose list in a config has the policy
-	Admitted     int64  `json:"admitted"`
-	Soft         int64  `json:"soft"`
-	Denied       int64  `json:"denied"`
-	ShadowDenied int64  `json:"shadow_denied"`
-	Late         int64  `json:"late"`
-	Cost         *int64 `json:"cost"`   // nil in the rows of the requests themselves
-	Closed       bool   `json:"closed"` // the day's rows do not change any more
+	Day          string `json:"day"                       doc:"The day of UTC."                                                     example:"2026-11-30"`
+	Tenant       string `json:"org_id"                    doc:"Empty: requests without an org."`
+	Endpoint     string `json:"endpoint"                  doc:"A policy's pattern, or a route's name; empty: none."`
+	Ref          string `json:"-" db:"policy"` // the text of a policy.Ref
+	Policy       string `json:"policy" db:"-"             doc:"Empty: the requests themselves."`
+	PolicyID     int64  `json:"policy_id,omitempty" db:"-" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier         string `json:"tier,omitempty" db:"-"     doc:"The tier whose list in the plugin's config has the policy."`
+	Admitted     int64  `json:"admitted"                  doc:"Requests."`
+	Soft         int64  `json:"soft"                      doc:"Of admitted: requests above a soft threshold."`
+	Denied       int64  `json:"denied"                    doc:"Requests."`
+	ShadowDenied int64  `json:"shadow_denied"             doc:"Requests that would have been denied outside shadow or log mode."`
+	Late         int64  `json:"late"                      doc:"Of admitted and denied: requests of earlier days that were reported after those days were closed."`
+	Cost         *int64 `json:"cost"                      doc:"Tokens that the policy charged; null for the requests themselves."`
+	Closed       bool   `json:"closed"                    doc:"The items of the day do not change any more."`
 }
 
 // UsageClosedUntil returns the midnight before which all days are closed.
@@ -284,32 +288,35 @@ func (s *DB) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 	return until.UTC(), nil
 }
 
-// UsageExport yields what every tenant used of every endpoint by day, ordered by day, tenant, endpoint and policy. It
-// holds a connection until it ends. Without q.Open it yields only days that are closed, which do not change. Its days
-// are read at one instant.
-func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) iter.Seq2[UsageExportRow, error] {
-	rows := UsageSteps[2].rows(`($3 OR at < days_until) AND
-		($4 OR ` + policyIs("$5") + `)`)
-	all := each[UsageExportRow](ctx, s.pool, "export usage", `
+// UsageExport returns what every tenant used of every endpoint by day, ordered by day, tenant, endpoint and policy.
+// Without q.Open it has only days that are closed, which do not change. It reads days one by one until there are q.Max
+// rows.
+func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) ([]UsageExportRow, error) {
+	sql := `
 		SELECT to_char(u.day AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, t.name AS tenant, e.name AS endpoint,
 			p.name AS policy, admitted, soft, denied, shadow_denied, late,
 			CASE WHEN p.name <> '' THEN cost END AS cost, u.day < days_until AS closed
 		FROM (
-			SELECT date_trunc('day', at, 'UTC') AS day, tenant, endpoint, policy, `+usageSums+`, sum(cost)::bigint AS cost
-			FROM (`+rows+`) r GROUP BY 1, 2, 3, 4
+			SELECT date_trunc('day', at, 'UTC') AS day, tenant, endpoint, policy, ` + usageSums + `, sum(cost)::bigint AS cost
+			FROM (` + UsageSteps[2].rows(`($3 OR at < days_until) AND ($4 OR `+policyIs("$5")+`)`) + `) r GROUP BY 1, 2, 3, 4
 		) u
 		CROSS JOIN rate_limiter.usage_state
 		JOIN rate_limiter.usage_names t ON t.id = u.tenant JOIN rate_limiter.usage_names e ON e.id = u.endpoint
 		JOIN rate_limiter.usage_names p ON p.id = u.policy
-		ORDER BY u.day, t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C"`,
-		q.From, q.To, q.Open, q.ByPolicy, q.Policy)
-	return func(yield func(UsageExportRow, error) bool) {
-		for row, err := range all {
-			ref := policy.ParseRef(row.Policy)
-			row.Policy, row.PolicyID, row.Tier = ref.Name, ref.Row, ref.Tier
-			if !yield(row, err) {
-				return
-			}
+		WHERE $6::text[] IS NULL OR ARRAY[t.name COLLATE "C", e.name, p.name] > $6
+		ORDER BY t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C" LIMIT $7`
+	found := []UsageExportRow{}
+	for day := q.From; day.Before(q.To) && len(found) < q.Max; day = day.AddDate(0, 0, 1) {
+		rows, err := all(each[UsageExportRow](ctx, s.pool, "export usage", sql,
+			day, day.AddDate(0, 0, 1), q.Open, q.ByPolicy, q.Policy, q.After, q.Max-len(found)))
+		if err != nil {
+			return nil, err
 		}
+		found, q.After = append(found, rows...), nil
 	}
+	for i := range found {
+		ref := policy.ParseRef(found[i].Ref)
+		found[i].Policy, found[i].PolicyID, found[i].Tier = ref.Name, ref.Row, ref.Tier
+	}
+	return found, nil
 }

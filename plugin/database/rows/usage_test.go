@@ -166,11 +166,12 @@ func exported(t *testing.T) *rows.DB {
 // export returns the rows of an export of May.
 func export(t *testing.T, s *rows.DB, change func(*rows.UsageExportQuery)) string {
 	t.Helper()
-	q := rows.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0)}
+	q := rows.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0), Max: 100}
 	change(&q)
 	var list []string
-	for r, err := range s.UsageExport(t.Context(), q) {
-		require.NoError(t, err)
+	found, err := s.UsageExport(t.Context(), q)
+	require.NoError(t, err)
+	for _, r := range found {
 		cost := "-"
 		if r.Cost != nil {
 			cost = fmt.Sprint(*r.Cost)
@@ -196,6 +197,10 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 2099-05-03 "acme" GET /a "daily" 24 0 168 false
 2099-05-04 "acme" GET /a "daily" 24 0 168 false`: func(q *rows.UsageExportQuery) {
 			q.Open, q.Policy, q.From = true, "daily", may.AddDate(0, 0, 1)
+		},
+		`2099-05-01 "acme" GET /a "" 3 0 - true
+2099-05-02 "=cmd,\"b\"\n" GET /a "" 3 4 - true`: func(q *rows.UsageExportQuery) {
+			q.After, q.Max = []string{"=cmd,\"b\"\n", "GET /a", ""}, 2
 		},
 		`2099-05-01 "=cmd,\"b\"\n" GET /a "" 3 0 - true
 2099-05-01 "=cmd,\"b\"\n" GET /a "daily" 3 0 -30 true

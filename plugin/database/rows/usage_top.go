@@ -3,7 +3,6 @@ package rows
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"time"
 
@@ -97,37 +96,30 @@ func (q *UsageTopQuery) sql(step UsageStep) string {
 type QuotaNotice struct {
 	NoticedAt   time.Time  `json:"noticed_at"`
 	Tenant      string     `json:"org_id"`
-	Policy      string     `json:"policy"`
-	PolicyID    int64      `json:"policy_id,omitempty" db:"-"`
-	Tier        string     `json:"tier,omitempty" db:"-"` // whose list in the config has the policy
-	Endpoint    string     `json:"endpoint"`
-	Threshold   int64      `json:"threshold"`
-	Limit       int64      `json:"limit"`
-	Used        int64      `json:"used"`
+	Policy      string     `json:"policy"                     doc:"The name of the policy."`
+	PolicyID    int64      `json:"policy_id,omitempty" db:"-" doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Tier        string     `json:"tier,omitempty" db:"-"      doc:"The tier whose list in the plugin's config has the policy."`
+	Endpoint    string     `json:"endpoint"                   doc:"A policy's pattern, or a route's name; empty: none."`
+	Threshold   int64      `json:"threshold"                  doc:"The percentage that was reached: 50, 80 or 100."`
+	Limit       int64      `json:"limit"                      doc:"Tokens."`
+	Used        int64      `json:"used"                       doc:"Tokens."`
 	WindowStart time.Time  `json:"window_start"`
 	WindowEnd   time.Time  `json:"window_end"`
-	ExhaustedAt *time.Time `json:"exhausted_at"`
-	Late        bool       `json:"late"`
+	ExhaustedAt *time.Time `json:"exhausted_at"               doc:"A forecast at the rate of that time; null: not within the window."`
+	Late        bool       `json:"late"                       doc:"The threshold may have been reached more than five minutes before the notice."`
 }
 
-// QuotaNotices yields the last notices of a tenant since a time, or of all tenants if its name is empty, newest first.
-// It holds a connection until it ends.
-func (s *DB) QuotaNotices(
-	ctx context.Context, tenant string, since time.Time, most int,
-) iter.Seq2[QuotaNotice, error] {
-	all := each[QuotaNotice](ctx, s.pool, "read notices of quotas", `
+// QuotaNotices returns the last notices of a tenant since a time, or of all tenants if its name is empty, newest first.
+func (s *DB) QuotaNotices(ctx context.Context, tenant string, since time.Time, most int) ([]QuotaNotice, error) {
+	list, err := all(each[QuotaNotice](ctx, s.pool, "read notices of quotas", `
 		SELECT noticed_at, tenant, policy, endpoint, threshold::bigint, "limit", used, window_start, window_end,
 			exhausted_at, late
 		FROM rate_limiter.quota_notices WHERE ($1 = '' OR tenant = $1) AND noticed_at >= $2
 		ORDER BY noticed_at DESC, tenant COLLATE "C", policy COLLATE "C", endpoint COLLATE "C" LIMIT $3`,
-		tenant, since, most)
-	return func(yield func(QuotaNotice, error) bool) {
-		for n, err := range all {
-			ref := policy.ParseRef(n.Policy)
-			n.Policy, n.PolicyID, n.Tier = ref.Name, ref.Row, ref.Tier
-			if !yield(n, err) {
-				return
-			}
-		}
+		tenant, since, most))
+	for i := range list {
+		ref := policy.ParseRef(list[i].Policy)
+		list[i].Policy, list[i].PolicyID, list[i].Tier = ref.Name, ref.Row, ref.Tier
 	}
+	return list, err
 }
