@@ -150,9 +150,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		detector := abuse.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
 		sender := s.newSender(log)
-		numbers.MustRegister(leader, detector, sender) // their names are constants
+		numbers.MustRegister(metrics.Read(leader.Stats), metrics.Read(detector.Stats), metrics.Read(sender.Stats))
 		if watcher != nil {
-			numbers.MustRegister(watcher) // its names too
+			numbers.MustRegister(metrics.Read(watcher.Stats))
 		}
 		server.background = append(server.background, leader.Run, sender.Run)
 	}
@@ -161,7 +161,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	if relays != nil {
-		numbers.MustRegister(relay.Collector(relays))
+		numbers.MustRegister(metrics.Read(func() (all []relay.Stats) {
+			for _, r := range relays {
+				all = append(all, r.Stats())
+			}
+			return all
+		}))
 		server.background = append(server.background, runs...)
 	}
 	return server, nil

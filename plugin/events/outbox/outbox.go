@@ -228,8 +228,8 @@ const (
 type Lag struct {
 	Consumer string
 	Waiting  int64         // events with a position that it has not read
-	Dropped  int64         // events that were deleted before it had read them
-	Oldest   time.Duration // since the first waiting event was added; 0: none waits
+	Dropped  int64         `metric:"topic_dropped_events"`       // events that were deleted before it had read them
+	Oldest   time.Duration `metric:"topic_oldest_event_seconds"` // since the first waiting event was added; 0: none waits
 }
 
 // Lags returns how far each consumer is behind, ordered by name.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,18 +60,19 @@ type Relay struct {
 	stats Stats
 }
 
-// Stats counts what a process has sent to a topic. Lag is what it last read in Postgres.
+// Stats counts what a process has sent to a topic.
 type Stats struct {
-	Leading  bool   // this process sends
-	Failing  bool   // the last try failed
-	Sent     uint64 // events that were stored
-	Rejected uint64 // events that were skipped, because they will never be taken
-	Lag      outbox.Lag
+	Topic    string       `label:"topic"`
+	Leading  bool         `metric:"topic_leader"`                       // this process sends
+	Failing  bool         `metric:"topic_failing"`                      // the last try failed
+	Sent     uint64       `metric:"topic_events_total result=sent"`     // events that were stored
+	Rejected uint64       `metric:"topic_events_total result=rejected"` // events that will never be stored
+	Lag      []outbox.Lag `metric:""`                                   // of this topic, while this process sends
 }
 
 // New makes a relay. Run starts it.
 func New(o Options) *Relay {
-	r := &Relay{options: o}
+	r := &Relay{options: o, stats: Stats{Topic: o.Topic}}
 	r.job = leadership.Job{
 		Connect: o.Connect, Lock: o.Lock, Every: every, Lead: r.lead,
 		Waiting: func() { r.job.Fault.Record(nil) }, // the process that leads reports its own failures
@@ -98,7 +100,7 @@ func (r *Relay) Run(ctx context.Context) error { return leadership.Run(ctx, r.jo
 // lead sends until there is an error of Postgres or ctx ends.
 func (r *Relay) lead(ctx context.Context, conn *pgx.Conn) error {
 	r.update(func(s *Stats) { s.Leading = true })
-	defer r.update(func(s *Stats) { s.Leading = false })
+	defer r.update(func(s *Stats) { s.Leading, s.Lag = false, nil })
 	if err := r.start(ctx, conn); err != nil {
 		return err
 	}
@@ -208,12 +210,12 @@ func (r *Relay) settle(batch []events.Event, err error) (left []events.Event) {
 // readLag reads how far the cursor is behind.
 func (r *Relay) readLag(ctx context.Context, conn *pgx.Conn) error {
 	all, err := outbox.Lags(ctx, conn)
-	for _, lag := range all {
-		if lag.Consumer == r.options.Consumer {
-			r.update(func(s *Stats) { s.Lag = lag })
-		}
+	if err != nil {
+		return err
 	}
-	return err
+	all = slices.DeleteFunc(all, func(l outbox.Lag) bool { return l.Consumer != r.options.Consumer })
+	r.update(func(s *Stats) { s.Lag = all })
+	return nil
 }
 
 func (r *Relay) update(change func(*Stats)) {

@@ -53,14 +53,15 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Detector scores tenants. Make it with New. One goroutine calls Run; it is a prometheus.Collector at the same time.
+// Detector scores tenants. Make it with New. One goroutine calls Run.
 type Detector struct {
 	options   Options
 	fault     leadership.Fault
 	maxScored int // tenants whose requests are read in a minute
 
-	mu     sync.Mutex
-	counts counts
+	mu    sync.Mutex
+	flags map[string]map[Signal]uint64 // minutes by org
+	steps map[string]int64             // tenants
 }
 
 // New returns a detector. It does no I/O.
@@ -68,8 +69,7 @@ func New(o Options) *Detector {
 	if o.TierOf == nil {
 		o.TierOf = func(string) string { return "" }
 	}
-	empty := counts{flags: map[flagKey]int64{}, steps: map[string]int64{}}
-	return &Detector{options: o, maxScored: maxTenants, counts: empty, fault: leadership.Fault{
+	return &Detector{options: o, maxScored: maxTenants, flags: map[string]map[Signal]uint64{}, fault: leadership.Fault{
 		Log: o.Log, Level: slog.LevelError, Ends: "detecting abuse succeeds again",
 		Begins: "detecting abuse failed: penalties in force expire within an hour",
 	}}

@@ -3,11 +3,11 @@ package abuse
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // maxOrgs bounds the tenants with an org_id of their own; all others share otherOrg.
@@ -16,16 +16,36 @@ const (
 	otherOrg = "other"
 )
 
-// counts holds what a detector reports.
-type counts struct {
-	flags map[flagKey]int64
-	orgs  int // in flags
-	steps map[string]int64
+// Stats counts what a detector has flagged, and the tenants that it last found on the ladder.
+type Stats struct {
+	Flags []Flagged `metric:""`
+	Steps OnSteps   `metric:""`
 }
 
-type flagKey struct {
-	org    string
-	signal Signal
+// Flagged counts the minutes in which a tenant was flagged, by signal.
+type Flagged struct {
+	Org     string            `label:"org_id"`
+	Minutes map[Signal]uint64 `metric:"abuse_detection_flags_total reason"`
+}
+
+// OnSteps counts tenants by their step.
+type OnSteps struct {
+	Mode    Mode             `label:"mode"`
+	Tenants map[string]int64 `metric:"abuse_orgs step"`
+}
+
+// Stats returns what the detector has counted.
+func (d *Detector) Stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Stats{Steps: OnSteps{d.options.Mode, map[string]int64{}}}
+	for org, minutes := range d.flags {
+		s.Flags = append(s.Flags, Flagged{org, maps.Clone(minutes)})
+	}
+	for _, step := range StepNames()[1:] {
+		s.Steps.Tenants[step] = d.steps[step]
+	}
+	return s
 }
 
 // record counts the flags of a minute, and logs the moves.
@@ -47,22 +67,13 @@ func (d *Detector) record(scored []*tenant) {
 func (d *Detector) countFlag(org string, signal Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := &d.counts
-	if !utf8.ValidString(org) || org == otherOrg || !c.has(org) && c.orgs >= maxOrgs {
+	if !utf8.ValidString(org) || d.flags[org] == nil && len(d.flags) >= maxOrgs {
 		org = otherOrg
 	}
-	if !c.has(org) {
-		c.orgs++
-		for _, each := range Signals() { // a series begins at 0, so the first flag is an increase
-			c.flags[flagKey{org, each}] = 0
-		}
+	if d.flags[org] == nil { // a series begins at 0, so the first flag is an increase
+		d.flags[org] = map[Signal]uint64{DeniedShare: 0, Spike: 0, Breadth: 0}
 	}
-	c.flags[flagKey{org, signal}]++
-}
-
-func (c *counts) has(org string) bool {
-	_, ok := c.flags[flagKey{org, DeniedShare}]
-	return ok
+	d.flags[org][signal]++
 }
 
 // countSteps counts the tenants on each step.
@@ -77,35 +88,6 @@ func (d *Detector) countSteps(ctx context.Context, session *pgx.Conn) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.counts.steps = steps
+	d.steps = steps
 	return nil
-}
-
-var (
-	flagsDesc = prometheus.NewDesc("rate_limiter_abuse_detection_flags_total",
-		"Minutes in which abuse detection flagged an org, by signal: denied_share, spike, breadth. The first orgs have an "+
-			"org_id of their own, all others share other.", []string{"org_id", "reason"}, nil)
-	stepsDesc = prometheus.NewDesc("rate_limiter_abuse_orgs",
-		"Orgs on each step of the ladder of abuse detection, when this process last scored them as the leader; in mode "+
-			"shadow steps have no effect.",
-		[]string{"step", "mode"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (*Detector) Describe(to chan<- *prometheus.Desc) {
-	to <- flagsDesc
-	to <- stepsDesc
-}
-
-// Collect implements prometheus.Collector.
-func (d *Detector) Collect(to chan<- prometheus.Metric) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for key, n := range d.counts.flags {
-		to <- prometheus.MustNewConstMetric(flagsDesc, prometheus.CounterValue, float64(n), key.org, string(key.signal))
-	}
-	for _, step := range StepNames()[1:] {
-		to <- prometheus.MustNewConstMetric(stepsDesc, prometheus.GaugeValue, float64(d.counts.steps[step]), step,
-			string(d.options.Mode))
-	}
 }

@@ -8,19 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
-
-// registered returns a registry with the metrics of a detector.
-func registered(d *Detector) *prometheus.Registry {
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(d)
-	return registry
-}
 
 func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
-	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", w.detect(Shadow)), "", map[string]float64{
+	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(w.detect(Shadow).Stats)), "", map[string]float64{
 		"rate_limiter_abuse_detection_flags_total acme denied_share": 6, // of 8 minutes, all but the first two
 		"rate_limiter_abuse_detection_flags_total acme spike":        0,
 		"rate_limiter_abuse_orgs shadow half":                        1,
@@ -35,7 +29,9 @@ func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
 	}
 	d.countFlag("\xff", Spike)
 	series, others := 0, 0.0
-	families, err := registered(d).Gather()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics.Read(d.Stats))
+	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

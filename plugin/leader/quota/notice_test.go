@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -79,7 +80,7 @@ func TestNoticesAreCountedByThreshold(t *testing.T) {
 	w.spend("initech", "a", 50, 0)
 	_, err := w.lead(true)
 	require.NoError(t, err)
-	values := promtest.CheckPublished(t, "testdata/metrics.golden", w.watcher)
+	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(w.watcher.Stats))
 	promtest.WantValues(t, values, "rate_limiter_quota_notices_total ", map[string]float64{"100": 0, "50": 1, "80": 2})
 	if at := values["rate_limiter_quota_checked_timestamp_seconds"]; at < float64(time.Now().Add(-time.Hour).Unix()) {
 		t.Errorf("the time of the check is %v", at)

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,16 +64,19 @@ type Tiers interface {
 	Identities(id identity.Identity) []identity.Identity
 }
 
-// Watcher looks for quotas that tenants have used up to a threshold. It is a prometheus.Collector of what it has done.
+// Watcher looks for quotas that tenants have used up to a threshold.
 type Watcher struct {
 	options Options
 	unread  leadership.Fault
-	numbers counters
+
+	mu        sync.Mutex
+	written   map[int64]int64 // notices by threshold
+	checkedAt time.Time       // when all quotas in use were last looked at
 }
 
 // NewWatcher returns a watcher. It does no I/O.
 func NewWatcher(o Options) *Watcher {
-	return &Watcher{options: o, unread: leadership.Fault{
+	return &Watcher{options: o, written: map[int64]int64{}, unread: leadership.Fault{
 		Log: o.Log, Level: slog.LevelWarn, Begins: "buckets cannot be read, so notices of used quotas wait",
 		Ends: "buckets can be read again, and notices of used quotas are written",
 	}}

@@ -89,8 +89,7 @@ type Options struct {
 }
 
 // Leader unpacks what the nodes report, sums it up, and keeps partitions and retention. Any number of processes may run
-// one: the process that holds the lock works, and the others wait for it. It is safe for concurrent use, and a
-// prometheus.Collector of its [Stats].
+// one: the process that holds the lock works, and the others wait for it. It is safe for concurrent use.
 type Leader struct {
 	options Options
 	fault   leadership.Fault

@@ -6,19 +6,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Stats counts what a process has done as the leader.
+// Stats counts what a process has done as the leader. All numbers but Leading, Rows and UnpackedAt are of batches,
+// hours and days.
 type Stats struct {
-	Leading bool  `json:"leader"`   // this process leads, or Once did
-	Batches int64 `json:"batches"`  // added
-	Rows    int64 `json:"rows"`     // of minutes that these batches changed
-	Again   int64 `json:"repeated"` // batches that were added before
-	Gaps    int64 `json:"gaps"`     // batches that did not come
-	TooLate int64 `json:"too_late"` // batches from before the oldest minute that is kept
-	Faulty  int64 `json:"faulty"`   // batches that were set aside
-	Hours   int64 `json:"hours"`    // summed up
-	Days    int64 `json:"days"`     // closed
+	Leading bool  `json:"leader" metric:"usage_leader"`                                   // this process leads, or has
+	Batches int64 `json:"batches" metric:"usage_unpacked_batches_total result=added"`     // added
+	Rows    int64 `json:"rows"`                                                           // of minutes that these changed
+	Again   int64 `json:"repeated" metric:"usage_unpacked_batches_total result=repeated"` // added before
+	Gaps    int64 `json:"gaps" metric:"usage_unpacked_batches_total result=gap"`          // that did not come
+	TooLate int64 `json:"too_late" metric:"usage_unpacked_batches_total result=too_late"` // older than the minutes kept
+	Faulty  int64 `json:"faulty" metric:"usage_unpacked_batches_total result=faulty"`     // that were set aside
+	Hours   int64 `json:"hours"`                                                          // summed up
+	Days    int64 `json:"days"`                                                           // closed
 
-	UnpackedAt time.Time `json:"-"` // when it had last unpacked all batches that were ready
+	// UnpackedAt is when it had last unpacked all batches that were ready.
+	UnpackedAt time.Time `json:"-" metric:"usage_unpacked_timestamp_seconds"`
 }
 
 // add adds what a transaction did, after its commit.

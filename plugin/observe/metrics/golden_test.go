@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -73,6 +74,14 @@ func TestEveryPublishedMetricIsAsDocumented(t *testing.T) {
 	golden.Check(t, filepath.Join("testdata", "metrics.golden"), got)
 	for _, name := range described(m) {
 		assert.True(t, strings.Contains(got, name+" "), "%s is registered, and not in the golden list", name)
+	}
+	others, err := filepath.Glob("../../leader/*/testdata/metrics.golden")
+	require.NoError(t, err)
+	for _, file := range append(others, "../../events/relay/testdata/metrics.golden",
+		"../../events/webhook/sender/testdata/metrics.golden") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		got += string(text)
 	}
 	for name := range help {
 		assert.Contains(t, got, prefix+name+" ", "only help has it")

@@ -4,6 +4,10 @@ package metrics
 var help = map[string]string{
 	"abandoned_settlements_total": "Requests that have ended and were not settled, because their reservation could " +
 		"not be claimed in Redis.",
+	"abuse_detection_flags_total": "Minutes in which abuse detection flagged an org, by signal: denied_share, spike, " +
+		"breadth. The first orgs have an org_id of their own, all others share other.",
+	"abuse_orgs": "Orgs on each step of the ladder of abuse detection, when this process last scored them as the " +
+		"leader; in mode shadow steps have no effect.",
 	"active_overrides": "Overrides in force, by what they do: ban, exempt, limit (a commercial override changes a " +
 		"limit), penalty (a detector's lowers one).",
 	"address_log_bytes":     "Bytes to which this node's sliding logs of addresses may grow in the shared store.",
@@ -71,8 +75,12 @@ var help = map[string]string{
 	"policies_connected": "1 while Postgres is followed; 0: the last good rows stay in force.",
 	"policies_standby": "1 if the Postgres server is a standby: it may lag, and has no report of this node; " +
 		"else 0.",
-	"propagation_seconds":     "Seconds from the write of the last change in Postgres until it was in force here.",
-	"questions_total":         "Questions to Kong about requests.",
+	"propagation_seconds": "Seconds from the write of the last change in Postgres until it was in force here.",
+	"questions_total":     "Questions to Kong about requests.",
+	"quota_checked_timestamp_seconds": "When this process had last looked at all quotas that were in use, as the " +
+		"leader, in seconds since 1970; 0: never.",
+	"quota_notices_total": "Notices that a tenant has used a percentage of a quota, which this process wrote as the " +
+		"leader, by threshold in percent.",
 	"reconciled_tokens_total": "Tokens admitted without the shared store, by the outcome when it answered again.",
 	"redis_round_trips_total": "Scripts sent to Redis for decisions: one for each group of a request's buckets, and " +
 		"one for each refund.",
@@ -89,6 +97,13 @@ var help = map[string]string{
 	"snapshot_version":     "Version of the rows of Postgres that are in force; 0: none.",
 	"taken_keys_total": "Keys of the plugin in the shared store that held another type, so that their limits were " +
 		"left out.",
+	"topic_dropped_events": "Events that left the outbox before a topic had them; only of its leader.",
+	"topic_events_total": "Events that this process handled for a topic, by result; rejected: Kafka will never take " +
+		"them.",
+	"topic_failing": "1 if the last try to send events to a topic failed; else 0.",
+	"topic_leader":  "1 while this process sends the events of a topic; else 0.",
+	"topic_oldest_event_seconds": "Seconds since the oldest event that a topic has not got was added to the outbox; " +
+		"only of its leader.",
 	"undecided_total":         "Events that were not decided in time or at all, and so by on_internal_error.",
 	"unknown_instances_total": "Events for plugin configs that this process does not have; Kong starts them again.",
 	"unknown_reservations_total": "Log phases with a reservation that no process has: settled before, forgotten, or " +
@@ -108,8 +123,20 @@ var help = map[string]string{
 	"usage_counts_dropped_total": "Counts of usage that were dropped because there were too many rows.",
 	"usage_lag_seconds": "Seconds since the oldest batch of usage of this process began that Postgres has not " +
 		"stored; 0: none waits.",
+	"usage_leader":                "1 while this process leads: it unpacks the usage that nodes report, and tidies; else 0.",
 	"usage_report_failures_total": "Calls of Postgres that did not store a batch of usage: it waits and is sent again.",
 	"usage_rows":                  "Rows of usage that this process counts for its next batch.",
-	"waiting_requests":            "Requests that wait for the shared store.",
-	"writes_total":                "Writes to Kong's connections.",
+	"usage_unpacked_batches_total": "Batches of usage that this process handled as the leader, by result; repeated: " +
+		"added before, gap: it did not come, too_late: older than the minutes that are kept, faulty: set aside.",
+	"usage_unpacked_timestamp_seconds": "When this process had last unpacked all batches of usage that were ready, in " +
+		"seconds since 1970; 0: never.",
+	"waiting_requests":           "Requests that wait for the shared store.",
+	"webhook_deliveries_waiting": "Deliveries that wait for their first or next try. 0 unless this process sends.",
+	"webhook_events_dropped_total": "Events that a webhook does not get, because its queue was full or the delivery " +
+		"was given up.",
+	"webhook_leader": "1 while this process sends events to webhooks; else 0.",
+	"webhook_subscriptions": "Webhooks, by state; failing: the last try failed, disabled: by the sender, because all " +
+		"tries of a day failed or the receiver is gone. 0 unless this process sends.",
+	"webhook_tries_total": "Requests to webhooks, by result; failed: it is tried again, given_up: it was the last try.",
+	"writes_total":        "Writes to Kong's connections.",
 }

@@ -20,7 +20,8 @@ import (
 //	merge:"max"                of several numbers of one name and labels the largest counts; others add up
 //	label:"name"               of a string: it is the value of a label of all numbers in its struct
 //
-// A name that ends in _total is the name of a counter, any other of a gauge. Times are in seconds, and true is 1.
+// A name that ends in _total is the name of a counter, any other of a gauge. Times are in seconds, instants in
+// seconds since 1970, and true is 1.
 type numbers[T any] struct{ read func() T }
 
 // Read returns a collector of what read returns at every scrape, by the tags of T.
@@ -113,14 +114,14 @@ func readSamples(v reflect.Value) sampleSet {
 }
 
 func (all sampleSet) read(v reflect.Value, d declared) {
-	switch v.Kind() {
-	case reflect.Struct:
+	switch kind := v.Kind(); {
+	case kind == reflect.Struct && v.Type() != reflect.TypeFor[time.Time]():
 		all.readStruct(v, d)
-	case reflect.Slice:
+	case kind == reflect.Slice:
 		for i := range v.Len() {
 			all.read(v.Index(i), d)
 		}
-	case reflect.Map:
+	case kind == reflect.Map:
 		all.readMap(v, d)
 	default:
 		all.add(d, toFloat(v))
@@ -167,9 +168,13 @@ func (all sampleSet) add(d declared, value float64) {
 	}
 }
 
-// toFloat returns a number, a time in seconds, or 1 for true.
+// toFloat returns a number, a time in seconds, an instant in seconds since 1970 (0: none), or 1 for true.
 func toFloat(v reflect.Value) float64 {
 	switch {
+	case v.Kind() == reflect.Struct && !v.IsZero():
+		return float64(v.Interface().(time.Time).Unix())
+	case v.Kind() == reflect.Struct:
+		return 0
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		return time.Duration(v.Int()).Seconds()
 	case v.CanInt():

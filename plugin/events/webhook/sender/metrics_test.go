@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
 func TestTheMetricsCountTriesByResultAndWebhooksByState(t *testing.T) {
@@ -18,8 +19,8 @@ func TestTheMetricsCountTriesByResultAndWebhooksByState(t *testing.T) {
 	w.pass(choresEvery)
 	w.work()
 	w.sender.count(func(now *Stats) { now.Leading = true })
-	values := promtest.CheckPublished(t, "testdata/metrics.golden", w.sender)
-	promtest.WantValues(t, values, metricPrefix, map[string]float64{
+	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(w.sender.Stats))
+	promtest.WantValues(t, values, "rate_limiter_webhook_", map[string]float64{
 		"leader": 1, "tries_total delivered": 1, "tries_total failed": 3, "tries_total given_up": 0,
 		"subscriptions healthy": 1, "subscriptions failing": 1, "subscriptions disabled": 1, "deliveries_waiting": 2,
 		"events_dropped_total": 0,

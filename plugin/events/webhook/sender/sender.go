@@ -84,8 +84,7 @@ type Options struct {
 	Every  time.Duration  // 0: 1 s
 }
 
-// Sender sends events to webhooks. Any number of processes may run one: the process that holds the lock sends. It is a
-// prometheus.Collector of its [Stats].
+// Sender sends events to webhooks. Any number of processes may run one: the process that holds the lock sends.
 type Sender struct {
 	options Options
 	job     leadership.Job
@@ -172,7 +171,7 @@ func setUp(ctx context.Context, conn *pgx.Conn) error {
 // lead sends until there is an error or ctx ends.
 func (s *Sender) lead(ctx context.Context, conn *pgx.Conn) error {
 	s.count(func(now *Stats) { now.Leading = true })
-	defer s.count(func(now *Stats) { now.Leading = false })
+	defer s.count(func(now *Stats) { now.Leading, now.HookCounts = false, HookCounts{} })
 	l := s.newSession(ctx, conn)
 	defer l.close()
 	if err := l.setClock(ctx); err != nil {
@@ -329,11 +328,11 @@ func (s *session) doChores(ctx context.Context, now time.Time) error {
 	if _, err := s.conn.Exec(ctx, deleteSecrets, now); err != nil {
 		return fmt.Errorf("delete secrets: %w", err)
 	}
-	var hooks hookCounts
+	var hooks HookCounts
 	err := s.conn.QueryRow(ctx, countHooks).Scan(&hooks.Healthy, &hooks.Failing, &hooks.Disabled, &hooks.Waiting)
 	if err != nil {
 		return fmt.Errorf("count webhooks: %w", err)
 	}
-	s.count(func(now *Stats) { now.hookCounts, now.Dropped = hooks, now.Dropped+lost })
+	s.count(func(now *Stats) { now.HookCounts, now.Dropped = hooks, now.Dropped+lost })
 	return nil
 }
