@@ -14,18 +14,6 @@ type Limit struct {
 	Tokens int64  // per window
 }
 
-// effect selects what an override does, as the label override_type names it.
-type effect uint8
-
-const (
-	ban        effect = iota
-	exemption         // no limit applies
-	otherLimit        // a commercial override changes a limit
-	penalty           // a detector's lowers one
-)
-
-func (e effect) String() string { return [...]string{"ban", "exempt", "limit", "penalty"}[e] }
-
 var configuredLimit = prometheus.NewDesc(prefix+"limit",
 	"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.",
 	[]string{"policy", "tier"}, nil)

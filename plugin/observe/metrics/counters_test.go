@@ -55,14 +55,14 @@ func TestNamesBeyondTheCeilingAreOtherAndNoneIsLost(t *testing.T) {
 func TestOurOwnWordsStayWhatTheyAreBeyondTheCeiling(t *testing.T) {
 	m := New("1", Sources{})
 	for i := range maxSeries {
-		m.denials.with(policyKey{policy: strconv.Itoa(i)})
-		m.unverified.with(unverifiedKey{policy: strconv.Itoa(i)})
-		m.unavailable.with(unavailableKey(strconv.Itoa(i)))
+		m.denials.with(strconv.Itoa(i), none, none)
+		m.unverified.with(strconv.Itoa(i), "local")
+		m.unavailable.with(strconv.Itoa(i))
 	}
 	for range 2 { // the first makes the series, the second finds it
-		m.denials.with(policyKey{policy: "new", scope: policy.User, tier: "new"}).Inc()
-		m.denials.with(policyKey{reason: 1, tier: "new"}).Inc()
-		m.unverified.with(unverifiedKey{"new", policy.FailOpen}).Inc()
+		m.denials.with("new", "user", "new").Inc()
+		m.denials.with(reasonLabels[1], none, "new").Inc()
+		m.unverified.with("new", "open").Inc()
 		m.unavailable.with("new").Inc()
 	}
 	const want = `denials_total{policy="(tenant_missing)",scope="(none)",tier="other"} 2
@@ -81,7 +81,7 @@ func TestManyRequestsAtOnceAreAllCounted(t *testing.T) {
 	for range goroutines {
 		running.Go(func() {
 			for i := range each {
-				m.unavailable.with(unavailableKey(strconv.Itoa(i))).Inc()
+				m.unavailable.with(strconv.Itoa(i)).Inc()
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func TestLastNumbersThatKongWouldCutOffAreSeveralLines(t *testing.T) {
 	const policies = 100
 	m := New("1", Sources{})
 	for i := range policies {
-		m.unavailable.with(unavailableKey(strings.Repeat("p", 60) + strconv.Itoa(i))).Inc()
+		m.unavailable.with(strings.Repeat("p", 60) + strconv.Itoa(i)).Inc()
 	}
 	var lines bytes.Buffer
 	s, err := NewServer(ServerOptions{Metrics: m, Log: slog.New(slog.NewJSONHandler(&lines, nil))})

@@ -46,15 +46,15 @@ type Metrics struct {
 	tenants       *tenants
 	durations     durationHistograms
 	fullness      fullnessHistograms
-	denials       counters[policyKey]
-	shadowDenials counters[policyKey]
-	fallbacks     counters[failureKey]
-	unverified    counters[unverifiedKey]
-	unavailable   counters[unavailableKey]
-	capped        counters[cappedKey]
-	overrides     counters[overrideKey]
-	exempt        counters[exemptKey]
-	usageAnswers  counters[statusKey]
+	denials       counters
+	shadowDenials counters
+	fallbacks     counters
+	unverified    counters
+	unavailable   counters
+	capped        counters
+	overrides     counters
+	exempt        counters
+	usageAnswers  counters
 	settlements   settlements
 
 	missingTenants, missingUsers, unknownTiers prometheus.Counter
@@ -133,7 +133,7 @@ func (m *Metrics) countDecisions() {
 		"status")
 	// There are few reasons, and an alert compares them with their past: each counts from 0.
 	for f := decision.Unavailable; f <= decision.WrongType; f++ {
-		m.fallbacks.with(failureKey(f))
+		m.fallbacks.with(f.String())
 	}
 }
 

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strconv"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -16,15 +18,15 @@ func (m *Metrics) Observe(d *decision.Decision) {
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:
-		m.shadowDenials.with(policyKey{reason: d.ShadowReason, tier: tier}).Inc()
+		m.shadowDenials.with(reasonLabels[d.ShadowReason], none, orNone(tier)).Inc()
 	case d.Denied() && d.Reason != decision.Counted && d.Reason != decision.StoreAway:
-		m.denials.with(policyKey{reason: d.Reason, tier: tier}).Inc()
+		m.denials.with(reasonLabels[d.Reason], none, orNone(tier)).Inc()
 	}
 	m.observeBounds(d, who)
 }
 
 // CountUsageAnswer counts an answer of a config with usage_only, which is no decision.
-func (m *Metrics) CountUsageAnswer(status int) { m.usageAnswers.with(statusKey(status)).Inc() }
+func (m *Metrics) CountUsageAnswer(status int) { m.usageAnswers.with(strconv.Itoa(status)).Inc() }
 
 // endpoint returns the name of the request's endpoint, or "" if that must not be a label.
 func (m *Metrics) endpoint(d *decision.Decision) string {
@@ -52,12 +54,16 @@ func (m *Metrics) observeIdentity(d *decision.Decision) {
 	}
 	switch {
 	case d.Resolution.Banned:
-		m.overrides.with(overrideKey{effect: ban}).Inc()
+		m.overrides.with("ban", none).Inc()
 	case d.Resolution.Exemption.Override != 0:
-		m.overrides.with(overrideKey{effect: exemption}).Inc()
+		m.overrides.with("exempt", none).Inc()
 	}
 	if by := d.Resolution.Exemption; d.Result == decision.Exempted {
-		m.exempt.with(exemptKey{by.By, by.Override != 0}).Inc()
+		source := "config"
+		if by.Override != 0 {
+			source = "row"
+		}
+		m.exempt.with(by.By, source).Inc()
 	}
 }
 
@@ -77,10 +83,10 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 			m.fullness.observe(bound.Policy.Scope, status.Used, capacity(bound))
 		}
 		if bound.Override != 0 {
-			m.overrides.with(overrideKey{otherLimit, bound.Policy.Scope}).Inc()
+			m.overrides.with("limit", bound.Policy.Scope.String()).Inc()
 		}
 		if bound.Penalty != 0 {
-			m.overrides.with(overrideKey{penalty, bound.Policy.Scope}).Inc()
+			m.overrides.with("penalty", bound.Policy.Scope.String()).Inc()
 		}
 	}
 	m.durations.observe(answered, d.Took)
@@ -94,28 +100,28 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status *decision.Status) {
 	p := bound.Policy
 	if status.Failure != decision.NoFailure {
-		m.fallbacks.with(failureKey(status.Failure)).Inc()
+		m.fallbacks.with(status.Failure.String()).Inc()
 	}
 	switch {
 	case status.Source == decision.Unanswered:
 		switch {
 		case decision.Denies(bound, status):
 			if d.Reason == decision.StoreAway {
-				m.unavailable.with(unavailableKey(p.Name)).Inc()
+				m.unavailable.with(p.Name).Inc()
 			}
 		case status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
-			m.unverified.with(unverifiedKey{p.Name, policy.FailOpen}).Inc()
+			m.unverified.with(p.Name, policy.FailOpen.String()).Inc()
 		}
 	case !status.Admits():
 		by := &m.shadowDenials
 		if bound.Enforced() {
 			by = &m.denials
 		}
-		by.with(policyKey{policy: p.Name, scope: p.Scope, tier: d.Resolution.Tier}).Inc()
+		by.with(p.Name, p.Scope.String(), orNone(d.Resolution.Tier)).Inc()
 		if status.Source == decision.FairShare {
-			m.capped.with(cappedKey{p.Name, p.Mode}).Inc()
+			m.capped.with(p.Name, p.Mode.String()).Inc()
 		}
 	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
-		m.unverified.with(unverifiedKey{p.Name, policy.FailLocal}).Inc()
+		m.unverified.with(p.Name, policy.FailLocal.String()).Inc()
 	}
 }

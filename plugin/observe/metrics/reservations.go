@@ -10,9 +10,9 @@ import (
 
 // settlements counts what becomes of reservations. It is a reservation.Observer, safe for concurrent use.
 type settlements struct {
-	tokens  counters[settledTokensKey]
-	settled counters[settledKey]
-	held    counters[heldKey]
+	tokens  counters
+	settled counters
+	held    counters
 	delay   prometheus.Histogram
 }
 
@@ -47,29 +47,29 @@ func (m *Metrics) Settlements() reservation.Observer { return &m.settlements }
 
 // Reserved implements reservation.Observer.
 func (r *settlements) Reserved(b *policy.Bound) {
-	r.tokens.with(settledTokensKey{b.Policy.Name, reservedTokens}).Add(float64(b.Cost))
+	r.tokens.with(b.Policy.Name, "reserved").Add(float64(b.Cost))
 }
 
 // Settled implements reservation.Observer.
 func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	name := b.Policy.Name
-	r.settled.with(settledKey{name, s.Outcome}).Inc()
+	r.settled.with(name, s.Outcome.String()).Inc()
 	if s.Outcome == reservation.Measured || s.Outcome == reservation.Late {
-		r.tokens.with(settledTokensKey{name, usedTokens}).Add(float64(s.Actual))
+		r.tokens.with(name, "used").Add(float64(s.Actual))
 	}
 	switch {
 	case s.Change < 0:
-		r.tokens.with(settledTokensKey{name, returnedTokens}).Add(float64(-s.Change))
+		r.tokens.with(name, "returned").Add(float64(-s.Change))
 	case s.Change > 0:
-		r.tokens.with(settledTokensKey{name, overspentTokens}).Add(float64(s.Change))
+		r.tokens.with(name, "overspent").Add(float64(s.Change))
 	}
 	if lacking := unreturned(b, s); lacking > 0 {
-		r.tokens.with(settledTokensKey{name, unreturnedTokens}).Add(float64(lacking))
+		r.tokens.with(name, "unreturned").Add(float64(lacking))
 	}
 	seconds := float64(s.Delay) / float64(limit.Second)
 	r.delay.Observe(seconds)
 	if s.Outcome != reservation.Late { // which was held until it timed out
-		r.held.with(heldKey{name, b.Policy.Tier}).Add(max(float64(b.Cost)*seconds, 0))
+		r.held.with(name, orNone(b.Policy.Tier)).Add(max(float64(b.Cost)*seconds, 0))
 	}
 }
 
@@ -81,52 +81,4 @@ func unreturned(b *policy.Bound, s reservation.Settlement) int64 {
 	default: // the reservation stays charged
 		return 0
 	}
-}
-
-// tokenKind names what happened to tokens.
-type tokenKind uint8
-
-const (
-	reservedTokens tokenKind = iota
-	usedTokens
-	returnedTokens
-	unreturnedTokens
-	overspentTokens
-)
-
-func (k tokenKind) String() string {
-	return [...]string{"reserved", "used", "returned", "unreturned", "overspent"}[k]
-}
-
-// settledTokensKey identifies a policy, and what happened to tokens of it.
-type settledTokensKey struct {
-	policy string
-	kind   tokenKind
-}
-
-func (k settledTokensKey) values() []string { return []string{k.policy, k.kind.String()} }
-
-func (k settledTokensKey) folded() settledTokensKey {
-	k.policy = other
-	return k
-}
-
-// heldKey identifies a policy of a tier.
-type heldKey struct{ policy, tier string }
-
-func (k heldKey) values() []string { return []string{k.policy, orNone(k.tier)} }
-
-func (heldKey) folded() heldKey { return heldKey{other, other} }
-
-// settledKey identifies a policy, and what became of a reservation.
-type settledKey struct {
-	policy  string
-	outcome reservation.Outcome
-}
-
-func (k settledKey) values() []string { return []string{k.policy, k.outcome.String()} }
-
-func (k settledKey) folded() settledKey {
-	k.policy = other
-	return k
 }

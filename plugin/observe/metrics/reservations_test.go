@@ -23,7 +23,7 @@ func TestReservedTokensAreHeldUntilTheyAreSettledOrGivenUp(t *testing.T) {
 	} {
 		m.Settlements().Settled(&b, s)
 	}
-	got := testutil.ToFloat64(m.settlements.held.with(heldKey{"budget", "gold"}))
+	got := testutil.ToFloat64(m.settlements.held.with("budget", "gold"))
 	assert.True(t, got == 200+50+60_000, "%v token seconds, want 60250", got)
 }
 
@@ -46,10 +46,10 @@ func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
 	} {
 		m.Settlements().Settled(&b, s)
 	}
-	for kind, want := range map[tokenKind]float64{
-		unreturnedTokens: 40 + 2 + 5, returnedTokens: 70 + 98 + 100, overspentTokens: 30 + 50,
+	for kind, want := range map[string]float64{
+		"unreturned": 40 + 2 + 5, "returned": 70 + 98 + 100, "overspent": 30 + 50,
 	} {
-		got := testutil.ToFloat64(m.settlements.tokens.with(settledTokensKey{"budget", kind}))
+		got := testutil.ToFloat64(m.settlements.tokens.with("budget", kind))
 		assert.True(t, got == want, "%v tokens are %v, want %v", got, kind, want)
 	}
 }
