@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,16 +40,25 @@ func (d denials) add(at time.Time, n *usage.Denials) {
 	d[k] = n
 }
 
-// keys returns the keys in the order of the primary key, so that no two writers wait for each other.
-func (d denials) keys() []denialKey {
-	keys := make([]denialKey, 0, len(d))
-	for k := range d {
-		keys = append(keys, k)
+// denialRow is a row of the table. Its first two columns are the key.
+type denialRow struct {
+	At                              time.Time
+	Tenant                          string
+	Limited, Penalized, Unavailable int64
+	Users, Addresses, Credentials   []byte
+}
+
+// rows returns the denials in the order of the primary key, so that no two writers wait for each other.
+func (d denials) rows() []denialRow {
+	rows := make([]denialRow, 0, len(d))
+	for k, n := range d {
+		rows = append(rows, denialRow{
+			time.Unix(k.at, 0), k.tenant, n.Limited, n.Penalized, n.Unavailable,
+			n.Users.Bytes(), n.Addresses.Bytes(), n.Credentials.Bytes(),
+		})
 	}
-	slices.SortFunc(keys, func(a, b denialKey) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.tenant, b.tenant))
-	})
-	return keys
+	slices.SortFunc(rows, func(a, b denialRow) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Tenant, b.Tenant)) })
+	return rows
 }
 
 // writeDenials adds the denials to those of their minutes. Sketches are merged here, because SQL cannot.
@@ -60,41 +68,25 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 			delete(u.denied, k)
 		}
 	}
-	keys := u.denied.keys()
-	if len(keys) == 0 {
+	if len(u.denied) == 0 {
 		return nil
 	}
-	at, tenants := make([]time.Time, len(keys)), make([]string, len(keys))
-	for i, k := range keys {
-		at[i], tenants[i] = time.Unix(k.at, 0), k.tenant
-	}
-	if err := u.mergeStored(ctx, at, tenants); err != nil {
+	if err := u.mergeStored(ctx, columnsOf(u.denied.rows())[:2]); err != nil {
 		return fmt.Errorf("read denials: %w", err)
 	}
-	limited, penalized, unavailable := make([]int64, len(keys)), make([]int64, len(keys)), make([]int64, len(keys))
-	var sketches [3][][]byte
-	for i, k := range keys {
-		n := u.denied[k]
-		limited[i], penalized[i], unavailable[i] = n.Limited, n.Penalized, n.Unavailable
-		for j, sketch := range [...]*usage.Sketch{&n.Users, &n.Addresses, &n.Credentials} {
-			sketches[j] = append(sketches[j], sketch.Bytes())
-		}
-	}
-	_, err := u.tx.Exec(ctx, upsertDenials, at, tenants, limited, penalized, unavailable, sketches[0], sketches[1],
-		sketches[2])
-	if err != nil {
+	if _, err := u.tx.Exec(ctx, upsertDenials, columnsOf(u.denied.rows())...); err != nil {
 		return fmt.Errorf("write denials: %w", err)
 	}
 	return nil
 }
 
-// mergeStored adds what the table has of the minutes and tenants.
-func (u *unpacking) mergeStored(ctx context.Context, at []time.Time, tenants []string) error {
+// mergeStored adds what the table has of keys.
+func (u *unpacking) mergeStored(ctx context.Context, keys []any) error {
 	type stored struct {
 		At time.Time
 		usage.Denials
 	}
-	rows, _ := u.tx.Query(ctx, selectDenials, at, tenants)
+	rows, _ := u.tx.Query(ctx, selectDenials, keys...)
 	found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[stored])
 	for _, n := range found {
 		u.denied.add(n.At, &n.Denials)

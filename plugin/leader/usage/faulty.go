@@ -31,14 +31,14 @@ func (s *session) setAside(ctx context.Context, h head, fault error) error {
 			return errors.New("another leader has changed it")
 		}
 		origin := u.plan.origins[0]
-		origin.faulty++
+		origin.Faulty++
 		if err := u.markFaulty(ctx, map[int]string{0: u.fault}); err != nil {
 			return err
 		}
 		if err := u.writeSources(ctx); err != nil {
 			return err
 		}
-		u.done = Stats{Faulty: 1, Again: u.plan.again, Gaps: origin.gaps}
+		u.done = Stats{Faulty: 1, Again: u.plan.again, Gaps: origin.Gaps}
 		return u.deleteBatches(ctx, u.plan.drop)
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ const (
 	payloadBytes     = 8 << 20
 )
 
-// head describes a batch that waits, without its payload.
+// head describes a batch that waits, without its payload. Node, Epoch and Seq are its key.
 type head struct {
 	Node, Epoch string
 	Seq         int64
@@ -19,12 +19,12 @@ type head struct {
 	LastSeq     int64 // of its source; 0: there is none yet
 }
 
-// source holds what a transaction changes of a source.
+// source holds what a transaction changes of a source, in the order of the columns.
 type source struct {
-	node, epoch, login    string
-	lastSeq               int64
-	gaps, tooLate, faulty int64
-	watermark, seenAt     time.Time
+	Node, Epoch, Login    string
+	LastSeq               int64
+	Gaps, TooLate, Faulty int64
+	Watermark, SeenAt     time.Time
 }
 
 // plan is what one transaction does with the batches that wait.
@@ -65,13 +65,13 @@ func planBatches(heads []head, b bounds) plan {
 // addSource plans the batches of one source, up to the first that has to wait.
 func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
 	h := heads[0]
-	s := &source{node: h.Node, epoch: h.Epoch, login: h.Login, lastSeq: h.LastSeq}
+	s := &source{Node: h.Node, Epoch: h.Epoch, Login: h.Login, LastSeq: h.LastSeq}
 	done := 0
 	for _, h := range heads {
-		if h.Seq > s.lastSeq+1 && b.now.Sub(h.ReceivedAt) < b.gapAfter {
+		if h.Seq > s.LastSeq+1 && b.now.Sub(h.ReceivedAt) < b.gapAfter {
 			break // it waits for the one before it
 		}
-		if h.Seq > s.lastSeq && !h.Began.Before(b.oldest) {
+		if h.Seq > s.LastSeq && !h.Began.Before(b.oldest) {
 			if len(p.add) >= b.batches || len(p.add) > 0 && *bytes+h.Bytes > b.bytes {
 				p.more = true
 				break
@@ -89,17 +89,17 @@ func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
 
 // addBatch plans one batch.
 func (p *plan) addBatch(s *source, h head, b bounds) {
-	s.seenAt = later(s.seenAt, h.ReceivedAt)
-	s.watermark = later(s.watermark, h.Began)
-	if h.Seq <= s.lastSeq {
+	s.SeenAt = later(s.SeenAt, h.ReceivedAt)
+	s.Watermark = later(s.Watermark, h.Began)
+	if h.Seq <= s.LastSeq {
 		p.again++
 		p.drop = append(p.drop, h)
 		return
 	}
-	s.gaps += h.Seq - s.lastSeq - 1
-	s.lastSeq = h.Seq
+	s.Gaps += h.Seq - s.LastSeq - 1
+	s.LastSeq = h.Seq
 	if h.Began.Before(b.oldest) {
-		s.tooLate++
+		s.TooLate++
 		p.drop = append(p.drop, h)
 		return
 	}

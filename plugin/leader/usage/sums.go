@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -67,52 +68,45 @@ func (s sums) oldest() time.Time {
 	return time.Unix(first, 0)
 }
 
-// columns holds rows as arrays, one for each column, for unnest.
-type columns struct {
-	at                                         []time.Time
-	tenant, endpoint, policy                   []int32
-	admitted, soft, denied, shadowDenied, cost []int64
-	remaining                                  []*int64 // nil: unknown
+// sumRow is a row of the tables.
+type sumRow struct {
+	At                                         time.Time
+	Tenant, Endpoint, Policy                   int32
+	Admitted, Soft, Denied, ShadowDenied, Cost int64
+	Remaining                                  *int64 // nil: unknown
 }
 
-// columns returns the sums with the numbers of their names, ordered by the primary key of the tables.
-func (s sums) columns(names map[string]int32) columns {
-	keys := make([]sumKey, 0, len(s))
-	for k := range s {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b sumKey) int {
-		return cmp.Or(cmp.Compare(names[a.Tenant], names[b.Tenant]), cmp.Compare(a.at, b.at),
-			cmp.Compare(names[a.Endpoint], names[b.Endpoint]), cmp.Compare(names[a.Policy], names[b.Policy]))
-	})
-	var c columns
-	for _, k := range keys {
-		n := s[k]
-		c.at = append(c.at, time.Unix(k.at, 0))
-		c.tenant = append(c.tenant, names[k.Tenant])
-		c.endpoint = append(c.endpoint, names[k.Endpoint])
-		c.policy = append(c.policy, names[k.Policy])
-		c.admitted = append(c.admitted, n.Admitted)
-		c.soft = append(c.soft, n.Soft)
-		c.denied = append(c.denied, n.Denied)
-		c.shadowDenied = append(c.shadowDenied, n.ShadowDenied)
-		c.cost = append(c.cost, n.Cost)
-		var remaining *int64
-		if n.Remaining != usage.NoRemaining {
-			remaining = &n.Remaining
+// rows returns the sums with the numbers of their names, ordered by the primary key of the tables.
+func (s sums) rows(names map[string]int32) []sumRow {
+	rows := make([]sumRow, 0, len(s))
+	for k, n := range s {
+		row := sumRow{
+			time.Unix(k.at, 0), names[k.Tenant], names[k.Endpoint], names[k.Policy],
+			n.Admitted, n.Soft, n.Denied, n.ShadowDenied, n.Cost, nil,
 		}
-		c.remaining = append(c.remaining, remaining)
+		if n.Remaining != usage.NoRemaining {
+			row.Remaining = &n.Remaining
+		}
+		rows = append(rows, row)
 	}
-	return c
+	slices.SortFunc(rows, func(a, b sumRow) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), a.At.Compare(b.At), cmp.Compare(a.Endpoint, b.Endpoint),
+			cmp.Compare(a.Policy, b.Policy))
+	})
+	return rows
 }
 
-// part returns the rows from first to end as arguments of a statement.
-func (c *columns) part(first, end int) []any {
-	return []any{
-		c.at[first:end], c.tenant[first:end], c.endpoint[first:end], c.policy[first:end],
-		c.admitted[first:end], c.soft[first:end], c.denied[first:end], c.shadowDenied[first:end], c.cost[first:end],
-		c.remaining[first:end],
+// columnsOf returns the fields of rows as arrays, one for each field, for unnest.
+func columnsOf[T any](rows []T) []any {
+	columns := make([]any, reflect.TypeFor[T]().NumField())
+	for i := range columns {
+		column := reflect.MakeSlice(reflect.SliceOf(reflect.TypeFor[T]().Field(i).Type), len(rows), len(rows))
+		for j := range rows {
+			column.Index(j).Set(reflect.ValueOf(&rows[j]).Elem().Field(i))
+		}
+		columns[i] = column.Interface()
 	}
+	return columns
 }
 
 const (

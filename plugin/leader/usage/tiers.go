@@ -3,7 +3,6 @@ package usage
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
@@ -29,23 +28,25 @@ func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
 
 // writeTiers stores the tiers, except those of tenants that have no name in the database.
 func (u *unpacking) writeTiers(ctx context.Context) error {
-	var tenants []int32
-	var namespaces, names, sources []string
-	var seen []time.Time
+	type row struct {
+		Tenant                  int32
+		Namespace, Tier, Source string
+		SeenAt                  time.Time
+	}
+	var rows []row
 	for t, at := range u.tiers {
 		if id, ok := u.names[t.Tenant]; ok {
-			tenants, namespaces = append(tenants, id), append(namespaces, t.Namespace)
-			names, sources, seen = append(names, t.Tier), append(sources, t.Source), append(seen, at)
+			rows = append(rows, row{id, t.Namespace, t.Tier, t.Source, at})
 		}
 	}
-	if len(tenants) == 0 {
+	if len(rows) == 0 {
 		return nil
 	}
-	if _, err := u.tx.Exec(ctx, upsertTiers, tenants, namespaces, names, sources, seen); err != nil {
+	columns := columnsOf(rows)
+	if _, err := u.tx.Exec(ctx, upsertTiers, columns...); err != nil {
 		return fmt.Errorf("write tiers: %w", err)
 	}
-	slices.Sort(tenants)
-	if _, err := u.tx.Exec(ctx, deleteTiers, slices.Compact(tenants), tiersKept); err != nil {
+	if _, err := u.tx.Exec(ctx, deleteTiers, columns[0], tiersKept); err != nil {
 		return fmt.Errorf("delete old tiers: %w", err)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,14 +72,9 @@ func isDataFault(err error) bool {
 func (s *session) countWaiting(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, lockNodes)
-		var logins, nodes []string
-		var login, node string
-		_, err := pgx.ForEachRow(rows, []any{&login, &node}, func() error {
-			logins, nodes = append(logins, login), append(nodes, node)
-			return nil
-		})
+		nodes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Login, Node string }])
 		if err == nil && len(nodes) > 0 {
-			_, err = tx.Exec(ctx, countWaiting, logins, nodes)
+			_, err = tx.Exec(ctx, countWaiting, columnsOf(nodes)...)
 		}
 		return err
 	})
@@ -160,9 +156,9 @@ func (u *unpacking) apply(ctx context.Context) error {
 	}
 	u.done.Again = u.plan.again
 	for _, s := range u.plan.sources {
-		u.done.Gaps += s.gaps
-		u.done.TooLate += s.tooLate
-		u.done.Faulty += s.faulty
+		u.done.Gaps += s.Gaps
+		u.done.TooLate += s.TooLate
+		u.done.Faulty += s.Faulty
 	}
 	return u.deleteBatches(ctx, added)
 }
@@ -174,8 +170,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 	if len(u.plan.add) == 0 {
 		return faulty, nil
 	}
-	keys := keysOf(u.plan.add)
-	rows, _ := u.tx.Query(ctx, selectPayloads, keys.nodes, keys.epochs, keys.seqs)
+	rows, _ := u.tx.Query(ctx, selectPayloads, keysOf(u.plan.add)...)
 	var place int
 	var payload []byte
 	_, err = pgx.ForEachRow(rows, []any{&place, &payload}, func() error {
@@ -184,10 +179,10 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 		if err != nil {
 			u.fault = err.Error()
 			faulty[place-1] = u.fault
-			s.faulty++
+			s.Faulty++
 			return nil
 		}
-		s.watermark = later(s.watermark, h.Began.Add(b.Span))
+		s.Watermark = later(s.Watermark, h.Began.Add(b.Span))
 		u.sums.addBatch(h.Began, b.Rows)
 		u.denied.addBatch(h.Began, b.Denials)
 		u.tiers.addBatch(h.Began.Add(b.Span), b.Tiers)
@@ -230,10 +225,8 @@ func (u *unpacking) write(ctx context.Context) error {
 		{"usage_hours", u.sums.before(u.state.hoursUntil, time.Hour)},
 		{"usage_days", late.moved(today, 24*time.Hour)},
 	} {
-		c := table.rows.columns(u.names)
-		for first := 0; first < len(c.at); first += rowsPerStatement {
-			end := min(first+rowsPerStatement, len(c.at))
-			if _, err := u.tx.Exec(ctx, upserts[table.name], c.part(first, end)...); err != nil {
+		for rows := range slices.Chunk(table.rows.rows(u.names), rowsPerStatement) {
+			if _, err := u.tx.Exec(ctx, upserts[table.name], columnsOf(rows)...); err != nil {
 				return fmt.Errorf("add to %s: %w", table.name, err)
 			}
 		}
@@ -246,44 +239,25 @@ func (u *unpacking) write(ctx context.Context) error {
 
 // writeSources records how far the sources are unpacked.
 func (u *unpacking) writeSources(ctx context.Context) error {
-	var nodes, epochs, logins []string
-	var lastSeqs, gaps, tooLate, faulty []int64
-	var watermarks, seen []time.Time
+	sources := make([]source, 0, len(u.plan.sources))
 	for _, s := range u.plan.sources {
-		nodes, epochs, logins = append(nodes, s.node), append(epochs, s.epoch), append(logins, s.login)
-		lastSeqs, gaps = append(lastSeqs, s.lastSeq), append(gaps, s.gaps)
-		tooLate, faulty = append(tooLate, s.tooLate), append(faulty, s.faulty)
-		watermarks, seen = append(watermarks, s.watermark), append(seen, s.seenAt)
+		sources = append(sources, *s)
 	}
-	_, err := u.tx.Exec(ctx, upsertSources, nodes, epochs, logins, lastSeqs, gaps, tooLate, faulty, watermarks, seen)
-	if err != nil {
+	if _, err := u.tx.Exec(ctx, upsertSources, columnsOf(sources)...); err != nil {
 		return fmt.Errorf("write the sources: %w", err)
 	}
 	return nil
 }
 
-// batchKeys holds the keys of batches as arrays, for unnest.
-type batchKeys struct {
-	nodes, epochs []string
-	seqs          []int64
-}
-
-func keysOf(batches []head) (keys batchKeys) {
-	for _, h := range batches {
-		keys.nodes = append(keys.nodes, h.Node)
-		keys.epochs = append(keys.epochs, h.Epoch)
-		keys.seqs = append(keys.seqs, h.Seq)
-	}
-	return keys
-}
+// keysOf returns the keys of batches as arrays, for unnest.
+func keysOf(batches []head) []any { return columnsOf(batches)[:3] }
 
 // deleteBatches deletes batches.
 func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
 	if len(batches) == 0 {
 		return nil
 	}
-	keys := keysOf(batches)
-	if _, err := u.tx.Exec(ctx, deleteBatches, keys.nodes, keys.epochs, keys.seqs); err != nil {
+	if _, err := u.tx.Exec(ctx, deleteBatches, keysOf(batches)...); err != nil {
 		return fmt.Errorf("delete batches: %w", err)
 	}
 	return nil
