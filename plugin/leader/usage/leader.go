@@ -175,7 +175,6 @@ type session struct {
 	*Leader
 	conn  *pgx.Conn
 	names map[string]int32 // of usage_names, committed
-	alone bool             // add one batch in a transaction, to find the one that fails
 
 	choresAt time.Time // when the chores are due, by this process's clock
 	checkAt  time.Time // when the check is due, by the same clock

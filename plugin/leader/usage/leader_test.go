@@ -108,24 +108,6 @@ func TestABatchReportedAsAnotherOneIsSetAside(t *testing.T) {
 	}
 }
 
-func TestABatchWhoseRowsTheTablesDenyDoesNotStopTheOthers(t *testing.T) {
-	w := newWorld(t)
-	w.exec(`ALTER TABLE rate_limiter.usage_minutes ADD CONSTRAINT test CHECK (admitted <> 13)`)
-	p, q := newProcess(1), newProcess(2)
-	w.report(p.node, p.next(count("acme", 1)), 0)
-	w.report(p.node, p.next(count("bad", 13)), 0)
-	w.report(p.node, p.next(count("acme", 10)), 0)
-	w.report(q.node, q.next(count("acme", 100)), 0)
-	if done := w.lead(); done.Faulty != 1 || done.Batches != 3 || w.admitted("usage_minutes") != 111 {
-		t.Errorf("the leader has done %+v with %d admitted, want 3 batches added and one set aside", done,
-			w.admitted("usage_minutes"))
-	}
-	w.exec(`ALTER TABLE rate_limiter.usage_minutes DROP CONSTRAINT test`)
-	if w.lead(); w.admitted("usage_minutes") != 124 {
-		t.Errorf("the batch that was set aside is not added later")
-	}
-}
-
 func TestABatchFromBeforeTheOldestMinuteIsDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	p := newProcess(1)

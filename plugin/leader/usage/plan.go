@@ -42,7 +42,6 @@ type bounds struct {
 	now      time.Time     // by the database's clock
 	oldest   time.Time     // the oldest minute that is kept
 	gapAfter time.Duration // how long a missing batch is waited for
-	batches  int           // to add, at most
 	bytes    int64         // of payloads to add, at most, unless the first has more
 }
 
@@ -72,7 +71,7 @@ func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
 			break // it waits for the one before it
 		}
 		if h.Seq > s.LastSeq && !h.Began.Before(b.oldest) {
-			if len(p.add) >= b.batches || len(p.add) > 0 && *bytes+h.Bytes > b.bytes {
+			if len(p.add) > 0 && *bytes+h.Bytes > b.bytes {
 				p.more = true
 				break
 			}

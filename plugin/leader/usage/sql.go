@@ -31,9 +31,8 @@ const selectPayloads = `SELECT k.place::bigint, payload
 const (
 	selectFaulty = `SELECT node, epoch, seq, login, began, received_at, octet_length(payload)::bigint, 0::bigint
 		FROM rate_limiter.usage_batches WHERE fault <> '' ORDER BY node, epoch, seq LIMIT 10000`
-	selectOldFaulty = `SELECT node, epoch, seq, login, began, received_at, octet_length(payload)::bigint, 0::bigint
-		FROM rate_limiter.usage_batches WHERE fault <> '' AND began < $1 LIMIT 10000`
-	selectPayload = `SELECT payload FROM rate_limiter.usage_batches
+	deleteOldFaulty = `DELETE FROM rate_limiter.usage_batches WHERE fault <> '' AND began < $1`
+	selectPayload   = `SELECT payload FROM rate_limiter.usage_batches
 		WHERE node = $1 AND epoch = $2 AND seq = $3 AND fault <> ''`
 	markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
 )

@@ -2,15 +2,11 @@ package usage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
@@ -43,29 +39,21 @@ const keptDays = 2
 
 // unpack adds the batches that are ready, up to a bound, and reports whether there are more.
 func (s *session) unpack(ctx context.Context) (more bool, err error) {
-	u, err := s.unpackOnce(ctx)
-	if err != nil && isDataFault(err) && len(u.plan.add) > 0 {
-		if len(u.plan.add) > 1 { // one of them: add each alone
-			s.alone = true
-			return true, nil
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
+	err = s.transact(ctx, func(tx pgx.Tx, now state) error {
+		u.tx, u.state = tx, now
+		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
+			return err
 		}
-		err = s.setAside(ctx, u.plan.add[0], err)
-		return true, err
-	}
+		return u.apply(ctx)
+	})
 	if err != nil {
 		return false, fmt.Errorf("unpack usage: %w", err)
 	}
-	s.alone = u.plan.more && s.alone
+	s.commitNames(u.names)
+	s.add(u.done)
+	s.logRound(u.done, u.fault)
 	return u.plan.more, nil
-}
-
-// isDataFault reports whether a statement failed because of a value. A missing partition is an integrity error too, but
-// of no constraint.
-func isDataFault(err error) bool {
-	failed := new(pgconn.PgError)
-	const data, integrity = "22", "23"
-	return errors.As(err, &failed) && (strings.HasPrefix(failed.Code, data) ||
-		strings.HasPrefix(failed.Code, integrity) && (failed.ConstraintName != "" || failed.ColumnName != ""))
 }
 
 // countWaiting counts what waits of each node, for the bounds of report_usage.
@@ -82,24 +70,6 @@ func (s *session) countWaiting(ctx context.Context) error {
 		return fmt.Errorf("count what waits: %w", err)
 	}
 	return nil
-}
-
-// unpackOnce runs one transaction.
-func (s *session) unpackOnce(ctx context.Context) (*unpacking, error) {
-	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
-	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
-		u.tx, u.state = tx, now
-		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
-			return err
-		}
-		return u.apply(ctx)
-	})
-	if err == nil {
-		s.commitNames(u.names)
-		s.add(u.done)
-		s.logRound(u.done, u.fault)
-	}
-	return u, err
 }
 
 // transact runs do in a transaction that no other leader's overlaps.
@@ -121,11 +91,7 @@ func (u *unpacking) makePlan(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list batches: %w", err)
 	}
-	most := math.MaxInt
-	if u.alone {
-		most = 1
-	}
-	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter, most, payloadBytes})
+	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter, payloadBytes})
 	return nil
 }
 
