@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 const (
@@ -16,6 +14,8 @@ const (
 	maxBatch = 500
 	// writeTime is how long one Write may take before its context ends.
 	writeTime = 10 * time.Second
+	// retryEvery is the time after which a batch is tried again, if no further line wakes the outlet.
+	retryEvery = 5 * time.Second
 )
 
 // outlet writes the lines that wait for one sink. Each outlet has a queue and a goroutine, so that a stuck sink delays
@@ -26,13 +26,17 @@ type outlet struct {
 	log      *slog.Logger
 	maxBytes int // of queue
 	retryFor time.Duration
-	signals  drain.Signals
-	problem  string // the error of the last Write, or ""; only run uses it
+	wake     chan struct{} // has one element if there may be a line to write
+
+	// The next fields belong to the goroutine of round.
+	batch   []Line    // that is being written
+	giveUp  time.Time // when the batch is dropped
+	problem string    // the error of the last Write, or ""
 
 	mu        sync.Mutex
 	queue     []Line
 	bytes     int   // of queue
-	waiting   Tally // the queue and the batch that is being written
+	waiting   Tally // the queue and batch
 	abandoned bool  // waiting was counted as dropped
 	account   SinkStats
 }
@@ -40,7 +44,7 @@ type outlet struct {
 func newOutlet(name string, sink Sink, options *Options) *outlet {
 	return &outlet{
 		name: name, sink: sink, log: options.Log, maxBytes: options.QueueBytes, retryFor: options.RetryFor,
-		signals: drain.NewSignals(),
+		wake: make(chan struct{}, 1),
 	}
 }
 
@@ -55,22 +59,26 @@ func (o *outlet) push(line Line) {
 		o.waiting.add(1, line.Denials)
 	}
 	o.mu.Unlock()
-	o.signals.Wake()
+	select {
+	case o.wake <- struct{}{}:
+	default: // it is awake
+	}
 }
 
-// run writes batches until ctx ends, or until all is written after the end of the queue.
-func (o *outlet) run(ctx context.Context) {
+// round writes batches until the queue is empty, or the sink fails, or ctx ends.
+func (o *outlet) round(ctx context.Context, _ bool) (done bool) {
 	for ctx.Err() == nil {
-		ending := o.signals.IsEnding()
-		if batch := o.takeBatch(); len(batch) > 0 {
-			o.deliver(ctx, batch)
-			continue
+		if len(o.batch) == 0 {
+			o.batch, o.giveUp = o.takeBatch(), time.Now().Add(o.retryFor)
 		}
-		if ending {
-			return
+		if len(o.batch) == 0 {
+			return true
 		}
-		o.signals.Await(ctx, 0)
+		if o.write(ctx); len(o.batch) > 0 {
+			return false
+		}
 	}
+	return false
 }
 
 // takeBatch removes a batch from the queue. The batch is empty if the queue is.
@@ -88,32 +96,22 @@ func (o *outlet) takeBatch() []Line {
 	return batch
 }
 
-// deliver writes a batch, and retries until the sink takes it, retryFor is over or ctx ends. If ctx ends the batch
-// stays in waiting, and abandon counts it.
-func (o *outlet) deliver(ctx context.Context, batch []Line) {
-	giveUp := time.Now().Add(o.retryFor)
-	for pause := drain.FirstPause; ; pause = min(2*pause, drain.MaxPause) {
-		attempt, cancel := context.WithTimeout(ctx, writeTime)
-		err := o.sink.Write(attempt, batch)
-		cancel()
-		o.recordResult(err)
-		left, mayArrive := o.settleResult(batch, err)
-		if mayArrive {
-			giveUp = time.Now().Add(o.retryFor)
-		}
-		batch = left
-		switch {
-		case len(batch) == 0 || ctx.Err() != nil:
-			return
-		case time.Now().Add(pause).After(giveUp):
-			o.settle(batch, &o.account.Dropped[SinkFailed])
-			return
-		}
-		o.signals.Pause(ctx, pause)
-		if ctx.Err() != nil {
-			return
-		}
+// write writes the batch once, and keeps what is to be tried again. If ctx ends the batch stays in waiting, and abandon
+// counts it.
+func (o *outlet) write(ctx context.Context) {
+	attempt, cancel := context.WithTimeout(ctx, writeTime)
+	err := o.sink.Write(attempt, o.batch)
+	cancel()
+	o.recordResult(err)
+	left, mayArrive := o.settleResult(o.batch, err)
+	if mayArrive {
+		o.giveUp = time.Now().Add(o.retryFor)
 	}
+	if ctx.Err() == nil && time.Now().Add(retryEvery).After(o.giveUp) {
+		o.settle(left, &o.account.Dropped[SinkFailed])
+		left = nil
+	}
+	o.batch = left
 }
 
 // settleResult counts the lines that a Write has stored, and those that the sink rejects. It returns the others, and

@@ -15,6 +15,8 @@ const (
 	// requests would have to wait for more.
 	burst = 100
 	pause = time.Millisecond
+	// endGrace is how long a sink may take to notice that its context has ended.
+	endGrace = 100 * time.Millisecond
 )
 
 // Run makes lines of finished seconds and writes them to the sinks until ctx ends. Then it writes the other lines for
@@ -23,19 +25,24 @@ const (
 //
 // Run does not wait for a sink whose Write goes on although its context has ended.
 func (r *Recorder) Run(ctx context.Context) error {
-	drain.Run(ctx, r.options.FlushTime, func(ctx context.Context) {
-		r.collect(ctx)
-		r.finish(true)
-		for _, o := range r.outlets {
-			o.signals.End()
-		}
-	}, func(ctx context.Context) {
+	writing, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
 		var outlets sync.WaitGroup
 		for _, o := range r.outlets {
-			outlets.Go(func() { o.run(ctx) })
+			outlets.Go(func() { drain.Run(writing, retryEvery, r.options.FlushTime, o.wake, o.round) })
 		}
 		outlets.Wait()
-	})
+	}()
+	r.collect(ctx)
+	r.finish(ctx)
+	end()
+	select {
+	case <-written:
+	case <-time.After(r.options.FlushTime + endGrace):
+	}
 	for _, o := range r.outlets {
 		o.abandon()
 	}
@@ -51,7 +58,7 @@ func (r *Recorder) collect(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			r.finish(false)
+			r.finish(ctx)
 			timer.Reset(untilNext(time.Now()))
 		}
 	}
@@ -62,9 +69,10 @@ func untilNext(now time.Time) time.Duration {
 	return now.Truncate(time.Second).Add(time.Second + grace).Sub(now)
 }
 
-// finish makes lines of all finished seconds, and at the end also of the current one. It encodes without the lock,
+// finish makes lines of all finished seconds, and also of the current one if ctx has ended. It encodes without the lock,
 // which requests wait for.
-func (r *Recorder) finish(end bool) {
+func (r *Recorder) finish(ctx context.Context) {
+	end := ctx.Err() != nil
 	r.mu.Lock()
 	if r.window != nil && (end || r.window.second != time.Now().Unix()) {
 		r.closeWindow()
@@ -76,8 +84,12 @@ func (r *Recorder) finish(end bool) {
 	for _, w := range windows {
 		for g := range w.all() {
 			r.queueLine(g)
-			if made++; made%burst == 0 && !end {
-				time.Sleep(pause)
+			if made++; made%burst > 0 {
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
 			}
 		}
 	}

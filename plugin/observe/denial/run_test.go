@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 // accounted fails unless every denial is in one place, for every sink.
@@ -64,7 +63,7 @@ func TestASinkThatFailsIsRetriedAndLoggedOnce(t *testing.T) {
 			t.Errorf("while it fails: %+v, want a line that waits", failing)
 		}
 		to.fail(nil)
-		wait(drain.MaxPause)
+		wait(retryEvery)
 		end()
 		if works := accounted(t, r).Sinks[0]; works.Failing || works.Queued != (Tally{}) || works.Written != (Tally{1, 1}) {
 			t.Errorf("after it worked: %+v, want the line written", works)
@@ -141,7 +140,7 @@ func TestASinkThatIsStuckHoldsUpNeitherRequestsNorOtherSinksNorTheEnd(t *testing
 		}
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > time.Second+drain.Grace {
+		if took := time.Since(start); took > time.Second+endGrace {
 			t.Errorf("the end took %v", took)
 		}
 		stats := accounted(t, r)
@@ -178,7 +177,7 @@ func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
 		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
 		start := time.Now()
 		end()
-		if took := time.Since(start); took > DefaultFlushTime+drain.Grace {
+		if took := time.Since(start); took > DefaultFlushTime+endGrace {
 			t.Errorf("the end took %v", took)
 		}
 		s := accounted(t, r).Sinks[0]
@@ -235,12 +234,12 @@ func TestAWriteThatTakesTooLongIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, end := running(t, Options{Sinks: map[string]Sink{"patient": patient{}}})
 		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
-		wait(time.Second + grace + writeTime + drain.FirstPause/2)
+		wait(time.Second + grace + writeTime)
 		synctest.Wait()
 		if s := accounted(t, r).Sinks[0]; s.Failures != 1 || s.Queued != (Tally{1, 1}) {
 			t.Errorf("%+v, want one failure, and the line to wait", s)
 		}
-		wait(drain.FirstPause) // it is being written again
+		wait(time.Second) // it is being written again
 		start := time.Now()
 		end()
 		assert.EqualValues(t, DefaultFlushTime, time.Since(start), "the end took")

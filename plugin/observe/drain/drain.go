@@ -1,4 +1,4 @@
-// Package drain has what goroutines share that deliver what waits in a queue: how they wait, try again and end.
+// Package drain runs goroutines that deliver what waits in a queue.
 package drain
 
 import (
@@ -6,91 +6,33 @@ import (
 	"time"
 )
 
-const (
-	// Grace is how long work may take to notice that its context has ended.
-	Grace = 100 * time.Millisecond
-	// FirstPause is the pause before a failed delivery is tried again for the first time.
-	FirstPause = 100 * time.Millisecond
-	// MaxPause is the longest such pause.
-	MaxPause = 5 * time.Second
-)
+// RetryEvery is the time between two tries at the end of [Run].
+const RetryEvery = 100 * time.Millisecond
 
-// Run runs collect beside deliver, which goes on when ctx has ended. When collect has returned, Run waits for deliver.
-// After limit it ends the context of deliver, and waits at most Grace longer.
-func Run(ctx context.Context, limit time.Duration, collect, deliver func(context.Context)) {
+// Run calls round every so often, and when wake has a signal, until ctx ends. Then it calls round as the last one, and
+// again until that is done. The context of round ends a time limit after ctx, and Run with it.
+func Run(
+	ctx context.Context, every, limit time.Duration, wake <-chan struct{},
+	round func(ctx context.Context, last bool) (done bool),
+) {
 	delivering, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		deliver(delivering)
-	}()
-	collect(ctx)
-	ending, cancel := context.WithTimeout(context.Background(), limit+Grace)
-	defer cancel()
-	defer time.AfterFunc(limit, stop).Stop()
-	select {
-	case <-done:
-	case <-ending.Done():
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(limit, stop) })()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			continue
+		case <-ticker.C:
+		case <-wake:
+		}
+		round(delivering, false)
 	}
-}
-
-// Signals wakes and ends the goroutine that delivers.
-type Signals struct {
-	wake  chan struct{} // has one element if there may be something to deliver
-	ended chan struct{} // closed: nothing more comes
-}
-
-// NewSignals returns signals that nothing has given.
-func NewSignals() Signals { return Signals{make(chan struct{}, 1), make(chan struct{})} }
-
-// Wake signals that there may be something to deliver.
-func (s Signals) Wake() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it is awake
-	}
-}
-
-// End signals that nothing more comes. Call it once.
-func (s Signals) End() { close(s.ended) }
-
-// IsEnding reports whether nothing more comes. Read it before the queue, which then has everything.
-func (s Signals) IsEnding() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// Await waits until there may be something to deliver, or nothing more comes, or ctx ends, and at most for a time (0:
-// without a bound).
-func (s Signals) Await(ctx context.Context, most time.Duration) {
-	if most > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, most)
-		defer cancel()
-	}
-	select {
-	case <-ctx.Done():
-	case <-s.ended:
-	case <-s.wake:
-	}
-}
-
-// Pause waits before the next try. End ends a running pause, and later ones take at most FirstPause.
-func (s Signals) Pause(ctx context.Context, length time.Duration) {
-	ended := s.ended
-	if s.IsEnding() {
-		ended, length = nil, min(length, FirstPause)
-	}
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-ended:
-	case <-timer.C:
+	for !round(delivering, true) && delivering.Err() == nil {
+		select {
+		case <-delivering.Done():
+		case <-time.After(RetryEvery):
+		}
 	}
 }

@@ -77,24 +77,18 @@ func (o ReporterOptions) withDefaults() ReporterOptions {
 type Reporter struct {
 	options ReporterOptions
 	epoch   string
-	signals drain.Signals
-
-	// The next fields belong to the goroutine that makes batches.
 	began   time.Time // of the next batch
 	cutAt   time.Time // of the last batch
 	seq     int64     // of the last batch
 	unsaved bool      // the last batch could not be saved, which was logged
-
-	// The next fields belong to the goroutine that sends.
+	folder  *folder   // nil: none
+	bytes   int64     // of queue
 	problem string    // why the last call failed, as logged; "": it did not
 	swept   time.Time // when the folders of ended processes were last read
 	blind   bool      // the last look at the backlog failed
 
-	mu      sync.Mutex
-	folder  *folder // nil: none
+	mu      sync.Mutex // of what Stats reads
 	queue   []*waiting
-	bytes   int64 // of queue
-	sending bool  // the first of the queue is being sent
 	account Stats
 }
 
@@ -110,6 +104,8 @@ type waiting struct {
 const fileBytes = 4 << 10
 
 func sizeOf(payload int64) int64 { return max(payload, fileBytes) }
+
+func (w *waiting) size() int64 { return sizeOf(int64(len(w.payload))) }
 
 // Reason is why a batch was dropped.
 type Reason uint8
@@ -142,7 +138,6 @@ func NewReporter(o ReporterOptions) *Reporter {
 	_, _ = rand.Read(epoch[:]) // it ends the process if the system has no random numbers
 	return &Reporter{
 		options: o.withDefaults(), epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
-		signals: drain.NewSignals(),
 	}
 }
 
@@ -162,32 +157,14 @@ func (r *Reporter) Stats() Stats {
 // nil: neither the end of ctx nor the failure of a sink is an error.
 func (r *Reporter) Run(ctx context.Context) error {
 	r.openFolder()
-	drain.Run(ctx, r.options.FlushTime, func(ctx context.Context) {
-		r.collect(ctx)
-		r.signals.End()
-	}, r.send)
+	r.lookBack(ctx)
+	drain.Run(ctx, r.options.Every, r.options.FlushTime, r.options.Counter.full, r.report)
 	r.abandon()
 	return nil
 }
 
 // idle is the longest time between two batches: one without rows reports that the process lives.
 const idle = time.Minute
-
-// collect makes batches until ctx ends, then the last one.
-func (r *Reporter) collect(ctx context.Context) {
-	ticker := time.NewTicker(r.options.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			r.cut()
-			return
-		case <-ticker.C:
-		case <-r.options.Counter.full:
-		}
-		r.cut()
-	}
-}
 
 // cut makes batches of what was counted since the last ones, and queues them.
 func (r *Reporter) cut() {
@@ -256,9 +233,10 @@ func (r *Reporter) push(began, end time.Time, c counts) {
 	r.enqueue(w)
 }
 
-// drop counts a dropped batch.
-func (r *Reporter) drop(why Reason) {
+// drop counts a dropped batch, and returns how many were dropped for this reason.
+func (r *Reporter) drop(why Reason) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.account.Dropped[why]++
+	return r.account.Dropped[why]
 }

@@ -3,10 +3,8 @@ package usage
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
+	"slices"
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 const (
@@ -16,50 +14,56 @@ const (
 	sweepEvery = time.Minute
 )
 
-// send sends batches until ctx ends, or until all are stored after the last one was made.
-func (r *Reporter) send(ctx context.Context) {
-	for failures := 0; ctx.Err() == nil; {
-		ending := r.signals.IsEnding()
-		w := r.first()
-		switch {
-		case w != nil && !r.deliver(ctx, w):
-			if failures++; ending && w.saved {
-				return // the next process sends it
-			}
-			most := min(drain.MaxPause, drain.FirstPause<<min(failures-1, 10))
-			r.signals.Pause(ctx, most/2+rand.N(most/2+1)) // nodes do not come back at the same instant
-			continue
-		case w == nil && ending:
-			return
-		case w == nil && time.Since(r.swept) >= sweepEvery:
-			r.swept = time.Now()
-			r.sweep(ctx)
-			r.readBacklog(ctx)
-			continue
-		case w == nil:
-			r.signals.Await(ctx, sweepEvery)
+// report makes batches of what was counted, and sends those that wait until one fails. If none waits, it looks from time
+// to time for what ended processes have left. It reports whether another try at the end could change nothing: the next
+// process sends what is in the folder.
+func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
+	r.cut()
+	for began := time.Now(); len(r.queue) > 0 && time.Since(began) <= r.options.Every; {
+		w := r.queue[0]
+		if !r.send(ctx, r.options.Node, r.epoch, w.seq, time.Since(w.began), w.payload) {
+			break
 		}
-		failures = 0
+		r.removeFirst()
 	}
+	if len(r.queue) == 0 && !last {
+		r.lookBack(ctx)
+	}
+	return !slices.ContainsFunc(r.queue, func(w *waiting) bool { return !w.saved })
 }
 
-// deliver sends a batch of the queue, and reports whether it needs to be sent no more.
-func (r *Reporter) deliver(ctx context.Context, w *waiting) bool {
-	err := r.report(ctx, r.options.Node, r.epoch, w.seq, time.Since(w.began), w.payload)
-	return r.sent(err)
+// lookBack looks for what ended processes have left, and reads the backlog, if that is due.
+func (r *Reporter) lookBack(ctx context.Context) {
+	if time.Since(r.swept) < sweepEvery {
+		return
+	}
+	r.swept = time.Now()
+	r.sweep(ctx)
+	r.readBacklog(ctx)
 }
 
-// report calls the sink once.
-func (r *Reporter) report(
+// send calls the sink once, and reports whether the batch needs to be sent no more.
+func (r *Reporter) send(
 	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
-) error {
+) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
 	err := r.options.Sink.Report(bounded, node, epoch, seq, age, payload)
 	if err == nil || ctx.Err() == nil {
 		r.recordResult(err)
 	}
-	return err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.account.Stored++
+	case IsRejection(err):
+		r.account.Dropped[Rejected]++
+	default:
+		r.account.Failed++
+		return false
+	}
+	return true
 }
 
 // readBacklog reads how long the reports of all nodes have been waiting. Why it cannot is logged once.
@@ -101,78 +105,31 @@ func (r *Reporter) recordResult(err error) {
 	}
 }
 
-// enqueue adds a batch to the queue, and drops the oldest ones if there is no room for all. The batch that is being
-// sent stays.
+// enqueue adds a batch to the queue, and drops the oldest ones if there is no room for all.
 func (r *Reporter) enqueue(w *waiting) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.queue = append(r.queue, w)
-	r.bytes += sizeOf(int64(len(w.payload)))
-	first, dropped := 0, 0
-	if r.sending {
-		first = 1
+	r.mu.Unlock()
+	for r.bytes += w.size(); r.bytes > r.options.MaxBytes && len(r.queue) > 1; r.removeFirst() {
+		if r.drop(Room) == 1 {
+			r.options.Log.Error("batches of usage are dropped: too many wait for Postgres", "bytes", r.options.MaxBytes)
+		}
 	}
-	for r.bytes > r.options.MaxBytes && len(r.queue) > first+1 {
-		r.removeAt(first)
-		dropped++
-	}
-	r.account.Dropped[Room] += uint64(dropped)
-	if dropped > 0 && r.account.Dropped[Room] == uint64(dropped) {
-		r.options.Log.Error("batches of usage are dropped: too many wait for Postgres", "bytes", r.options.MaxBytes)
-	}
-	r.signals.Wake()
 }
 
-// removeAt removes a batch of the queue, and its file. r.mu is held.
-func (r *Reporter) removeAt(i int) {
-	w := r.queue[i]
-	r.bytes -= sizeOf(int64(len(w.payload)))
-	copy(r.queue[i:], r.queue[i+1:])
-	r.queue[len(r.queue)-1] = nil
-	if r.queue = r.queue[:len(r.queue)-1]; len(r.queue) == 0 {
-		r.queue = nil // frees the memory of the longest queue
-	}
+// removeFirst removes the oldest batch of the queue, and its file.
+func (r *Reporter) removeFirst() {
+	w := r.queue[0]
+	r.bytes -= w.size()
+	r.mu.Lock()
+	r.queue[0] = nil // frees its memory
+	r.queue = r.queue[1:]
+	r.mu.Unlock()
 	if w.saved {
 		if err := r.folder.remove(w.seq); err != nil {
 			r.options.Log.Warn("removing a batch of usage failed: the next process sends it again", "error", err)
 		}
 	}
-}
-
-// first returns the oldest batch, which stays in the queue until sent is called; nil: none waits.
-func (r *Reporter) first() *waiting {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.sending = len(r.queue) > 0; !r.sending {
-		return nil
-	}
-	return r.queue[0]
-}
-
-// sent removes the oldest batch if it needs to be sent no more, and counts it.
-func (r *Reporter) sent(err error) (done bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sending = false
-	if len(r.queue) == 0 || !r.count(err) { // abandon may have emptied the queue
-		return false
-	}
-	r.removeAt(0)
-	return true
-}
-
-// count counts the result of a call of the sink, and reports whether its batch needs to be sent no more. r.mu is held.
-func (r *Reporter) count(err error) bool {
-	switch {
-	case err == nil:
-		r.account.Stored++
-		return true
-	case IsRejection(err):
-		r.account.Dropped[Rejected]++
-		return true
-	}
-	r.account.Failed++
-	return false
 }
 
 // openFolder opens the folder of this process. Without it batches wait in memory only.
@@ -186,8 +143,6 @@ func (r *Reporter) openFolder() {
 			"error", err)
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.folder = f
 }
 
@@ -209,8 +164,6 @@ func (r *Reporter) save(w *waiting) {
 
 // abandon drops the batches that are in no file, and closes the folder.
 func (r *Reporter) abandon() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	lost, kept := 0, 0
 	for _, w := range r.queue {
 		if w.saved {
@@ -219,8 +172,10 @@ func (r *Reporter) abandon() {
 			lost++
 		}
 	}
-	r.queue, r.bytes = nil, 0
+	r.mu.Lock()
+	r.queue = nil
 	r.account.Dropped[Shutdown] += uint64(lost)
+	r.mu.Unlock()
 	if lost > 0 {
 		r.options.Log.Warn("usage was dropped at shutdown: Postgres did not store it", "batches", lost)
 	}

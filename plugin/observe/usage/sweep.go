@@ -39,13 +39,6 @@ func (r *Reporter) sweep(ctx context.Context) {
 	}
 }
 
-// isWaiting reports whether this process has a batch to send.
-func (r *Reporter) isWaiting() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.queue) > 0
-}
-
 // adopted is the locked folder of a process that has ended.
 type adopted struct {
 	*folder
@@ -133,10 +126,7 @@ func (r *Reporter) dropFirst(f *adopted, why Reason, cause error) {
 // sendLeft sends the batches of an ended process, and reports whether it may go on with the next one.
 func (r *Reporter) sendLeft(ctx context.Context, f *adopted) bool {
 	for len(f.files) > 0 {
-		if r.signals.IsEnding() || ctx.Err() != nil {
-			return false
-		}
-		if r.isWaiting() { // its batches are newer and may be few: both get on
+		if time.Since(r.swept) > r.options.Every { // what is counted meanwhile goes first
 			r.swept = time.Time{}
 			return false
 		}
@@ -152,11 +142,7 @@ func (r *Reporter) sendLeft(ctx context.Context, f *adopted) bool {
 		}
 		// The clock of this machine may have been set since.
 		age := max(time.Since(saved.Began), 0)
-		err = r.report(ctx, saved.Node, filepath.Base(f.path), seq, age, saved.Payload)
-		r.mu.Lock()
-		done := r.count(err)
-		r.mu.Unlock()
-		if !done {
+		if !r.send(ctx, saved.Node, filepath.Base(f.path), seq, age, saved.Payload) {
 			return false
 		}
 		if err := f.removeFirst(); err != nil {
