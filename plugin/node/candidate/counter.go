@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/pgtext"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
 // DefaultMaxRows bounds the rows between two reports.
@@ -248,33 +249,26 @@ func (r *Reporter) Lost() uint64 { return r.lost.Load() }
 
 // Run reports until ctx ends, and then what was counted last.
 func (r *Reporter) Run(ctx context.Context) error {
-	tick := time.NewTicker(r.options.Every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			r.report(ctx)
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReportTime)
-			defer cancel()
-			r.report(last)
-			if len(r.waiting) == 0 {
-				r.report(last) // rows that had waited for a batch before them
-			}
-			r.lost.Add(uint64(len(r.waiting)))
-			return nil
-		}
-	}
+	drain.Run(ctx, r.options.Every, lastReportTime, nil, r.report)
+	r.lost.Add(uint64(len(r.waiting)))
+	return nil
 }
 
-// report sends the batches that wait, or else what was counted since.
-func (r *Reporter) report(ctx context.Context) {
-	if len(r.waiting) == 0 {
+// report sends the batches that wait, and then what was counted since. It is done after one try.
+func (r *Reporter) report(ctx context.Context, _ bool) (done bool) {
+	if r.sendAll(ctx) {
 		r.cut()
+		r.sendAll(ctx)
 	}
+	return true
+}
+
+// sendAll sends the batches that wait, and reports whether none is left.
+func (r *Reporter) sendAll(ctx context.Context) bool {
 	for len(r.waiting) > 0 && r.send(ctx, &r.waiting[0]) {
 		r.waiting = r.waiting[1:]
 	}
+	return len(r.waiting) == 0
 }
 
 // send reports whether a batch needs no further try.

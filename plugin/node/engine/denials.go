@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -36,14 +37,14 @@ func NewDenialRecord(o denial.Options, sink *policysync.DenialSink) *DenialRecor
 
 // Run writes the record until ctx ends, and then what is left of it.
 func (d *DenialRecord) Run(ctx context.Context) error {
+	reporting, end := context.WithCancel(context.WithoutCancel(ctx))
 	var recent sync.WaitGroup
 	if d.recent != nil {
-		recent.Go(func() { d.recent.run(ctx) })
+		recent.Go(func() { d.recent.run(reporting) })
 	}
 	err := d.Recorder.Run(ctx)
-	if recent.Wait(); d.recent != nil {
-		d.recent.end(ctx)
-	}
+	end()
+	recent.Wait()
 	if d.sink != nil {
 		d.sink.Close()
 	}
@@ -88,7 +89,7 @@ func ReadSalt(setting, file string, log *slog.Logger) []byte {
 const (
 	// recentEvery is the time between two reports of recent denials.
 	recentEvery = 5 * time.Second
-	// recentTime bounds a report, and recentLastTime the last one.
+	// recentTime bounds a report, and recentLastTime those at the end.
 	recentTime, recentLastTime = 10 * time.Second, time.Second
 	// recentRows bounds the rows of a statement, whose names and ids could have about 14 kB each.
 	recentRows = 70
@@ -115,49 +116,37 @@ type recentDenials struct {
 	counts metrics.DenialSink
 }
 
-// run reports until ctx ends.
+// run reports until ctx ends, and then what is left, and counts what could not be stored.
 func (d *recentDenials) run(ctx context.Context) {
-	tick := time.NewTicker(recentEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.report(ctx, recentTime)
-		}
-	}
-}
-
-// end reports what is left, and counts what could not be stored.
-func (d *recentDenials) end(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
-	d.report(ctx, recentLastTime) // what waits from before
-	if len(d.pending) == 0 {
-		d.report(ctx, recentLastTime)
-	}
+	drain.Run(ctx, recentEvery, recentLastTime, nil, d.report)
 	d.drop(d.pending, denial.Shutdown)
 	d.count(0, 0, len(d.pending) > 0)
 }
 
-// report stores what is pending, or else what was denied since the last report.
-func (d *recentDenials) report(ctx context.Context, within time.Duration) {
-	if len(d.pending) == 0 {
-		d.pending = d.take()
-	}
-	bounded, cancel := context.WithTimeout(ctx, within)
+// report stores what is pending, and what was denied since. It is done after one try.
+func (d *recentDenials) report(ctx context.Context, _ bool) (done bool) {
+	ctx, cancel := context.WithTimeout(ctx, recentTime)
 	defer cancel()
+	if d.store(ctx) {
+		d.pending = d.take()
+		d.store(ctx)
+	}
+	return true
+}
+
+// store stores what is pending, and reports whether nothing is left.
+func (d *recentDenials) store(ctx context.Context) (done bool) {
 	for len(d.pending) > 0 {
 		batch := d.pending[:min(len(d.pending), recentRows)]
 		now, rows := d.now(), make([]policysync.RecentDenial, len(batch))
 		for i, row := range batch {
 			rows[i] = recentRow(row, now)
 		}
-		added, err := d.sink.ReportRecent(bounded, d.node, rows)
+		added, err := d.sink.ReportRecent(ctx, d.node, rows)
 		d.logResult(err)
 		if err != nil && policysync.IsStorable(err) {
 			d.count(0, len(d.pending), true)
-			return
+			return false
 		}
 		if err != nil {
 			d.drop(batch, denial.Rejected)
@@ -165,6 +154,7 @@ func (d *recentDenials) report(ctx context.Context, within time.Duration) {
 		d.pending = d.pending[len(batch):]
 		d.count(added, len(d.pending), err != nil)
 	}
+	return true
 }
 
 // count counts what was added and what is pending.

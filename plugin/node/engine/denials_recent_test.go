@@ -52,24 +52,26 @@ func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *
 	d := &recentDenials{
 		node: "n1", now: time.Now, take: recentRowsOf(250), sink: to, log: slog.New(slog.DiscardHandler),
 	}
-	d.report(t.Context(), time.Minute)
+	d.report(t.Context(), false)
 	if n := d.metrics(); n.Queued != 250 || !n.Failing || n.Written != 0 {
 		t.Errorf("while Postgres is away: %+v", n)
 	}
 	to.err = nil
-	d.report(t.Context(), time.Minute)
+	d.report(t.Context(), false)
 	if n := d.metrics(); n.Queued != 0 || n.Failing || n.Written != 250 || len(to.got) != 250 || to.got[249].ID != "r249" {
 		t.Errorf("after it: %+v, %d rows", n, len(to.got))
 	}
 	for _, code := range []string{"22023", "53400"} {
 		to.err, d.take = &pgconn.PgError{Code: code}, recentRowsOf(3)
-		d.report(t.Context(), time.Minute)
+		d.report(t.Context(), false)
 	}
 	if n := d.metrics(); n.Dropped["rejected"] != 12 || n.Queued != 0 || n.Dropped["shutdown"] != 0 {
 		t.Errorf("what Postgres never takes: %+v", n)
 	}
 	to.err, d.take = errors.New("away"), recentRowsOf(3)
-	d.end(t.Context())
+	ended, end := context.WithCancel(t.Context())
+	end()
+	d.run(ended)
 	if n := d.metrics(); n.Dropped["shutdown"] != 6 || n.Queued != 0 {
 		t.Errorf("at the end: %+v", n)
 	}
@@ -84,7 +86,7 @@ func TestRecentDenialsAreReportedWithTheGrantsOfTheReadme(t *testing.T) {
 		d := &recentDenials{
 			node: role, now: time.Now, take: recentRowsOf(250), sink: sink, log: slog.New(slog.DiscardHandler),
 		}
-		d.report(t.Context(), time.Minute)
+		d.report(t.Context(), false)
 		list, err := store.DenialsOf(t.Context(), rows.DenialFilter{RequestID: "r1"})
 		if err != nil || len(list) != 250*(i+1) || list[0].Tenant != "acme\ufffd" || *list[0].Limit != 5 ||
 			list[0].RetryAfter != nil || list[0].Tier != "gold\ufffd" {
