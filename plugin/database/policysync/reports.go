@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
 
 // UsageSink stores batches of usage in Postgres, over a connection of its own. It implements the Sink of package usage.
@@ -171,33 +170,10 @@ func (d *DenialSink) report(ctx context.Context, sql, node string, rows any, int
 	return err
 }
 
-// RecentDenial counts denials of a tenant by one policy at about one time. Its texts are UTF-8 without NUL.
-type RecentDenial struct {
-	ID            string `json:"event"` // unique within the node
-	Age           int64  `json:"age"`   // µs since the last denial
-	Tenant        string `json:"tenant"`
-	Endpoint      string `json:"endpoint"`
-	Policy        string `json:"policy"`
-	Scope         string `json:"scope"`
-	Limit         *int64 `json:"limit"` // nil: no policy denied
-	WindowSeconds *int64 `json:"window_size"`
-	Reason        string `json:"reason"`
-	Shadow        bool   `json:"shadow"`
-	Count         uint64 `json:"count"`
-	TenantCount   uint64 `json:"tenant_count"` // of Count: those that the tenant may read
-	User          string `json:"user"`
-	IP            string `json:"ip"`
-	RetryAfter    *int64 `json:"retry_after"` // seconds; nil: unknown
-
-	decision.Denier
-	RequestIDs []string `json:"request_ids,omitempty"` // of the first requests: ASCII, at most 32 of at most 64 bytes
-	HiddenIDs  []string `json:"hidden_ids,omitempty"`  // of RequestIDs, those that the tenant may not read
-}
-
-// ReportRecent adds recent denials, and returns how many. Those of a tenant with too many are left out, and one that
-// was added before stays as it is.
-func (d *DenialSink) ReportRecent(ctx context.Context, node string, all []RecentDenial) (added int, err error) {
-	err = d.report(ctx, `SELECT rate_limiter.report_recent_denials($1, $2)`, node, all, &added)
+// ReportRecent adds recent denials, rows of report_recent_denials as JSON, and returns how many. Those of a tenant with
+// too many are left out, and one that was added before stays as it is.
+func (d *DenialSink) ReportRecent(ctx context.Context, node string, rows any) (added int, err error) {
+	err = d.report(ctx, `SELECT rate_limiter.report_recent_denials($1, $2)`, node, rows, &added)
 	return added, err
 }
 

@@ -97,7 +97,7 @@ const (
 
 // recentReporter stores recent denials. It returns how many were added.
 type recentReporter interface {
-	ReportRecent(ctx context.Context, node string, all []policysync.RecentDenial) (added int, err error)
+	ReportRecent(ctx context.Context, node string, rows any) (added int, err error)
 }
 
 // recentDenials reports recent denials to Postgres. While Postgres cannot store them, it retries what it has taken, and
@@ -138,11 +138,10 @@ func (d *recentDenials) report(ctx context.Context, _ bool) (done bool) {
 func (d *recentDenials) store(ctx context.Context) (done bool) {
 	for len(d.pending) > 0 {
 		batch := d.pending[:min(len(d.pending), recentRows)]
-		now, rows := d.now(), make([]policysync.RecentDenial, len(batch))
-		for i, row := range batch {
-			rows[i] = recentRow(row, now)
+		for _, row := range batch {
+			makeStorable(row, d.now())
 		}
-		added, err := d.sink.ReportRecent(ctx, d.node, rows)
+		added, err := d.sink.ReportRecent(ctx, d.node, batch)
 		d.logResult(err)
 		if err != nil && policysync.IsStorable(err) {
 			d.count(0, len(d.pending), true)
@@ -165,23 +164,12 @@ func (d *recentDenials) count(added, pending int, failing bool) {
 	d.counts.Queued, d.counts.Failing = pending, failing
 }
 
-// recentRow returns a row as Postgres stores it.
-func recentRow(d *denial.Recent, now time.Time) policysync.RecentDenial {
-	row := policysync.RecentDenial{
-		ID: d.ID, Age: now.Sub(d.At).Microseconds(), Tenant: pgtext.Storable(d.Tenant),
-		Endpoint: pgtext.Storable(d.Endpoint), Policy: pgtext.Storable(d.Policy), Scope: d.Scope,
-		Reason: d.Reason, Shadow: d.Shadow, Count: d.Count, TenantCount: d.TenantCount,
-		User: pgtext.Storable(d.User), IP: pgtext.Storable(d.IP),
-		Denier: d.Denier, RequestIDs: d.RequestIDs, HiddenIDs: d.HiddenIDs,
+// makeStorable prepares a row for Postgres.
+func makeStorable(d *denial.Recent, now time.Time) {
+	d.Age = now.Sub(d.At).Microseconds()
+	for _, text := range [...]*string{&d.Tenant, &d.Endpoint, &d.Policy, &d.User, &d.IP, &d.Tier, &d.PolicyFor} {
+		*text = pgtext.Storable(*text)
 	}
-	row.Tier, row.PolicyFor = pgtext.Storable(d.Tier), pgtext.Storable(d.PolicyFor)
-	if d.Scope != "" {
-		row.Limit, row.WindowSeconds = &d.Limit, &d.WindowSeconds
-	}
-	if d.RetryAfter > 0 {
-		row.RetryAfter = &d.RetryAfter
-	}
-	return row
 }
 
 // logResult logs an error if the previous report had another one or none, and its end.

@@ -19,15 +19,16 @@ import (
 
 // recentStore stores recent denials, or answers with an error.
 type recentStore struct {
-	got []policysync.RecentDenial
+	got []*denial.Recent
 	err error
 }
 
 // ReportRecent implements recentReporter.
-func (r *recentStore) ReportRecent(_ context.Context, _ string, all []policysync.RecentDenial) (int, error) {
+func (r *recentStore) ReportRecent(_ context.Context, _ string, rows any) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
+	all := rows.([]*denial.Recent)
 	r.got = append(r.got, all...)
 	return len(all), nil
 }

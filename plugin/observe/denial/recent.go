@@ -28,25 +28,29 @@ const (
 	othersReason = "others"
 )
 
-// Recent counts denials of a tenant by one policy at about one time, for people to read.
+// Recent counts denials of a tenant by one policy at about one time, for people to read. As JSON it is a row of
+// report_recent_denials, which takes UTF-8 without NUL.
 type Recent struct {
-	ID            string    // names it
-	At            time.Time // of the last denial
-	Tenant        string    // not always UTF-8; "" for none
-	Endpoint      string
-	Policy, Scope string // "": no policy denied, or several
-	Limit         int64  // with Scope
-	WindowSeconds int64
-	Reason        string
-	Shadow        bool
-	Count         uint64
-	TenantCount   uint64 // of Count: those that the tenant may read
-	User, IP      string // as in a line; "" if they differ
-	RetryAfter    int64  // seconds; 0: unknown, or no wait helps
+	ID            string    `json:"event"` // unique within the node
+	At            time.Time `json:"-"`     // of the last denial
+	Age           int64     `json:"age"`   // µs since then, when it is reported; set by the reporter
+	Tenant        string    `json:"tenant"`
+	Endpoint      string    `json:"endpoint"`
+	Policy        string    `json:"policy"`                // "", as Scope: no policy denied, or several
+	Scope         string    `json:"scope"`                 // with Limit and WindowSeconds
+	Limit         int64     `json:"limit,omitempty"`       // tokens
+	WindowSeconds int64     `json:"window_size,omitempty"` // seconds
+	Reason        string    `json:"reason"`
+	Shadow        bool      `json:"shadow"`
+	Count         uint64    `json:"count"`
+	TenantCount   uint64    `json:"tenant_count"`          // of Count: those that the tenant may read
+	User          string    `json:"user"`                  // as in a line; "" if they differ
+	IP            string    `json:"ip"`                    // likewise
+	RetryAfter    int64     `json:"retry_after,omitempty"` // seconds; 0: unknown, or no wait helps
 
 	decision.Denier          // of one of the last denials, as RetryAfter
-	RequestIDs      []string // of the first requests
-	HiddenIDs       []string // of RequestIDs, those that the tenant may not read
+	RequestIDs      []string `json:"request_ids,omitempty"` // of the first requests: ASCII, at most 32 of at most 64 bytes
+	HiddenIDs       []string `json:"hidden_ids,omitempty"`  // of RequestIDs, those that the tenant may not read
 }
 
 // recentKey identifies a cause of denials.
