@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 const (
@@ -160,15 +159,8 @@ denies without --force is not enforced for more tenants without it either.
   ratelimit candidate assign july --percent 5 --reason "first day"
   ratelimit candidate assign july --tenant acme --reason "they asked"`,
 	define: func(c *call) action {
-		percent, add, remove := int64(-1), []string(nil), []string(nil)
-		c.flags.Func("percent", "enforce it for this `percentage` of all tenants, 0 to 100", func(text string) error {
-			n := 0
-			if err := process.ParseInt(text, 0, &n); err != nil || n > 100 {
-				return errors.New("must be a whole number from 0 to 100")
-			}
-			percent = int64(n)
-			return nil
-		})
+		percent, add, remove := -1, []string(nil), []string(nil)
+		c.wholeFlag(&percent, 0, 100, "percent", "enforce it for this `percentage` of all tenants, 0 to 100")
 		c.flags.StringArrayVar(&add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
 		c.flags.StringArrayVar(&remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
 		force := url.Values{}

@@ -19,7 +19,13 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
 	switch to := f.In(row).(type) {
 	case *string:
-		c.flags.Var(&textFlag{to, emptyProblem(f)}, name, usage)
+		c.flags.Func(name, usage, func(text string) error {
+			if problem := emptyProblem(f); text == "" && problem != "" {
+				return errors.New(problem)
+			}
+			*to = text
+			return nil
+		})
 	case *bool:
 		c.flags.BoolVar(to, name, false, usage)
 	case *int64:

@@ -12,49 +12,23 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// waitFlag is --wait, with or without a duration. The zero value does not wait.
-type waitFlag struct{ most time.Duration }
-
 // defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
 const defaultWait = api.DefaultWait
 
-func (w *waitFlag) String() string { return w.most.String() }
+// valueFlag has what a flag need not say of itself: the usage names its value and its default.
+type valueFlag struct{}
 
-// Set implements pflag.Value.
-func (w *waitFlag) Set(text string) error { return process.ParseDuration(text, &w.most) }
-
-// Type implements pflag.Value.
-func (w *waitFlag) Type() string { return "duration" }
-
-// textFlag is a text as a flag.
-type textFlag struct {
-	to           *string
-	emptyProblem string // the fault of an empty text; "": it may be empty
-}
-
-func (f *textFlag) String() string {
-	if f.to == nil { // pflag makes a zero value to find out whether a default is one
-		return ""
-	}
-	return *f.to
-}
-
-// Set implements pflag.Value.
-func (f *textFlag) Set(text string) error {
-	if text == "" && f.emptyProblem != "" {
-		return errors.New(f.emptyProblem)
-	}
-	*f.to = text
-	return nil
-}
+// String implements pflag.Value.
+func (valueFlag) String() string { return "" }
 
 // Type implements pflag.Value.
-func (f *textFlag) Type() string { return "string" }
+func (valueFlag) Type() string { return "value" }
 
 // spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
-type spanFlag struct{ length time.Duration }
-
-func (s *spanFlag) String() string { return s.length.String() }
+type spanFlag struct {
+	valueFlag
+	length time.Duration
+}
 
 // maxSpan is the longest window of a limit, and more than an end should lie ahead.
 const maxSpan = 100 * 366 * 24 * time.Hour
@@ -92,22 +66,17 @@ func (w *windowFlag) Set(text string) error {
 	return nil
 }
 
-// Type implements pflag.Value.
-func (s *spanFlag) Type() string { return "duration" }
-
 // instantFlag is a time as a flag.
-type instantFlag struct{ at time.Time }
-
-func (i *instantFlag) String() string { return i.at.String() }
+type instantFlag struct {
+	valueFlag
+	at time.Time
+}
 
 // Set implements pflag.Value.
 func (i *instantFlag) Set(text string) (err error) {
 	i.at, err = schema.ParseTime(text)
 	return err
 }
-
-// Type implements pflag.Value.
-func (i *instantFlag) Type() string { return "time" }
 
 // pastFlag is an instant as a flag, or how long ago it was.
 type pastFlag struct {
@@ -126,6 +95,16 @@ func (p *pastFlag) Set(text string) error {
 		return errors.New(schema.TimeForm + ", or a duration ago such as 2h or 30d")
 	}
 	return nil
+}
+
+// wholeFlag defines the flag of a whole number from least to most.
+func (c *call) wholeFlag(to *int, least, most int, name, usage string) {
+	c.flags.Func(name, usage, func(text string) error {
+		if err := process.ParseInt(text, 0, to); err != nil || *to < least || *to > most {
+			return fmt.Errorf("must be a whole number from %d to %d", least, most)
+		}
+		return nil
+	})
 }
 
 // countFlag is a whole number above 0 as a flag. The zero value is absent.

@@ -174,13 +174,12 @@ func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (writte
 		if err != nil {
 			return err
 		}
-		if c.change.wait.most > 0 {
+		if c.change.wait > 0 {
 			if done.Fleet, err = c.await(ctx, rest, done.Version); err != nil {
 				return fmt.Errorf("%s (version %d), but checking which nodes enforce it failed: %w", done.What, done.Version,
 					err)
 			}
 		}
-		done.Row = shownRow(done.Row)
 		err = c.print(done, done.writeTo)
 		if err == nil && done.Fleet != nil {
 			return done.Fleet.exit()
@@ -246,7 +245,7 @@ const maxWait = 30 * time.Second
 func (c *call) await(ctx context.Context, rest *answers.Client, version int64) (*enforcing, error) {
 	start, query := c.now(), c.fleetQuery()
 	query.Set("version", strconv.FormatInt(version, 10))
-	for left := c.change.wait.most; ; left -= maxWait {
+	for left := c.change.wait; ; left -= maxWait {
 		query.Set("wait", min(left, maxWait).String())
 		var fleet answers.Fleet
 		if err := rest.Get(ctx, fleetPath, query, &fleet); err != nil {

@@ -101,9 +101,6 @@ func (c *call) keeperFlags() {
 	c.flags.StringVar(&c.keeper.file, "keeper-database-file", "", "read that connection string from this `file`")
 }
 
-// maxNewSubjects bounds --new-subjects.
-const maxNewSubjects = 1_000_000
-
 // serveFlags defines the flags of the settings, and of the config that the process decides by.
 func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	s := &server.Settings{
@@ -217,17 +214,9 @@ func (c *call) kafkaFlags(s *server.Settings) {
 // capacityFlags defines the flags of leases, and of how many buckets callers may create.
 func (c *call) capacityFlags(s *server.Settings) {
 	f := c.flags
-	f.Func(
-		"lease-share",
+	c.wholeFlag(&s.LeaseShare, 0, lease.MaxSharePct, "lease-share",
 		"the `percent` of a limit that all nodes together may hold on lease, up to 5; 0 turns leases off; "+
-			"use the same value as the nodes (default 2)",
-		func(text string) error {
-			if err := process.ParseInt(text, 0, &s.LeaseShare); err != nil || s.LeaseShare > lease.MaxSharePct {
-				return fmt.Errorf("must be a whole number from 0 to %d", lease.MaxSharePct)
-			}
-			return nil
-		},
-	)
+			"use the same value as the nodes (default 2)")
 	f.Func("max-addresses", fmt.Sprintf("the maximum `number` of addresses with their own buckets at the same time, "+
 		"like -max-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultMost), func(text string) error {
 		return process.ParseInt(text, 0, &s.MaxAddresses)
@@ -236,17 +225,9 @@ func (c *call) capacityFlags(s *server.Settings) {
 		"like -new-addresses of the nodes; 0: unlimited (default %d)", addresses.DefaultRate), func(text string) error {
 		return process.ParseInt(text, 0, &s.NewAddresses)
 	})
-	f.Func(
-		"new-subjects",
+	c.wholeFlag(&s.NewSubjects, 1, 1_000_000, "new-subjects",
 		"the maximum `number` of new users, credentials, addresses and reservations per second that a tenant's token may "+
-			"spend for, with bursts of ten times that, from 1 to 1000000 (default 100)",
-		func(text string) error {
-			if err := process.ParseInt(text, 1, &s.NewSubjects); err != nil || s.NewSubjects > maxNewSubjects {
-				return fmt.Errorf("must be a whole number from 1 to %d", maxNewSubjects)
-			}
-			return nil
-		},
-	)
+			"spend for, with bursts of ten times that, from 1 to 1000000 (default 100)")
 }
 
 // fromEnvironment sets the flags that were not given to what the environment says. The database is named by one of two.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // abuseSwitch is the variable that turns abuse detection off, whatever --abuse says.
@@ -29,17 +28,12 @@ func (c *call) abuseFlags(s *server.Settings) {
 		s.Abuse.ExemptTiers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	})
-	c.flags.Func("abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its requests of "+
-		"5 minutes, 50 to 100 (default 80)", func(text string) error {
-		share := 0
-		if err := process.ParseInt(text, 1, &share); err != nil || share < 50 || share > 100 {
-			return fmt.Errorf("must be a whole number from 50 to 100")
-		}
-		s.Abuse.Config.DeniedShare = float64(share) / 100
-		return nil
-	})
+	share := int(100 * s.Abuse.Config.DeniedShare)
+	c.wholeFlag(&share, 50, 100, "abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its "+
+		"requests of 5 minutes, 50 to 100 (default 80)")
 	c.complete("abuse", "off", "shadow", "enforce")
 	c.check(func() error {
+		s.Abuse.Config.DeniedShare = float64(share) / 100
 		text := c.getenv(abuseSwitch)
 		if text == "" {
 			return nil

@@ -36,7 +36,7 @@ Press Ctrl-C to stop.
 	define: func(c *call) action {
 		m := &monitor{call: c, query: c.queryFlags(api.UsageTopQuery{}, "from", "to", "last", "policy")}
 		m.query.Set("limit", "20")
-		every, last := spanFlag{defaultEvery}, "5m"
+		every, last := spanFlag{length: defaultEvery}, "5m"
 		c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")", every.Set)
 		c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
 		c.flags.StringVar(&last, "last", last, "show this `duration` until now, at most 24h (default "+last+")")

@@ -8,12 +8,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 // changeFlags holds the flags of every command that writes.
 type changeFlags struct {
 	actor, reason string
-	wait          waitFlag
+	wait          time.Duration
 	within        spanFlag
 }
 
@@ -42,8 +43,8 @@ func (c *call) changeFlag() {
 
 // waitFlags defines --wait and what it counts as live.
 func (c *call) waitFlags() {
-	c.flags.Var(&c.change.wait, "wait",
-		"wait up to this `duration` until all live nodes enforce the change (5s if no duration is given)")
+	c.flags.Func("wait", "wait up to this `duration` until all live nodes enforce the change (5s if no duration is given)",
+		func(text string) error { return process.ParseDuration(text, &c.change.wait) })
 	c.flags.Lookup("wait").NoOptDefVal = defaultWait.String()
 	c.liveFlag()
 }
