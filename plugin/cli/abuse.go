@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -49,9 +48,7 @@ remembered. An exemption keeps a tenant off the ladder for good.
 			})
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				var done rows.Forgiven
-				forgive := change{
-					method: http.MethodPost, path: c.path(abusePath + "/forgive"), body: object{"for": pardon.length.String()},
-				}
+				forgive := post(c.path(abusePath+"/forgive"), object{"for": pardon.length.String()})
 				version, err := c.send(ctx, rest, forgive, &done)
 				text := fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until))
 				for _, id := range done.Overrides {

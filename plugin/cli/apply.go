@@ -59,7 +59,7 @@ compared too.`,
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				var done struct{ Diff shownDiff }
 				version, err := c.send(ctx, rest, change{
-					method: http.MethodPut, path: documentPath, query: query, body: d.rows(), reason: "change_reason",
+					method: http.MethodPut, path: documentPath, query: query, body: d.set, reason: "change_reason",
 				}, &done)
 				if err != nil {
 					return written{}, c.declined(d, err)
@@ -91,7 +91,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 			})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				var diff shownDiff
-				if err := rest.Do(ctx, http.MethodPost, documentPath+"/diff", query, d.rows(), &diff); err != nil {
+				if err := rest.Do(ctx, http.MethodPost, documentPath+"/diff", query, d.set, &diff); err != nil {
 					return d.locateProblem(err)
 				}
 				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
@@ -177,7 +177,7 @@ func writeDiff(out *page, d shownDiff) {
 		line("+", p.Key(), describe(p))
 	}
 	for _, r := range d.Update {
-		line("~", r.Before.Key(), strings.Join(rewritten(r), ", "))
+		line("~", r.Before.Key(), strings.Join(changedColumns(columnsOfRow(r.Before), columnsOfRow(r.After)), ", "))
 	}
 	for _, p := range d.Delete {
 		line("-", p.Key(), describe(p))
@@ -195,22 +195,4 @@ func writeDiff(out *page, d shownDiff) {
 
 func describe(p rows.Policy) string {
 	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
-}
-
-// rewritten returns how a policy changes, field by field.
-func rewritten(r rows.Rewrite) []string {
-	before, after := policyColumns(r.Before), policyColumns(r.After)
-	return changedColumns(before, after)
-}
-
-func policyColumns(p rows.Policy) map[string]json.RawMessage {
-	text, err := json.Marshal(p)
-	if err != nil {
-		panic(fmt.Sprintf("cli: a policy cannot be encoded: %v", err)) // it holds only strings, integers and booleans
-	}
-	all, err := rowColumns(text)
-	if err != nil {
-		panic(fmt.Sprintf("cli: a policy cannot be read back: %v", err))
-	}
-	return all
 }

@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 const (
@@ -41,51 +44,36 @@ func (c *call) completeNames() {
 	}
 }
 
-// namesOf completes names of the database. Without a database that answers in time there are none: a shell shows no
-// errors.
+// namesOf completes names of a kind that begin with what is typed; of policies all. Without a database or a server that
+// answers in time there are none: a shell shows no errors.
 func (c *call) namesOf(kind string) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return func(cmd *cobra.Command, _ []string, typed string) (names []string, _ cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 		defer cancel()
-		store, closeStore, err := c.open(ctx)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		path, query, most := policiesPath, url.Values{}, 0
+		switch kind {
+		case "tenant":
+			path, query, most = orgsPath, url.Values{"prefix": {typed}, "usage": {"true"}}, maxCompleted
+		case "tier":
+			path, query = tiersPath, url.Values{"prefix": {typed}}
 		}
-		defer closeStore()
-		names, err := listNames(ctx, store, kind, typed)
+		err := c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
+			type row struct {
+				ID   any
+				Name string // a tenant has an id alone
+			}
+			for r, err := range answers.Each[row](ctx, rest, path, query, most) {
+				if err != nil {
+					return err
+				}
+				names = append(names, cmp.Or(r.Name, fmt.Sprint(r.ID)))
+			}
+			return nil
+		})
 		if err != nil {
 			cobra.CompDebugln(err.Error(), false)
 		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// listNames returns the names of a kind; of tenants and tiers those that begin with a text.
-func listNames(ctx context.Context, s *rows.DB, kind, prefix string) (names []string, err error) {
-	switch kind {
-	case "tenant":
-		for t, err := range s.EachTenant(ctx, rows.TenantFilter{Prefix: prefix, Usage: true, Max: maxCompleted}) {
-			if err != nil {
-				return nil, err
-			}
-			names = append(names, t.ID)
-		}
-	case "tier":
-		tiers, err := s.Tiers(ctx, rows.TierFilter{Prefix: prefix})
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range tiers {
-			names = append(names, t.Name)
-		}
-	case "policy":
-		for p, err := range s.EachPolicy(ctx, rows.PolicyFilter{}) {
-			if err != nil {
-				return nil, err
-			}
-			names = append(names, p.Name)
-		}
 		slices.Sort(names)
+		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 	}
-	return slices.Compact(names), nil
 }

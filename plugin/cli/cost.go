@@ -83,9 +83,6 @@ var costList = listing[rows.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c 
 // costText returns what a cost says of its endpoint, in words.
 func costText(c rows.Cost) string { return counted(int(*c.Cost.Cost), "token") }
 
-// costDocumentFields are the fields that a cost of a document may have: its namespace is the document's.
-var costDocumentFields = schema.FieldsWithout(schema.CostFields(), "namespace")
-
 // explainedCost returns what a request costs, and where that is set; "" for an exempt one, and for the default.
 func explainedCost(e *resolve.ExplainedCost) string {
 	if e == nil {

@@ -145,23 +145,6 @@ func (c *call) openWith(ctx context.Context, config *pgxpool.Config) (*rows.DB, 
 	return rows.New(pool), pool.Close, nil
 }
 
-// reads defines the flags of a command that reads the database, and opens it for do.
-func (c *call) reads(do func(ctx context.Context, s *rows.DB) error) action {
-	c.databaseFlag()
-	c.outputFlag()
-	return func(ctx context.Context) error { return c.withStore(ctx, do) }
-}
-
-// withStore opens the store that the flags name, for the time of do.
-func (c *call) withStore(ctx context.Context, do func(ctx context.Context, s *rows.DB) error) error {
-	store, closeStore, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeStore()
-	return do(ctx, store)
-}
-
 // actor returns who makes a change.
 func (c *call) actor(config *pgx.ConnConfig) string {
 	for _, name := range [...]string{c.change.actor, c.getenv(actorVariable), c.login()} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -34,12 +34,10 @@ import (
 type document struct {
 	file    string
 	partial bool // as the file says
-	set     rows.Set
-	places  []place // of the policies
+	set     documentRows
+	places  map[string][]place // of the rows, by their list
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
-
-	costPlaces, overridePlaces []place
 
 	whole bool // costs, tenants and overrides are allowed too
 }
@@ -51,12 +49,9 @@ type place struct {
 	fields map[string]int // field → line
 }
 
-// documentFields are the fields that a policy of a document may have: the namespace is that of the document.
-var documentFields = schema.FieldsWithout(schema.PolicyFields(), "namespace")
-
 // read reads a file of policies. The error joins all faults, each with file, line and field.
 func (d *document) read(r io.Reader, file string) error {
-	d.file, d.faulty = file, map[string]bool{}
+	d.file, d.faulty, d.places = file, map[string]bool{}, map[string][]place{}
 	var root yaml.Node
 	decoder := yaml.NewDecoder(r)
 	if err := decoder.Decode(&root); err != nil {
@@ -147,7 +142,6 @@ func (d *document) root(n *yaml.Node) {
 		d.fault(n.Line, "", "must be a mapping with the field policies")
 		return
 	}
-	listed := false
 	for pair := range slices.Chunk(n.Content, 2) {
 		key, value := pair[0], aliased(pair[1])
 		switch key.Value {
@@ -155,36 +149,14 @@ func (d *document) root(n *yaml.Node) {
 			d.value(value, key.Line, "namespace", &d.set.Namespace)
 		case "partial":
 			d.value(value, key.Line, "partial", &d.partial)
-		case "policies":
-			listed = true
-			d.eachRow("policies", value, func(item *yaml.Node, at place) {
-				var p rows.Policy
-				if readRow(d, item, at, documentFields, &p.Policy) {
-					d.rowFaults(at, policy.Faults(p.Policy))
-				}
-				d.set.Policies, d.places = append(d.set.Policies, p), append(d.places, at)
-			})
 		default:
-			if !d.whole || !d.section(key.Value, value) {
+			if !d.section(key.Value, value) {
 				d.fault(key.Line, key.Value, "unknown field: the fields of %s", d.fieldsText())
 			}
 		}
 	}
-	if !listed && d.set.Costs == nil && d.set.Tenants == nil && d.set.Overrides == nil {
+	if d.set.Policies == nil && d.set.Costs == nil && d.set.Tenants == nil && d.set.Overrides == nil {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
-	}
-	d.set.KeepPolicies = !listed
-}
-
-// eachRow calls read with the items of a list, and where they are.
-func (d *document) eachRow(name string, n *yaml.Node, read func(*yaml.Node, place)) {
-	if n.Kind != yaml.SequenceNode {
-		d.fault(n.Line, name, "must be a list")
-		return
-	}
-	for i, item := range n.Content {
-		at := place{path: name + "[" + strconv.Itoa(i) + "]", line: item.Line, fields: map[string]int{}}
-		read(aliased(item), at)
 	}
 }
 
@@ -263,11 +235,11 @@ func (d *document) checkTogether() {
 	}
 	for i, o := range d.set.Overrides {
 		o.Author = "document"
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override})
+		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override.Override})
 	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {
-		places := map[string][]place{"policies": d.places, "costs": d.costPlaces, "overrides": d.overridePlaces}[f.Table]
+		places := d.places[f.Table]
 		i, err := strconv.Atoi(f.Key)
 		if err != nil || i < 1 || i > len(places) {
 			d.fault(1, f.Table, "%v", f)
@@ -310,7 +282,7 @@ func (d *document) locateProblem(err error) error {
 	if p == nil || p.Status != http.StatusUnprocessableEntity {
 		return err
 	}
-	all := slices.Concat(d.places, d.costPlaces, d.overridePlaces)
+	all := slices.Concat(slices.Collect(maps.Values(d.places))...)
 	var faults []error
 	for _, f := range p.Errors {
 		path, _ := strings.CutPrefix(f.Location, "body.")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,9 +17,81 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// overrideDocumentFields are the fields that an override of a document may have. Its author is who applies the
-// document, and its source follows from its start.
-var overrideDocumentFields = schema.FieldsWithout(schema.OverrideFields(), "author", "source")
+// section is a list of a document, whose rows T have the fields of F.
+type section[T, F any] struct {
+	name   string
+	fields []schema.Field[F] // that a row of a document may have
+	in     func(*T) *F       // the fields in a row
+	faults func(F) []schema.Fault
+}
+
+// The sections. The namespace is that of the document. The author of an override is who applies the document, and its
+// source follows from its start.
+var (
+	policySection = section[rows.Policy, schema.Policy]{
+		"policies", schema.FieldsWithout(schema.PolicyFields(), "namespace"),
+		func(p *rows.Policy) *schema.Policy { return &p.Policy }, policy.Faults,
+	}
+	costSection = section[rows.Cost, schema.Cost]{
+		"costs", schema.FieldsWithout(schema.CostFields(), "namespace"),
+		func(c *rows.Cost) *schema.Cost { return &c.Cost }, policy.CostFaults,
+	}
+	tenantSection = section[rows.Tenant, schema.Tenant]{
+		"tenants", schema.TenantFields(), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
+		func(t schema.Tenant) []schema.Fault { return t.Faults() },
+	}
+	overrideSection = section[shownOverride, schema.Override]{
+		"overrides", schema.FieldsWithout(schema.OverrideFields(), "author", "source"),
+		func(o *shownOverride) *schema.Override { return &o.Override.Override },
+		func(o schema.Override) []schema.Fault {
+			o.Author = "document"
+			return policy.OverrideFaults(o)
+		},
+	}
+)
+
+// read reads the rows of the section.
+func (s *section[T, F]) read(d *document, n *yaml.Node) []T {
+	list := []T{}
+	if n.Kind != yaml.SequenceNode {
+		d.fault(n.Line, s.name, "must be a list")
+		return list
+	}
+	for i, item := range n.Content {
+		var row T
+		at := place{path: fmt.Sprintf("%s[%d]", s.name, i), line: item.Line, fields: map[string]int{}}
+		if readRow(d, aliased(item), at, s.fields, s.in(&row)) {
+			d.rowFaults(at, s.faults(*s.in(&row)))
+		}
+		list, d.places[s.name] = append(list, row), append(d.places[s.name], at)
+	}
+	return list
+}
+
+// show writes the section after a text, while its rows come. A fault cuts it short.
+func (s *section[T, F]) show(c *call, part []byte, list iter.Seq2[T, error]) error {
+	part = append(part, s.name+": ["...)
+	last := "]\n"
+	for row, err := range list {
+		if err == nil {
+			part, last = appendRow(part, s.fields, s.in(&row)), "\n]\n"
+		}
+		if err == nil && len(part) < documentPart {
+			continue
+		}
+		if _, errWrite := c.stdout.Write(part); err == nil && errWrite != nil {
+			err = fmt.Errorf("write the output: %w", errWrite)
+		}
+		if err != nil {
+			return err
+		}
+		part = part[:0]
+	}
+	if _, err := c.stdout.Write(append(part, last...)); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
 
 // fieldsText returns which fields a document may have.
 func (d *document) fieldsText() string {
@@ -28,38 +101,22 @@ func (d *document) fieldsText() string {
 	return "a policy file are namespace, partial and policies"
 }
 
-// section reads the list of costs, tenants or overrides, and reports whether a field is one of them.
+// section reads the list of a name, and reports whether the document may have it.
 func (d *document) section(name string, n *yaml.Node) bool {
-	switch name {
-	case "costs":
-		d.set.Costs = []rows.Cost{}
-		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var cost rows.Cost
-			if readRow(d, item, at, costDocumentFields, &cost.Cost) {
-				d.rowFaults(at, policy.CostFaults(cost.Cost))
-			}
-			d.set.Costs, d.costPlaces = append(d.set.Costs, cost), append(d.costPlaces, at)
-		})
-	case "tenants":
-		d.set.Tenants = []rows.Tenant{}
-		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var t rows.Tenant
-			if readRow(d, item, at, schema.TenantFields(), &t.Tenant) {
-				d.rowFaults(at, t.Faults())
-			}
-			d.set.Tenants = append(d.set.Tenants, t)
-		})
-	case "overrides":
-		d.set.Overrides = []rows.Override{}
-		d.eachRow(name, n, func(item *yaml.Node, at place) {
-			var o rows.Override
-			if readRow(d, item, at, overrideDocumentFields, &o.Override) {
-				checked := o.Override
-				checked.Author = "document"
-				d.rowFaults(at, policy.OverrideFaults(checked))
-			}
-			d.set.Overrides, d.overridePlaces = append(d.set.Overrides, o), append(d.overridePlaces, at)
-		})
+	switch {
+	case name == policySection.name:
+		d.set.Policies = policySection.read(d, n)
+	case !d.whole:
+		return false
+	case name == costSection.name:
+		d.set.Costs = costSection.read(d, n)
+	case name == tenantSection.name:
+		d.set.Tenants = tenantSection.read(d, n)
+	case name == overrideSection.name:
+		d.set.Overrides = overrideSection.read(d, n)
+		for i, o := range d.set.Overrides {
+			d.set.Overrides[i] = newShownOverride(o.Override)
+		}
 	default:
 		return false
 	}
@@ -92,23 +149,10 @@ changes nothing.
 // showDump writes rows as a document.
 func (c *call) showDump(namespace string, list documentRows) error {
 	head := []byte("namespace: " + yamlString(namespace) + "\n")
-	err := showSection(c, head, "policies", items(list.Policies), appendPolicy)
-	if err == nil {
-		err = showSection(c, nil, "costs", items(list.Costs), func(to []byte, cost rows.Cost) []byte {
-			return appendRow(to, costDocumentFields, &cost.Cost)
-		})
-	}
-	if err == nil {
-		err = showSection(c, nil, "tenants", items(list.Tenants), func(to []byte, t rows.Tenant) []byte {
-			return appendRow(to, schema.TenantFields(), &t.Tenant)
-		})
-	}
-	if err == nil {
-		err = showSection(c, nil, "overrides", items(list.Overrides), func(to []byte, o shownOverride) []byte {
-			return appendRow(to, overrideDocumentFields, &o.Override.Override)
-		})
-	}
-	return err
+	return cmp.Or(
+		policySection.show(c, head, items(list.Policies)), costSection.show(c, nil, items(list.Costs)),
+		tenantSection.show(c, nil, items(list.Tenants)), overrideSection.show(c, nil, items(list.Overrides)),
+	)
 }
 
 // items yields the items of a list.
@@ -172,7 +216,7 @@ func overrideColumns(o shownOverride) string {
 
 // columnsOfRow returns the fields of a row by their names.
 func columnsOfRow(row any) map[string]json.RawMessage {
-	text, err := json.Marshal(shownRow(row))
+	text, err := json.Marshal(row)
 	if err != nil {
 		panic(fmt.Sprintf("cli: a row cannot be encoded: %v", err)) // it holds only texts, numbers, times and booleans
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -58,43 +57,11 @@ func (c *call) showDocument(namespace string, partial bool, list iter.Seq2[rows.
 	if partial {
 		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
 	}
-	return showSection(c, part, "policies", list, appendPolicy)
+	return policySection.show(c, part, list)
 }
 
-// showSection writes a list of a document while its rows come, after a text.
-func showSection[T any](
-	c *call, part []byte, name string, rows iter.Seq2[T, error], appendOne func([]byte, T) []byte,
-) error {
-	part = append(part, name+": ["...)
-	last := "]\n"
-	for row, err := range rows {
-		if err == nil {
-			part, last = appendOne(part, row), "\n]\n"
-		}
-		if err == nil && len(part) < documentPart {
-			continue
-		}
-		if _, errWrite := c.stdout.Write(part); err == nil && errWrite != nil {
-			err = fmt.Errorf("write the output: %w", errWrite)
-		}
-		if err != nil {
-			return err
-		}
-		part = part[:0]
-	}
-	if _, err := c.stdout.Write(append(part, last...)); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
-}
-
-// appendPolicy appends a policy as a line of a document's list, after the end of the line before it. Fields that are
-// absent are left out.
-func appendPolicy(to []byte, p rows.Policy) []byte {
-	return appendRow(to, documentFields, &p.Policy)
-}
-
-// appendRow appends a row as appendPolicy does.
+// appendRow appends a row as a line of a document's list, after the end of the line before it. Fields that are absent
+// are left out.
 func appendRow[T any](to []byte, fields []schema.Field[T], row *T) []byte {
 	separator := "\n  {"
 	for i := range fields {

@@ -19,13 +19,7 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
 	switch to := f.In(row).(type) {
 	case *string:
-		c.flags.Func(name, usage, func(text string) error {
-			if problem := emptyProblem(f); text == "" && problem != "" {
-				return errors.New(problem)
-			}
-			*to = text
-			return nil
-		})
+		c.flags.Var(&textFlag{to: to, emptyProblem: emptyProblem(f)}, name, usage)
 	case *bool:
 		c.flags.BoolVar(to, name, false, usage)
 	case *int64:

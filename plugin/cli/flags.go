@@ -24,6 +24,25 @@ func (valueFlag) String() string { return "" }
 // Type implements pflag.Value.
 func (valueFlag) Type() string { return "value" }
 
+// textFlag is a text as a flag.
+type textFlag struct {
+	valueFlag
+	to           *string
+	emptyProblem string // the fault of an empty text; "": it may be empty
+}
+
+// Type implements pflag.Value.
+func (*textFlag) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (f *textFlag) Set(text string) error {
+	if text == "" && f.emptyProblem != "" {
+		return errors.New(f.emptyProblem)
+	}
+	*f.to = text
+	return nil
+}
+
 // spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
 type spanFlag struct {
 	valueFlag

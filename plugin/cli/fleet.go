@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -56,8 +55,7 @@ instead.`,
 	define: func(c *call) action {
 		return c.changes(func(ctx context.Context, rest *answers.Client) error {
 			var forgotten struct{ Node rows.Node }
-			forget := change{method: http.MethodPost, path: fleetPath + "/forget", body: object{"node": c.arg()}}
-			if _, err := c.send(ctx, rest, forget, &forgotten); err != nil {
+			if _, err := c.send(ctx, rest, post(fleetPath+"/forget", object{"node": c.arg()}), &forgotten); err != nil {
 				return err
 			}
 			n := forgotten.Node

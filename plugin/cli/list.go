@@ -78,7 +78,7 @@ func showJSON[T any](w io.Writer, rows iter.Seq2[T, error]) error {
 		if err != nil {
 			return err
 		}
-		text, err := jsonText(shownRow(row), "  ")
+		text, err := jsonText(row, "  ")
 		if err == nil {
 			_, err = io.WriteString(w, before+text)
 		}
@@ -100,7 +100,7 @@ func showYAML[T any](w io.Writer, rows iter.Seq2[T, error]) error {
 		if err != nil {
 			return err
 		}
-		if err := writeYAML(w, []any{shownRow(row)}); err != nil {
+		if err := writeYAML(w, []any{row}); err != nil {
 			return err
 		}
 		empty = false

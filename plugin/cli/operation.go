@@ -166,6 +166,23 @@ func (c *call) changes(do func(ctx context.Context, rest *answers.Client) error)
 	return c.asks(do)
 }
 
+// sends defines the flags of a command that sends a change, of which nodes need not know, and shows the answer. text
+// returns what people read of it.
+func sends[T any](c *call, r func() change, text func(T) string) action {
+	return c.changes(func(ctx context.Context, rest *answers.Client) error {
+		var done T
+		if _, err := c.send(ctx, rest, r(), &done); err != nil {
+			return err
+		}
+		return c.print(done, func(out *page) { out.line("%s", text(done)) })
+	})
+}
+
+// post returns a change that a POST to a path makes.
+func post(path string, body object) change {
+	return change{method: http.MethodPost, path: path, body: body}
+}
+
 // writes defines the flags of a command that changes what nodes enforce, and connects the REST API for do.
 func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (written, error)) action {
 	c.waitFlags()

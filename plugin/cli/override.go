@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,9 +28,9 @@ var overrideCommands = []*command{
 			})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				if *ended {
-					return endedList.show(c, converted(each[restEnded](ctx, rest, overridesPath+"/ended", p), restEnded.row))
+					return endedList.show(c, each[shownEnded](ctx, rest, overridesPath+"/ended", p))
 				}
-				return overrideList.show(c, converted(each[restOverride](ctx, rest, overridesPath, p), restOverride.row))
+				return overrideList.show(c, each[shownOverride](ctx, rest, overridesPath, p))
 			})
 		},
 	},
@@ -83,51 +80,11 @@ applies.
 
 const overridesPath = "/v1/ratelimit/overrides"
 
-// restOverride is an override as the REST API has it.
-type restOverride struct {
-	rows.Override
-	decimalFactor
-
-	Org string `json:"org,omitempty"`
-}
-
-func (r restOverride) row() rows.Override {
-	o := r.Override
-	o.Tenant = r.Org
-	o.Override.Factor, _ = schema.Thousandths(cmp.Or(r.Factor.String(), "0")) // the API writes what it reads
-	return o
-}
-
-// restEnded is an ended override as the REST API has it.
-type restEnded struct {
-	rows.EndedOverride
-	decimalFactor
-
-	Org string `json:"org,omitempty"`
-}
-
-func (r restEnded) row() rows.EndedOverride {
-	o := r.EndedOverride
-	o.Override = restOverride{o.Override, r.decimalFactor, r.Org}.row()
-	return o
-}
-
-// converted yields the items of a list as rows.
-func converted[T, R any](list iter.Seq2[T, error], row func(T) R) iter.Seq2[R, error] {
-	return func(yield func(R, error) bool) {
-		for item, err := range list {
-			if !yield(row(item), err) {
-				return
-			}
-		}
-	}
-}
-
 // sendOverride sends an override, to the path of its tenant if it has one.
 func (c *call) sendOverride(
 	ctx context.Context, rest *answers.Client, done string, r change, o rows.Override,
 ) (written, error) {
-	body := restOverride{Override: o}
+	body := newShownOverride(o)
 	r.path = overridesPath
 	if o.Tenant != "" {
 		r.path, body.Tenant = "/v1/orgs/"+pathSegment(o.Tenant)+"/ratelimit/overrides", ""
@@ -135,14 +92,11 @@ func (c *call) sendOverride(
 	if o.ID > 0 {
 		r.path += fmt.Sprint("/", o.ID)
 	}
-	if body.Override.Factor = 0; o.Factor > 0 {
-		body.Factor = json.Number(formatFactor(o.Factor))
-	}
 	r.body = body
-	var answer struct{ Override restOverride }
+	var answer struct{ Override shownOverride }
 	version, err := c.send(ctx, rest, r, &answer)
-	row := answer.Override.row()
-	return written{What: done + " " + row.String() + ", " + timesText(row), Version: version, Row: row}, err
+	row := answer.Override
+	return written{What: done + " " + row.String() + ", " + timesText(row.Override), Version: version, Row: row}, err
 }
 
 // overrideFlags defines an override but its end.
@@ -218,33 +172,24 @@ func (c *call) expiryFlags(required bool) func(*rows.Override) {
 
 // overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
 var (
-	overrideList = listing[rows.Override]{
+	overrideList = listing[shownOverride]{
 		"ID|KIND|SUBJECT|CHANGE|STATE|STARTS|EXPIRES|SOURCE|AUTHOR|REASON",
-		func(o rows.Override) []any {
+		func(o shownOverride) []any {
 			expires := any(o.ExpiresAt)
 			if o.Permanent {
 				expires = "never"
 			}
 			return []any{
-				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override), strings.ReplaceAll(o.State, "_", " "),
+				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override.Override), strings.ReplaceAll(o.State, "_", " "),
 				o.StartsAt, expires, o.Source, o.Author, o.Reason,
 			}
 		},
 	}
-	endedList = listing[rows.EndedOverride]{
+	endedList = listing[shownEnded]{
 		"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR",
-		func(o rows.EndedOverride) []any {
-			return []any{
-				o.ID,
-				o.Kind,
-				o.Subject(),
-				changeText(o.Override.Override),
-				o.EndedAt,
-				o.EndedBy,
-				o.EndReason,
-				o.Author,
-				o.Reason,
-			}
+		func(o shownEnded) []any {
+			change := changeText(o.Override.Override)
+			return []any{o.ID, o.Kind, o.Subject(), change, o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
 		},
 	}
 )

@@ -145,9 +145,9 @@ func (c *call) changesOverride(done, reason string, edit func(*rows.Override) er
 	c.overFlag(query)
 	c.knownConfigFlag()
 	return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-		var current restOverride
+		var current shownOverride
 		err := rest.Get(ctx, c.path(overridesPath+"/{}"+every), nil, &current)
-		o := current.row()
+		o := current.Override
 		if err == nil {
 			err = edit(&o)
 		}

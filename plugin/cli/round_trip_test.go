@@ -18,7 +18,7 @@ func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
 	text := "policies: ["
 	want := policytest.Full(t)
 	for i, p := range want {
-		text += string(appendPolicy(nil, rows.Policy{ID: 7, Policy: p, Revision: 3}))
+		text += string(appendRow(nil, policySection.fields, &p))
 		want[i].Namespace = "" // it is a field of the file
 	}
 	var d document
@@ -38,7 +38,7 @@ func TestPoliciesAreMovedToAnotherDatabaseByAFileWithEveryField(t *testing.T) {
 	from, to := database(), database()
 	for _, p := range policytest.Full(t) {
 		from.stdin = "namespace: " + p.Namespace + "\npolicies: [" +
-			string(appendPolicy(nil, rows.Policy{Policy: p})) + "\n]"
+			string(appendRow(nil, policySection.fields, &p)) + "\n]"
 		from.must("apply", "-f", "-", "--yes", "--force", "--partial", "--reason", "r")
 
 		list := []string{"policy", "list", "--namespace", p.Namespace, "-o"}

@@ -7,26 +7,60 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// decimalFactor is the factor of an override as people write it. Beside an embedded override it takes the place of the
-// thousandths in JSON.
-type decimalFactor struct {
-	Factor json.Number `json:"factor,omitempty"`
+// overrideForm has what the REST API and files write otherwise than a row has it. Beside an embedded override it takes
+// the place of the thousandths in JSON.
+type overrideForm struct {
+	Factor json.Number `json:"factor,omitempty"` // as people write it
+	Org    string      `json:"org,omitempty"`    // the tenant, as the REST API calls it; "" once it is read
+}
+
+// read puts the form into an override.
+func (f *overrideForm) read(o *schema.Override) (err error) {
+	if f.Org != "" {
+		o.Tenant, f.Org = f.Org, ""
+	}
+	if f.Factor != "" {
+		o.Factor, err = schema.Thousandths(string(f.Factor))
+	}
+	return err
 }
 
 // shownOverride is an override in JSON and YAML.
 type shownOverride struct {
 	rows.Override
-	decimalFactor
+	overrideForm
 }
 
-// UnmarshalJSON reads an override with a decimal factor.
+// UnmarshalJSON reads an override of the REST API or of a file.
 func (o *shownOverride) UnmarshalJSON(raw []byte) error {
 	type plain shownOverride
-	err := json.Unmarshal(raw, (*plain)(o))
-	if err == nil && o.Factor != "" {
-		o.Override.Factor, err = schema.Thousandths(string(o.Factor))
+	if err := json.Unmarshal(raw, (*plain)(o)); err != nil {
+		return err
 	}
-	return err
+	return o.read(&o.Override.Override)
+}
+
+func newShownOverride(o rows.Override) shownOverride {
+	shown := shownOverride{Override: o}
+	if factor := o.Factor; factor != 0 {
+		shown.Factor = json.Number(formatFactor(factor))
+	}
+	return shown
+}
+
+// shownEnded is an ended override in JSON and YAML.
+type shownEnded struct {
+	rows.EndedOverride
+	overrideForm
+}
+
+// UnmarshalJSON reads an ended override of the REST API.
+func (o *shownEnded) UnmarshalJSON(raw []byte) error {
+	type plain shownEnded
+	if err := json.Unmarshal(raw, (*plain)(o)); err != nil {
+		return err
+	}
+	return o.read(&o.EndedOverride.Override.Override)
 }
 
 // shownDiff is a diff in JSON and YAML.
@@ -47,44 +81,4 @@ type documentRows struct {
 	Costs     []rows.Cost     `json:"costs,omitzero"`
 	Tenants   []rows.Tenant   `json:"tenants,omitzero"`
 	Overrides []shownOverride `json:"overrides,omitzero"`
-}
-
-// rows returns the rows of a file.
-func (d *document) rows() documentRows {
-	list := documentRows{Namespace: d.set.Namespace, Costs: d.set.Costs, Tenants: d.set.Tenants}
-	if !d.set.KeepPolicies {
-		list.Policies = append([]rows.Policy{}, d.set.Policies...)
-	}
-	if d.set.Overrides != nil {
-		list.Overrides = []shownOverride{}
-	}
-	for _, o := range d.set.Overrides {
-		list.Overrides = append(list.Overrides, newShownOverride(o))
-	}
-	return list
-}
-
-func newDecimalFactor(thousandths int64) decimalFactor {
-	if thousandths == 0 {
-		return decimalFactor{}
-	}
-	return decimalFactor{json.Number(formatFactor(thousandths))}
-}
-
-func newShownOverride(o rows.Override) shownOverride {
-	return shownOverride{o, newDecimalFactor(o.Factor)}
-}
-
-// shownRow returns a row as JSON and YAML show it.
-func shownRow(row any) any {
-	switch r := row.(type) {
-	case rows.Override:
-		return newShownOverride(r)
-	case rows.EndedOverride:
-		return struct {
-			rows.EndedOverride
-			decimalFactor
-		}{r, newDecimalFactor(r.Factor)}
-	}
-	return row
 }

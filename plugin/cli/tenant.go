@@ -14,7 +14,7 @@ import (
 var tierCommands = []*command{
 	{
 		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
-		define: lists("/v1/ratelimit/tiers", rows.TierFilter{}, tierList),
+		define: lists(tiersPath, rows.TierFilter{}, tierList),
 	},
 	{
 		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
@@ -81,9 +81,10 @@ var tenantCommands = []*command{
 }
 
 const (
-	tierPath = "/v1/ratelimit/tiers/{}"
-	orgsPath = "/v1/orgs"
-	orgPath  = orgsPath + "/{}"
+	tiersPath = "/v1/ratelimit/tiers"
+	tierPath  = tiersPath + "/{}"
+	orgsPath  = "/v1/orgs"
+	orgPath   = orgsPath + "/{}"
 )
 
 // setTenant sets the given fields of a tenant, and keeps the others. It writes only over the revision it read, so no

@@ -32,10 +32,17 @@ longer than any outage between your nodes and Postgres.`,
 		c.flags.Var(&changes, "changes-after",
 			"delete change records older than this `duration`; a node disconnected for longer reloads everything (default 7d)")
 		c.flags.Var(&nodes, "nodes-after", "remove nodes that have been silent for this `duration` (default 1d)")
-		return c.reads(func(ctx context.Context, s *rows.DB) error {
+		c.databaseFlag()
+		c.outputFlag()
+		return func(ctx context.Context) error {
+			store, closeStore, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer closeStore()
 			keep := rows.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
-			return c.tidy(ctx, s, c.newLeader(), keep, rows.TidyBatch)
-		})
+			return c.tidy(ctx, store, c.newLeader(), keep, rows.TidyBatch)
+		}
 	},
 }
 

@@ -46,14 +46,8 @@ stores a hash of it.
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)", least: 1, most: 1,
 		define: func(c *call) action {
-			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				var t rows.Token
-				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(tokensPath + "/{}")}, &t)
-				if err != nil {
-					return err
-				}
-				return c.print(t, func(out *page) { out.line("revoked token %s", t.Name) })
-			})
+			revoke := func() change { return change{method: http.MethodDelete, path: c.path(tokensPath + "/{}")} }
+			return sends(c, revoke, func(t rows.Token) string { return "revoked token " + t.Name })
 		},
 	},
 }
@@ -102,8 +96,7 @@ func expiryText(at time.Time) string {
 // createToken makes a token. As text, the secret stands alone on standard output.
 func (c *call) createToken(ctx context.Context, rest *answers.Client, n object) error {
 	var made answers.NewToken
-	_, err := c.send(ctx, rest, change{method: http.MethodPost, path: tokensPath, body: n}, &made)
-	if err != nil {
+	if _, err := c.send(ctx, rest, post(tokensPath, n), &made); err != nil {
 		return err
 	}
 	t := made.Token

@@ -27,9 +27,7 @@ the secret to verify them. Only the secret is written to standard output.
 		define: func(c *call) action {
 			n := c.webhookFlags()
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				create := change{
-					method: http.MethodPost, path: webhooksOf(n.Org), body: object{"url": n.URL, "types": listed(n.Types)},
-				}
+				create := post(webhooksOf(n.Org), object{"url": n.URL, "types": listed(n.Types)})
 				if err := new(webhook.Targets).CheckURL(n.URL); err != nil && c.door.server == "" {
 					c.warn("without further flags ratelimit serve does not call this URL: it %v", err)
 				}
@@ -77,9 +75,8 @@ the secret to verify them. Only the secret is written to standard output.
 			c.idArgument()
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				return c.showSecret(ctx, rest, "rotated the secret of", change{
-					method: http.MethodPost, path: c.path(webhookPath + "/rotate" + every), body: object{"now": *now},
-				})
+				rotate := post(c.path(webhookPath+"/rotate"+every), object{"now": *now})
+				return c.showSecret(ctx, rest, "rotated the secret of", rotate)
 			})
 		},
 	},
@@ -90,14 +87,8 @@ the secret to verify them. Only the secret is written to standard output.
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
 			c.idArgument()
-			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				var d rows.Delivery
-				test := change{method: http.MethodPost, path: c.path(webhookPath + "/test" + every), body: object{}}
-				if _, err := c.send(ctx, rest, test, &d); err != nil {
-					return err
-				}
-				return c.print(d, func(out *page) { out.line("delivery %s waits to be sent", d.ID) })
-			})
+			test := func() change { return post(c.path(webhookPath+"/test"+every), object{}) }
+			return sends(c, test, func(d rows.Delivery) string { return "delivery " + d.ID + " waits to be sent" })
 		},
 	},
 	{
@@ -111,7 +102,7 @@ the secret to verify them. Only the secret is written to standard output.
 				if err := rest.Get(ctx, c.path(webhookPath+"/deliveries"+every), query, &found); err != nil {
 					return err
 				}
-				return c.print(listed(found.Items), func(out *page) { deliveryTable(out, found.Items) })
+				return c.print(listed(found.Items), func(out *page) { deliveryList.add(out, found.Items...) })
 			})
 		},
 	},
@@ -133,14 +124,8 @@ func webhookSwitch(verb, brief string) *command {
 		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
 		define: func(c *call) action {
 			c.idArgument()
-			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				var w rows.Webhook
-				set := change{method: http.MethodPost, path: c.path(webhookPath + "/" + verb + every), body: object{}}
-				if _, err := c.send(ctx, rest, set, &w); err != nil {
-					return err
-				}
-				return c.print(w, func(out *page) { out.line("%sd webhook %d", verb, w.ID) })
-			})
+			set := func() change { return post(c.path(webhookPath+"/"+verb+every), object{}) }
+			return sends(c, set, func(w rows.Webhook) string { return fmt.Sprintf("%sd webhook %d", verb, w.ID) })
 		},
 	}
 }
@@ -247,16 +232,14 @@ var webhookList = listing[rows.Webhook]{
 	},
 }
 
-func deliveryTable(out *page, list []rows.Delivery) {
-	columns(out, "ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", list, func(d rows.Delivery) []any {
+var deliveryList = listing[rows.Delivery]{
+	"ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", func(d rows.Delivery) []any {
 		result := d.Error
 		if result == "" && d.Status != 0 {
 			result = fmt.Sprint("answered ", d.Status)
 		}
-		return []any{
-			d.ID, d.CreatedAt, d.Events, d.State, d.Tries, timeText(d.TriedAt), timeText(d.DueAt), result,
-		}
-	})
+		return []any{d.ID, d.CreatedAt, d.Events, d.State, d.Tries, d.TriedAt, d.DueAt, result}
+	},
 }
 
 // eventFlags defines where events are sent to.
