@@ -39,21 +39,21 @@ func (s *Snapshot) CollectOverrides(
 		if rows = s.Tenant(id.Tenant.ID); rows != nil {
 			s.collectActive(rows.overrides, id, now, endpoints, found)
 		}
-		if id.User.Kind == identity.User && s.targets[onUser]+s.targets[onUserEndpoint] > 0 {
+		if id.User.Kind == identity.User && (s.targets[onUser] || s.targets[onUserEndpoint]) {
 			s.collectActive(s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID}), id, now, endpoints, found)
 		}
 	}
-	if id.Credential != "" && s.targets[onCredential] > 0 {
+	if id.Credential != "" && s.targets[onCredential] {
 		s.collectActive(s.overridesOf(subject{onCredential, "", id.Credential}), id, now, endpoints, found)
 	}
 	found.networks = s.addressOverrides(id, found.networks)
 	s.collectActive(found.networks, id, now, endpoints, found)
-	if s.targets[onTag] > 0 {
+	if s.targets[onTag] {
 		for _, tag := range id.Tags {
 			s.collectActive(s.overridesOf(subject{onTag, "", tag}), id, now, endpoints, found)
 		}
 	}
-	if s.targets[onEndpointOfAll] > 0 {
+	if s.targets[onEndpointOfAll] {
 		for _, i := range endpoints {
 			s.collectActive(s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)}), id, now, endpoints, found)
 		}
@@ -96,7 +96,7 @@ func (s *Snapshot) OverridesFor(id *identity.Identity) []*CompiledOverride {
 	for _, tag := range id.Tags {
 		list = append(list, s.overridesOf(subject{onTag, "", tag})...)
 	}
-	if s.targets[onEndpointOfAll] > 0 {
+	if s.targets[onEndpointOfAll] {
 		for i := range s.Endpoints().Len() {
 			list = append(list, s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)})...)
 		}

@@ -1,11 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -17,7 +18,6 @@ func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 	empty := &Snapshot{
 		tiers:         map[string]bool{},
 		tenantsByTier: map[string]int{},
-		namespaces:    map[string]NamespaceRows{},
 		endpoints:     newEndpoints(),
 	}
 	if previous == nil {
@@ -35,7 +35,7 @@ func (s *Snapshot) Apply(changes Changes) (*Snapshot, []Fault) {
 	next := *s
 	next.candidate = nil
 	next.tiers, next.tenantsByTier = maps.Clone(s.tiers), maps.Clone(s.tenantsByTier)
-	next.namespaces, next.endpoints = maps.Clone(s.namespaces), s.endpoints.clone()
+	next.endpoints = s.endpoints.clone()
 	w := builder{snapshot: &next, previous: s, interned: map[string]string{}}
 	w.dropRows(changes.Removed)
 	w.putRows(changes.Rows)
@@ -50,9 +50,7 @@ type builder struct {
 	owned    [shardCount]bool
 	interned map[string]string       // one copy of each name that many rows have
 	rules    map[string]*settle.Rule // one copy of each rule that many rows have, by its record
-
-	ownedCosts map[string]bool // the namespaces whose costs no other snapshot shares; nil: costs were not changed yet
-	faults     []Fault
+	faults   []Fault
 }
 
 // dropRows drops the rows of these keys.
@@ -64,17 +62,13 @@ func (b *builder) dropRows(removed RowKeys) {
 		b.dropTenant(id)
 	}
 	for _, id := range removed.Policies {
-		if r, ok := b.snapshot.policies.get(id); ok {
-			b.dropPolicy(r)
-		}
+		drop(b, &b.snapshot.policies, id)
 	}
 	for _, id := range removed.Overrides {
-		if o, ok := b.snapshot.overrides.get(id); ok {
-			b.dropOverride(o)
-		}
+		drop(b, &b.snapshot.overrides, id)
 	}
 	for _, id := range removed.Costs {
-		b.dropCost(id)
+		drop(b, &b.snapshot.costs, id)
 	}
 }
 
@@ -108,6 +102,7 @@ func (b *builder) putRows(rows Rows) {
 func (b *builder) finish(version int64) (*Snapshot, []Fault) {
 	b.snapshot.version = version
 	b.snapshot.endpoints.compile()
+	b.snapshot.summarize()
 	return b.snapshot, b.faults
 }
 
@@ -142,10 +137,7 @@ func (b *builder) ownedShard(i int) *shard {
 	case s == nil:
 		b.snapshot.shards[i] = &shard{tenants: map[string]*TenantRows{}}
 	case !b.fresh && !b.owned[i]:
-		b.snapshot.shards[i] = &shard{
-			maps.Clone(s.tenants), maps.Clone(s.subjects), maps.Clone(s.networks), maps.Clone(s.subjectRows),
-			maps.Clone(s.networkRows),
-		}
+		b.snapshot.shards[i] = &shard{maps.Clone(s.tenants), maps.Clone(s.policies), maps.Clone(s.overrides)}
 	}
 	b.owned[i] = true
 	return b.snapshot.shards[i]
@@ -153,7 +145,7 @@ func (b *builder) ownedShard(i int) *shard {
 
 // editTenant replaces the rows of a tenant with an edited copy, and drops an empty one.
 func (b *builder) editTenant(tenant string, edit func(*TenantRows)) {
-	tenants := b.ownedShard(tenantShard(tenant)).tenants
+	tenants := b.ownedShard(shardOf(tenant)).tenants
 	var next TenantRows
 	if now := tenants[tenant]; now != nil {
 		next = *now
@@ -195,14 +187,38 @@ func (b *builder) dropTenant(id string) {
 	b.editTenant(id, func(a *TenantRows) { a.hasRow, a.Tier, a.timeZone = false, "", "" })
 }
 
-// acquireEndpoint counts a use of the endpoint of a row's last good value, and reports whether it is compatible with
-// the others.
-func (b *builder) acquireEndpoint(text, table string, id int64) bool {
-	err := b.snapshot.endpoints.acquire(text)
-	if err != nil {
-		b.faults = append(b.faults, endpointFaults(nil, table, id, err)...)
+// put puts a compiled row in place of the one with its id. If the row does not compile (nil), or its endpoint does not go
+// with others, its last good value stays. own returns what is wrong with the row by itself.
+func put[R row](b *builder, table string, rows, previous *index[R], id int64, r R, own func() []Fault) {
+	drop(b, rows, id) // first: the new endpoint may cross the old one
+	var none R
+	if r == none {
+		b.faults = append(b.faults, own()...)
+	} else if err := b.snapshot.endpoints.acquire(r.pattern()); err != nil {
+		b.faults, r = append(b.faults, endpointFaults(own(), table, id, err)...), none
 	}
-	return err == nil
+	if r == none {
+		last, ok := previous.get(id)
+		if !ok {
+			return
+		}
+		if err := b.snapshot.endpoints.acquire(last.pattern()); err != nil {
+			b.faults = append(b.faults, endpointFaults(nil, table, id, err)...)
+			return
+		}
+		r = last
+	}
+	rows.insert(r, b.fresh)
+	r.link(b, true)
+}
+
+// drop drops the row with an id, if there is one.
+func drop[R row](b *builder, rows *index[R], id int64) {
+	if r, ok := rows.get(id); ok {
+		b.snapshot.endpoints.release(r.pattern())
+		rows.remove(id)
+		r.link(b, false)
+	}
 }
 
 // endpointFaults returns the faults of a row whose endpoint is not accepted: what is wrong with the endpoint by itself,
@@ -216,84 +232,97 @@ func endpointFaults(own []Fault, table string, id int64, err error) []Fault {
 	return []Fault{{table, strconv.FormatInt(id, 10), "endpoint", err.Error()}}
 }
 
-func (b *builder) putOverride(in Override) {
-	if o, ok := b.snapshot.overrides.get(in.ID); ok {
-		b.dropOverride(o)
+func (b *builder) putPolicy(in PolicyRow) {
+	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
+	in.Tier, in.Tenant = b.intern(in.Tier), b.intern(in.Tenant)
+	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
+	r := compileRow(in)
+	b.internRule(r)
+	put(b, InPolicies, &b.snapshot.policies, &b.previous.policies, in.ID, r, in.faults)
+}
+
+func (r *CompiledPolicy) link(b *builder, linked bool) {
+	edit := func(list []*CompiledPolicy) []*CompiledPolicy {
+		if linked {
+			i, _ := slices.BinarySearchFunc(list, r, compareRows)
+			return inserted(list, i, r)
+		}
+		return removed(list, r)
 	}
+	switch r.match {
+	case forTenant:
+		b.editTenant(r.tenant, func(a *TenantRows) { a.Policies = edit(a.Policies) })
+	case forUser, forCredential, forNetwork:
+		key := r.match.subject(r.tenant, r.Policy.subject)
+		editList(&b.ownedShard(shardOf(key.name)).policies, key, edit)
+	default: // each build lists the policies of a namespace anew
+	}
+}
+
+// compareRows orders policies by namespace and name, the younger row first.
+func compareRows(a, b *CompiledPolicy) int {
+	return cmp.Or(
+		strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), cmp.Compare(b.Row, a.Row),
+	)
+}
+
+// subject returns the key under which the policies of a match are looked up: for a user, a credential or a network.
+func (m match) subject(tenant, name string) subject {
+	switch m {
+	case forUser:
+		return subject{onUser, tenant, name}
+	case forCredential:
+		return subject{onCredential, "", name}
+	default:
+		return onNetwork(name)
+	}
+}
+
+func (b *builder) putOverride(in Override) {
 	in.Tenant, in.Endpoint, in.Policy = b.intern(in.Tenant), b.intern(in.Endpoint), b.intern(in.Policy)
 	in.Reason, in.Author = b.intern(in.Reason), b.intern(in.Author)
-	o, faults := compileOverride(in)
-	if o != nil {
-		if err := b.snapshot.endpoints.acquire(o.endpoint); err != nil {
-			o, faults = nil, endpointFaults(in.faults(), inOverrides, in.ID, err)
-		}
-	}
-	if o == nil {
-		b.faults = append(b.faults, faults...)
-		last, ok := b.previous.overrides.get(in.ID)
-		if !ok || !b.acquireEndpoint(last.endpoint, inOverrides, in.ID) {
-			return
-		}
-		o = last
-	}
-	b.snapshot.overrides.insert(o, b.fresh)
-	b.editTarget(o, 1, func(list []*CompiledOverride) []*CompiledOverride { return inserted(list, len(list), o) })
+	put(b, inOverrides, &b.snapshot.overrides, &b.previous.overrides, in.ID, compileOverride(in), in.faults)
 }
 
-func (b *builder) dropOverride(o *CompiledOverride) {
-	b.snapshot.endpoints.release(o.endpoint)
-	b.snapshot.overrides.remove(o.ID)
-	b.editTarget(o, -1, func(list []*CompiledOverride) []*CompiledOverride { return removed(list, o) })
-}
-
-// editTarget edits the list in which o is looked up, and counts o's target n times.
-func (b *builder) editTarget(o *CompiledOverride, n int, edit func([]*CompiledOverride) []*CompiledOverride) {
-	b.snapshot.targets[o.target] += n
-	switch o.target {
-	case onTenant, onEndpoint:
+func (o *CompiledOverride) link(b *builder, linked bool) {
+	edit := func(list []*CompiledOverride) []*CompiledOverride {
+		if linked {
+			return inserted(list, len(list), o)
+		}
+		return removed(list, o)
+	}
+	if o.target == onTenant || o.target == onEndpoint {
 		b.editTenant(o.Tenant, func(a *TenantRows) { a.overrides = edit(a.overrides) })
-	case onIP:
-		prefix, err := ParseNetwork(o.targetName)
-		if err != nil {
-			return // unreachable: compileOverride has parsed it
-		}
-		b.snapshot.networkSizes = countSize(b.snapshot.networkSizes, prefix, n)
-		shard := b.ownedShard(networkShard(prefix))
-		shard.networks = editedList(shard.networks, prefix, edit)
-	default:
-		key := o.subject()
-		shard := b.ownedShard(key.shard())
-		shard.subjects = editedList(shard.subjects, key, edit)
+		return
 	}
+	key := o.subject()
+	editList(&b.ownedShard(shardOf(key.name)).overrides, key, edit)
 }
 
-// countSize returns sizes with n more rows of the size of a network, the narrowest networks first.
-func countSize(sizes []networkSize, network netip.Prefix, n int) []networkSize {
-	s := networkSize{bits: network.Bits(), is4: network.Addr().Is4()}
-	sizes = slices.Clone(sizes)
-	i := slices.IndexFunc(sizes, func(other networkSize) bool { return other.bits == s.bits && other.is4 == s.is4 })
-	if i < 0 {
-		for i = 0; i < len(sizes) && sizes[i].bits > s.bits; {
-			i++
-		}
-		sizes = slices.Insert(sizes, i, s)
-	}
-	if sizes[i].n += n; sizes[i].n == 0 {
-		sizes = slices.Delete(sizes, i, i+1)
-	}
-	return sizes
-}
-
-// subject returns the key under which an override of a user, a credential, a tag, or an endpoint of all tenants is
-// looked up.
+// subject returns the key under which an override of a user, a credential, a network, a tag, or an endpoint of all
+// tenants is looked up.
 func (o *CompiledOverride) subject() subject {
 	switch o.target {
+	case onIP:
+		return onNetwork(o.targetName)
 	case onCredential, onTag:
 		return subject{o.target, "", o.targetName}
 	case onEndpointOfAll:
 		return subject{o.target, "", o.endpoint}
 	default:
 		return subject{onUser, o.Tenant, o.targetName}
+	}
+}
+
+// editList edits the list of a subject. An empty one is dropped.
+func editList[R any](lists *map[subject][]R, key subject, edit func([]R) []R) {
+	if *lists == nil {
+		*lists = map[subject][]R{}
+	}
+	if list := edit((*lists)[key]); len(list) > 0 {
+		(*lists)[key] = list
+	} else {
+		delete(*lists, key)
 	}
 }
 

@@ -140,17 +140,13 @@ func (s *Snapshot) rowsBeside(p *schema.Policy) []*CompiledPolicy {
 			return rows.Policies
 		}
 		return nil
-	case forUser:
-		return s.rowsOf(subject{onUser, p.Tenant, name})
-	case forCredential:
-		return s.rowsOf(subject{onCredential, "", name})
-	case forNetwork:
-		return s.rowsOfNetwork(name)
+	case forUser, forCredential, forNetwork:
+		return s.policiesOf(matched.subject(p.Tenant, name))
 	case forAnonymous:
-		return s.namespaces[p.Namespace].Anonymous
+		return s.Namespace(p.Namespace).Anonymous
 	case forAll:
-		return s.namespaces[p.Namespace].All
+		return s.Namespace(p.Namespace).All
 	default:
-		return s.namespaces[p.Namespace].Tiers[p.Tier]
+		return s.Namespace(p.Namespace).Tiers[p.Tier]
 	}
 }

@@ -25,7 +25,8 @@ type CompiledPolicy struct {
 	variants atomic.Pointer[[]*Policy]
 }
 
-func (r *CompiledPolicy) rowID() int64 { return r.Row }
+func (r *CompiledPolicy) rowID() int64    { return r.Row }
+func (r *CompiledPolicy) pattern() string { return r.Endpoint }
 
 // Variant returns the row's policy under a config with these modes, which apply where the row has none of its own.
 // Results are cached: all requests under a config get the same policy.
@@ -216,13 +217,12 @@ func (p *Policy) quotaItem() string {
 	return fmt.Sprintf("%q;q=%d%s;w=%d", p.Name, spec.Quantity, unit, spec.Window/limit.Second)
 }
 
-// compileRow compiles one policy of a database; r is nil if there are faults. Of a row that compiles, whether its
-// endpoint goes with others is found when they are compiled together.
-func compileRow(in PolicyRow) (r *CompiledPolicy, faults []Fault) {
-	in.Namespace = cmp.Or(in.Namespace, defaultNamespace)
+// compileRow compiles one policy of a database; nil: it has faults. Of a row that compiles, whether its endpoint goes
+// with others is found when they are compiled together.
+func compileRow(in PolicyRow) *CompiledPolicy {
 	p, err := compileLimit(in.Limit)
 	if err != nil || !in.valid(p) {
-		return nil, in.faults()
+		return nil
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
 	if p.match, p.subject = in.match(); p.match == forNetwork {
@@ -231,7 +231,7 @@ func compileRow(in PolicyRow) (r *CompiledPolicy, faults []Fault) {
 	return &CompiledPolicy{
 		Policy: p, Namespace: in.Namespace, tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
-	}, nil
+	}
 }
 
 // valid reports whether a node can use a row, whose limit is p. It accepts some rows that Faults rejects, and is

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -25,73 +24,24 @@ func costCompiles(cost schema.Cost) error {
 
 // Costs returns all costs of endpoints, ordered by id.
 func (s *Snapshot) Costs() []CostRow {
-	rows := make([]CostRow, 0, len(s.costs))
-	for _, id := range slices.Sorted(maps.Keys(s.costs)) {
-		rows = append(rows, s.costs[id])
+	rows := make([]CostRow, 0, s.costs.rows)
+	for r := range s.costs.all {
+		rows = append(rows, *r)
 	}
+	slices.SortFunc(rows, func(a, b CostRow) int { return cmp.Compare(a.ID, b.ID) })
 	return rows
 }
 
-// putCost adds a cost, in place of the one with its id. As in putPolicy, its last good value stays if it has a fault.
+func (r *CostRow) rowID() int64        { return r.ID }
+func (r *CostRow) pattern() string     { return r.Endpoint }
+func (r *CostRow) link(*builder, bool) {} // each build lists the costs of a namespace anew
+
 func (b *builder) putCost(in CostRow) {
-	b.dropCost(in.ID)
 	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
-	faults := rowFaults(inCosts, strconv.FormatInt(in.ID, 10), CostFaults(in.Cost))
-	if len(faults) == 0 {
-		if err := b.snapshot.endpoints.acquire(in.Endpoint); err != nil {
-			faults = endpointFaults(nil, inCosts, in.ID, err)
-		}
+	own := func() []Fault { return rowFaults(inCosts, strconv.FormatInt(in.ID, 10), CostFaults(in.Cost)) }
+	compiled := &in
+	if len(own()) > 0 {
+		compiled = nil
 	}
-	if len(faults) > 0 {
-		b.faults = append(b.faults, faults...)
-		last, ok := b.previous.costs[in.ID]
-		if !ok || !b.acquireEndpoint(last.Endpoint, inCosts, in.ID) {
-			return
-		}
-		in = last
-	}
-	b.editCosts(in.Namespace, func(byID map[int64]CostRow, byEndpoint map[string]CostRow) {
-		byID[in.ID], byEndpoint[in.Endpoint] = in, in
-	})
-}
-
-// dropCost drops the cost with an id, if there is one.
-func (b *builder) dropCost(id int64) {
-	row, ok := b.snapshot.costs[id]
-	if !ok {
-		return
-	}
-	b.snapshot.endpoints.release(row.Endpoint)
-	b.editCosts(row.Namespace, func(byID map[int64]CostRow, byEndpoint map[string]CostRow) {
-		delete(byID, id)
-		if byEndpoint[row.Endpoint].ID == id { // another row may have taken the endpoint over
-			delete(byEndpoint, row.Endpoint)
-		}
-	})
-}
-
-// editCosts edits the costs by their ids and the costs of one namespace by their endpoints. It copies them first, once
-// for each builder: another snapshot shares them.
-func (b *builder) editCosts(namespace string, edit func(map[int64]CostRow, map[string]CostRow)) {
-	s := b.snapshot.namespaces[namespace]
-	if s.Tiers == nil {
-		s.Tiers = map[string][]*CompiledPolicy{}
-	}
-	if b.ownedCosts == nil {
-		b.ownedCosts = map[string]bool{}
-		b.snapshot.costs = copied(b.snapshot.costs)
-	}
-	if !b.ownedCosts[namespace] {
-		b.ownedCosts[namespace] = true
-		s.Costs = copied(s.Costs)
-	}
-	b.snapshot.namespaces[namespace] = s
-	edit(b.snapshot.costs, s.Costs)
-}
-
-// copied returns a copy of a map, which is never nil.
-func copied[K comparable, V any](m map[K]V) map[K]V {
-	next := make(map[K]V, len(m)+1)
-	maps.Copy(next, m)
-	return next
+	put(b, inCosts, &b.snapshot.costs, &b.previous.costs, in.ID, compiled, own)
 }

@@ -11,7 +11,6 @@ import (
 // patterns of a config, so adding one compares it with each of the others once.
 type endpointSet struct {
 	uses     map[string]int // rows by pattern
-	depth    map[string]int // number of wider patterns, by pattern
 	patterns *Patterns
 	fresh    map[string]*Pattern // acquired since patterns was compiled; nil when nothing can be acquired
 }
@@ -19,7 +18,6 @@ type endpointSet struct {
 func newEndpoints() *endpointSet {
 	return &endpointSet{
 		uses:     map[string]int{},
-		depth:    map[string]int{},
 		patterns: &Patterns{root: &node{}},
 		fresh:    map[string]*Pattern{},
 	}
@@ -27,7 +25,7 @@ func newEndpoints() *endpointSet {
 
 // clone returns a copy with uses that can be changed.
 func (e *endpointSet) clone() *endpointSet {
-	return &endpointSet{uses: maps.Clone(e.uses), depth: e.depth, patterns: e.patterns, fresh: map[string]*Pattern{}}
+	return &endpointSet{uses: maps.Clone(e.uses), patterns: e.patterns, fresh: map[string]*Pattern{}}
 }
 
 // acquire counts a use of a pattern ("" is none). It returns an error for a pattern that does not parse, and for one
@@ -77,44 +75,27 @@ func (e *endpointSet) parsed(text string) *Pattern {
 
 // compile rebuilds the patterns from those in use, unless they are the same as before.
 func (e *endpointSet) compile() {
-	var kept, fresh []Pattern
+	changed := len(e.uses) != len(e.patterns.list)
+	list := make([]Pattern, 0, len(e.uses))
 	for text := range e.uses {
-		if e.patterns.Index(text) >= 0 {
-			kept = append(kept, *e.parsed(text))
-		} else {
-			fresh = append(fresh, *e.parsed(text))
-		}
+		list = append(list, *e.parsed(text))
+		changed = changed || e.patterns.Index(text) < 0
 	}
-	e.fresh = nil
-	if len(fresh) == 0 && len(kept) == len(e.patterns.list) {
+	if e.fresh = nil; !changed {
 		return
 	}
-	e.depth = maps.Clone(e.depth)
-	for i := range e.patterns.list {
-		if unused := &e.patterns.list[i]; e.uses[unused.text] == 0 {
-			e.addDepth(kept, unused, -1)
-			delete(e.depth, unused.text)
-		}
-	}
-	for i := range fresh {
-		for j := range kept {
-			if relate(&fresh[i], &kept[j]) == narrower {
-				e.depth[fresh[i].text]++
+	depth := make(map[string]int, len(list)) // how many others are wider
+	for i := range list {
+		for j := range i {
+			switch relate(&list[i], &list[j]) {
+			case narrower:
+				depth[list[i].text]++
+			case wider:
+				depth[list[j].text]++
 			}
 		}
-		e.addDepth(kept, &fresh[i], 1)
-		kept = append(kept, fresh[i])
 	}
-	e.patterns = compileSorted(kept, e.depth)
-}
-
-// addDepth adds n to the depth of those patterns of a list that are narrower than p.
-func (e *endpointSet) addDepth(list []Pattern, p *Pattern, n int) {
-	for i := range list {
-		if relate(&list[i], p) == narrower {
-			e.depth[list[i].text] += n
-		}
-	}
+	e.patterns = compileSorted(list, depth)
 }
 
 // compileSorted compiles patterns of which no two cross; depth holds how many are wider than each. Specificity is a

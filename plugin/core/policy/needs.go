@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -61,83 +62,170 @@ func (n *Needs) AddPolicy(p *Policy) {
 	}
 }
 
-// needCounts counts the rows by what they need: a need ends with the last row that has it.
-type needCounts struct {
-	rows, tenants, users, credentials, addresses, routes int
-
-	soughtUsers, soughtCredentials int // of rows for one user or one credential
-
-	reserves map[string]int // by the header that carries reservations; it is never changed, but replaced
+// needs returns what a row needs.
+func (r *CompiledPolicy) needs() (n Needs) {
+	n.AddPolicy(&r.Policy)
+	n.Tenant = n.Tenant || r.match != forAll && r.match != forNetwork
+	switch r.match {
+	case forUser:
+		n.SeekUser, n.User = true, false
+	case forCredential:
+		n.Credential, n.Facts = false, n.Facts|identity.CredentialFact
+	case forNetwork:
+		n.Facts |= identity.IPFact
+	case forAnonymous:
+		n.Facts &^= identity.IPFact // the address is read once a request proves to be anonymous
+	}
+	return n
 }
 
-// addRow adds n for each thing that a row needs.
-func (t *needCounts) addRow(r *CompiledPolicy, n int) {
-	var needs Needs
-	needs.AddPolicy(&r.Policy)
-	t.rows += n
-	if needs.Tenant || r.match != forAll && r.match != forNetwork {
-		t.tenants += n
+// class holds all of a row that a summary depends on.
+type class struct {
+	needs     Needs
+	namespace string
+	match     match
+	target    target
+	size      networkSize
+	id        int64 // 0: the summary does not hold the row itself
+}
+
+// networkSize is a size of networks. An address is looked up once for each size.
+type networkSize struct {
+	bits int
+	is4  bool
+}
+
+func sizeOf(network string) networkSize {
+	prefix, _ := ParseNetwork(network) // the row has been compiled
+	return networkSize{prefix.Bits(), prefix.Addr().Is4()}
+}
+
+func (r *CompiledPolicy) class() class {
+	c := class{needs: r.needs(), namespace: r.Namespace, match: r.match}
+	switch r.match {
+	case forNetwork:
+		c.size = sizeOf(r.subject)
+	case byTier, forAnonymous, forAll:
+		c.id = r.Row
 	}
-	switch {
-	case r.match == forUser:
-		t.soughtUsers += n
-	case needs.User:
-		t.users += n
+	return c
+}
+
+func (o *CompiledOverride) class() class {
+	c := class{target: o.target}
+	if o.target == onIP {
+		c.size = sizeOf(o.targetName)
 	}
-	switch {
-	case r.match == forCredential:
-		t.soughtCredentials += n
-	case needs.Credential:
-		t.credentials += n
+	return c
+}
+
+func (r *CostRow) class() class { return class{id: r.ID} }
+
+// summary is what a snapshot holds of all rows together. Each build makes it anew, so no change can leave a need behind.
+type summary struct {
+	namespaces map[string]*NamespaceRows
+
+	matches       [matches]bool // what policies apply to
+	policySizes   []networkSize // of the networks that policies name, each once, the narrowest first
+	targets       [targets]bool // what overrides apply to
+	overrideSizes []networkSize // of the networks that overrides name, in the same way
+}
+
+// NamespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints.
+type NamespaceRows struct {
+	Tiers          map[string][]*CompiledPolicy // by tier, then by name
+	Anonymous, All []*CompiledPolicy            // by name
+	Costs          map[string]*CostRow          // by endpoint
+	needs          Needs                        // of all policies of the namespace
+	reserves       map[string]bool              // the headers that carry their reservations
+}
+
+// summarize sets the summary.
+func (s *Snapshot) summarize() {
+	s.summary = summary{namespaces: map[string]*NamespaceRows{}}
+	for r := range s.policies.classes {
+		c := r.class()
+		s.namespace(r.Namespace).addPolicy(r, c.needs)
+		if s.matches[r.match] = true; r.match == forNetwork {
+			s.policySizes = addSize(s.policySizes, c.size)
+		}
 	}
-	// The address of an anonymous request is read once it proves to be anonymous.
-	if r.match == forNetwork || needs.Facts&identity.IPFact != 0 && r.match != forAnonymous {
-		t.addresses += n
+	for o := range s.overrides.classes {
+		if s.targets[o.target] = true; o.target == onIP {
+			s.overrideSizes = addSize(s.overrideSizes, o.class().size)
+		}
 	}
-	if needs.Facts&identity.RouteFact != 0 {
-		t.routes += n
+	for r := range s.costs.classes {
+		s.namespace(r.Namespace).Costs[r.Endpoint] = r
 	}
-	if header := needs.Reserves[0]; header != "" {
-		t.addReserve(header, n)
+	for _, n := range s.namespaces {
+		slices.SortFunc(n.Anonymous, compareRows)
+		slices.SortFunc(n.All, compareRows)
+		for _, list := range n.Tiers {
+			slices.SortFunc(list, compareRows)
+		}
 	}
 }
 
-// addReserve adds n for a header that carries reservations.
-func (t *needCounts) addReserve(header string, n int) {
-	reserves := map[string]int{}
-	maps.Copy(reserves, t.reserves)
-	if reserves[header] += n; reserves[header] == 0 {
-		delete(reserves, header)
+// namespace returns the rows of a namespace to add to.
+func (s *summary) namespace(name string) *NamespaceRows {
+	n := s.namespaces[name]
+	if n == nil {
+		n = &NamespaceRows{
+			Tiers: map[string][]*CompiledPolicy{}, Costs: map[string]*CostRow{}, reserves: map[string]bool{},
+		}
+		s.namespaces[name] = n
 	}
-	t.reserves = reserves
+	return n
+}
+
+// addPolicy adds what a policy needs, and the policy itself if requests find it by its namespace.
+func (n *NamespaceRows) addPolicy(r *CompiledPolicy, needs Needs) {
+	if n.needs = n.needs.Union(needs); needs.Reserves[0] != "" {
+		n.reserves[needs.Reserves[0]] = true
+	}
+	switch r.match {
+	case forAnonymous:
+		n.Anonymous = append(n.Anonymous, r)
+	case forAll:
+		n.All = append(n.All, r)
+	case byTier:
+		n.Tiers[r.Tier] = append(n.Tiers[r.Tier], r)
+	}
+}
+
+// addSize adds a size, in the order of sizes, unless it is among them.
+func addSize(sizes []networkSize, size networkSize) []networkSize {
+	if slices.Contains(sizes, size) {
+		return sizes
+	}
+	i, _ := slices.BinarySearchFunc(sizes, size, func(a, b networkSize) int { return cmp.Compare(b.bits, a.bits) })
+	return slices.Insert(sizes, i, size)
 }
 
 // Needs returns what the rows need under the configs of a namespace. Overrides apply in every namespace.
 func (s *Snapshot) Needs(namespace string) Needs {
-	uses, on := s.namespaces[namespace].needs, &s.targets
+	on := &s.targets
 	n := Needs{
-		Tenant:     s.tenantCount+uses.tenants+s.overrides.rows > 0,
-		SeekUser:   uses.soughtUsers > 0,
-		User:       uses.users+on[onUser]+on[onUserEndpoint] > 0,
-		Credential: uses.credentials > 0,
-		Cost:       uses.rows > 0,
+		Tenant:  s.tenantCount+s.overrides.rows > 0,
+		User:    on[onUser] || on[onUserEndpoint],
+		Address: slices.ContainsFunc(s.overrideSizes, func(size networkSize) bool { return !size.is4 }),
+		Tags:    on[onTag],
 	}
-	if uses.credentials+uses.soughtCredentials+on[onCredential] > 0 {
+	if on[onCredential] {
 		n.Facts |= identity.CredentialFact
 	}
-	if uses.addresses+on[onIP] > 0 {
+	if on[onIP] {
 		n.Facts |= identity.IPFact
 	}
-	n.Address = slices.ContainsFunc(s.networkSizes, func(size networkSize) bool { return !size.is4 })
-	if on[onTag] > 0 {
-		n.Tags = true
+	if on[onTag] {
 		n.Facts |= identity.ConsumerFact
 	}
-	if uses.routes > 0 {
-		n.Facts |= identity.RouteFact
-	}
-	if len(s.endpoints.patterns.list) > 0 {
+	if s.Endpoints().Len() > 0 {
 		n.Facts |= identity.TargetFact
+	}
+	if rows := s.namespaces[namespace]; rows != nil {
+		n = n.Union(rows.needs)
 	}
 	return n
 }
@@ -155,7 +243,7 @@ func (n *Needs) AddReserve(header string) {
 }
 
 // ReserveHeaders returns the headers that carry the reservations of the rows, sorted.
-func (n *NamespaceRows) ReserveHeaders() []string { return slices.Sorted(maps.Keys(n.needs.reserves)) }
+func (n *NamespaceRows) ReserveHeaders() []string { return slices.Sorted(maps.Keys(n.reserves)) }
 
 // ForUsage returns the needs of requests that read what their tenant has used: who they are from, whatever limits there
 // are, and their target, but nothing about what a request costs.

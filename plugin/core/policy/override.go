@@ -70,7 +70,8 @@ type derivedPolicy struct{ base, policy *Policy }
 // maxDerived bounds the cache of one override: policies change when configs do, and old ones are useless.
 const maxDerived = 64
 
-func (o *CompiledOverride) rowID() int64 { return o.ID }
+func (o *CompiledOverride) rowID() int64    { return o.ID }
+func (o *CompiledOverride) pattern() string { return o.endpoint }
 
 // apply returns base changed by o, or base itself if its algorithm cannot count o's numbers exactly. The first request
 // that needs a result derives it; later ones get the cached one.
@@ -225,17 +226,17 @@ func (o *CompiledOverride) Normalized() Override {
 	return out
 }
 
-// compileOverride compiles one override of a database; o is nil if there are faults. Of an override that compiles,
-// whether its endpoint goes with others is found when they are compiled together.
-func compileOverride(in Override) (o *CompiledOverride, faults []Fault) {
-	o = &CompiledOverride{
+// compileOverride compiles one override of a database; nil: it has faults. Of an override that compiles, whether its
+// endpoint goes with others is found when they are compiled together.
+func compileOverride(in Override) *CompiledOverride {
+	o := &CompiledOverride{
 		ID: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), Detector: in.Source == Detector,
 		Tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
 		reason: in.Reason, author: in.Author, publicNote: in.PublicNote,
 		Starts: micros(in.StartsAt), Expires: micros(in.ExpiresAt),
 	}
 	if !in.valid() || !o.setTarget(in) {
-		return nil, in.faults()
+		return nil
 	}
 	switch o.kind {
 	case customLimit:
@@ -244,7 +245,7 @@ func compileOverride(in Override) (o *CompiledOverride, faults []Fault) {
 		o.quantity = in.Factor
 	default:
 	}
-	return o, nil
+	return o
 }
 
 // valid reports whether a node can use a row, apart from its address. It accepts some rows that OverrideFaults rejects,

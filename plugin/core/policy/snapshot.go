@@ -23,19 +23,15 @@ type Snapshot struct {
 	tenantCount int
 	shards      [shardCount]*shard
 
-	policies  index[*CompiledPolicy]   // by id
-	overrides index[*CompiledOverride] // by id
-	costs     map[int64]CostRow        // by id
+	policies  index[*CompiledPolicy]
+	overrides index[*CompiledOverride]
+	costs     index[*CostRow]
 
-	tiers         map[string]bool          // those that have a row of their own
-	tenantsByTier map[string]int           // tenants by the tier that their row names
-	namespaces    map[string]NamespaceRows // by namespace
-	targets       [targets]int             // overrides by target
-	networkSizes  []networkSize            // of the networks that overrides name, each once
-	matches       [matches]int             // policies by what they apply to
-	rowSizes      []networkSize            // of the networks that policies name, each once, the narrowest first
-	endpoints     *endpointSet             // of policies, overrides and costs
+	tiers         map[string]bool // those that have a row of their own
+	tenantsByTier map[string]int  // tenants by the tier that their row names
+	endpoints     *endpointSet    // of policies, overrides and costs
 
+	summary
 	candidate *Overlay // nil: no candidate is open
 }
 
@@ -43,14 +39,11 @@ type Snapshot struct {
 // copies.
 const shardCount = 1024
 
-// shard holds the rows of the tenants, subjects and networks of one hash.
+// shard holds the rows of the tenants and subjects of one hash.
 type shard struct {
-	tenants  map[string]*TenantRows
-	subjects map[subject][]*CompiledOverride
-	networks map[netip.Prefix][]*CompiledOverride
-
-	subjectRows map[subject][]*CompiledPolicy      // policies of users and credentials; nil: none
-	networkRows map[netip.Prefix][]*CompiledPolicy // policies of addresses and networks; nil: none
+	tenants   map[string]*TenantRows
+	policies  map[subject][]*CompiledPolicy
+	overrides map[subject][]*CompiledOverride
 }
 
 // TenantRows holds the rows of one tenant as a whole.
@@ -62,48 +55,36 @@ type TenantRows struct {
 	overrides []*CompiledOverride // on the tenant and on its endpoints
 }
 
-// subject identifies a user, a credential or a tag by name, or an endpoint of all tenants by its pattern. Only a user
-// belongs to a tenant.
+// subject identifies a user, a credential or a tag by name, a network by its bytes, or an endpoint of all tenants by its
+// pattern. Only a user belongs to a tenant.
 type subject struct {
 	target target
 	tenant string
 	name   string
 }
 
-// networkSize counts the overrides of networks of one size. An address is looked up once for each size.
-type networkSize struct {
-	bits int
-	is4  bool
-	n    int
-}
-
-// NamespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints,
-// and counts what all its policies need.
-type NamespaceRows struct {
-	Tiers          map[string][]*CompiledPolicy // by tier, then by name
-	Anonymous, All []*CompiledPolicy            // by name
-	Costs          map[string]CostRow           // by endpoint
-	needs          needCounts
+// onNetwork returns the subject of an address or a network. No row has the subject of another text.
+func onNetwork(text string) subject {
+	prefix, _ := ParseNetwork(text) // the zero Prefix with an error
+	name, _ := prefix.MarshalBinary()
+	return subject{onIP, "", string(name)}
 }
 
 // seed spreads tenants over the shards in this process; shards have no meaning outside of it.
 var seed = maphash.MakeSeed()
 
-func tenantShard(tenant string) int { return int(maphash.String(seed, tenant) % shardCount) }
+// networkBytes bounds the bytes of a network: an address, and its length.
+const networkBytes = 17
 
-func (s subject) shard() int { return int(maphash.String(seed, s.name) % shardCount) }
-
-func networkShard(network netip.Prefix) int {
-	address := network.Addr().As16()
-	return int((maphash.Bytes(seed, address[:]) + uint64(network.Bits())) % shardCount)
-}
+// shardOf returns the shard of a tenant or a subject by its name.
+func shardOf(name string) int { return int(maphash.String(seed, name) % shardCount) }
 
 // Version returns the version of the database that the snapshot holds.
 func (s *Snapshot) Version() int64 { return s.version }
 
 // Len returns the number of rows, without rows of tiers.
 func (s *Snapshot) Len() int {
-	return s.tenantCount + s.policies.rows + s.overrides.rows + len(s.costs)
+	return s.tenantCount + s.policies.rows + s.overrides.rows + s.costs.rows
 }
 
 // Tiers returns the rows of all tiers, sorted by name.
@@ -138,13 +119,11 @@ func (s *Snapshot) Overrides() iter.Seq[Override] {
 	return normalizedRows(&s.overrides, (*CompiledOverride).Normalized)
 }
 
-func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
+func normalizedRows[R row, P any](rows *index[R], as func(R) P) iter.Seq[P] {
 	return func(yield func(P) bool) {
-		for _, part := range rows.parts {
-			for _, r := range part {
-				if !yield(as(r)) {
-					return
-				}
+		for r := range rows.all {
+			if !yield(as(r)) {
+				return
 			}
 		}
 	}
@@ -152,7 +131,7 @@ func normalizedRows[R hasID, P any](rows *index[R], as func(R) P) iter.Seq[P] {
 
 // Tenant returns the rows of a tenant, or nil if there are none.
 func (s *Snapshot) Tenant(tenant string) *TenantRows {
-	return s.shard(tenantShard(tenant)).tenants[tenant]
+	return s.shard(shardOf(tenant)).tenants[tenant]
 }
 
 // shard returns a shard, which is empty if no row is in it.
@@ -169,7 +148,12 @@ var noRows shard
 func (s *Snapshot) Endpoints() *Patterns { return s.endpoints.patterns }
 
 // Namespace returns the rows of a namespace.
-func (s *Snapshot) Namespace(name string) NamespaceRows { return s.namespaces[name] }
+func (s *Snapshot) Namespace(name string) NamespaceRows {
+	if rows := s.namespaces[name]; rows != nil {
+		return *rows
+	}
+	return NamespaceRows{}
+}
 
 // HasTier reports whether a tier has a row of its own.
 func (s *Snapshot) HasTier(tier string) bool { return s.tiers[tier] }
@@ -193,30 +177,30 @@ func (s *Snapshot) Rank(endpoint string, matches []int) (int, bool) {
 
 // UserPolicies returns the policies of a request's user.
 func (s *Snapshot) UserPolicies(id *identity.Identity) []*CompiledPolicy {
-	if s.matches[forUser] == 0 || id.Tenant.Kind != identity.Tenant || id.User.Kind != identity.User {
+	if !s.matches[forUser] || id.Tenant.Kind != identity.Tenant || id.User.Kind != identity.User {
 		return nil
 	}
-	return s.rowsOf(subject{onUser, id.Tenant.ID, id.User.ID})
+	return s.policiesOf(subject{onUser, id.Tenant.ID, id.User.ID})
 }
 
 // CredentialPolicies returns the policies of a request's credential.
 func (s *Snapshot) CredentialPolicies(id *identity.Identity) []*CompiledPolicy {
-	if s.matches[forCredential] == 0 || id.Credential == "" {
+	if !s.matches[forCredential] || id.Credential == "" {
 		return nil
 	}
-	return s.rowsOf(subject{onCredential, "", id.Credential})
+	return s.policiesOf(subject{onCredential, "", id.Credential})
 }
 
 // overridesOf returns the overrides of a subject.
 func (s *Snapshot) overridesOf(whose subject) []*CompiledOverride {
-	return s.shard(whose.shard()).subjects[whose]
+	return s.shard(shardOf(whose.name)).overrides[whose]
 }
 
 // addressOverrides appends the overrides of all networks that contain a client's address. One that changes limits is
 // found only if its network contains all addresses that are counted together with the client's, unless IPv6 addresses
 // are counted in full.
 func (s *Snapshot) addressOverrides(id *identity.Identity, found []*CompiledOverride) []*CompiledOverride {
-	counted := countedNetwork(id, s.networkSizes)
+	counted := countedNetwork(id, s.overrideSizes)
 	if !counted.IsValid() {
 		return found
 	}
@@ -224,16 +208,11 @@ func (s *Snapshot) addressOverrides(id *identity.Identity, found []*CompiledOver
 	if id.Address.Is6() && counted.Contains(id.Address) {
 		whole = netip.PrefixFrom(id.Address, id.Address.BitLen())
 	}
-	for _, size := range s.networkSizes {
-		if size.is4 != whole.Addr().Is4() || size.bits > whole.Bits() {
-			continue
-		}
-		part, err := whole.Addr().Prefix(size.bits)
-		if err != nil {
-			continue
-		}
-		for _, o := range s.shard(networkShard(part)).networks[part] {
-			if size.bits <= counted.Bits() || o.kind == ban || o.kind == exempt {
+	for part := range networksAround(whole, s.overrideSizes) {
+		var buffer [networkBytes]byte
+		name, _ := part.AppendBinary(buffer[:0])
+		for _, o := range s.shard(shardOf(string(name))).overrides[subject{onIP, "", string(name)}] {
+			if part.Bits() <= counted.Bits() || o.kind == ban || o.kind == exempt {
 				found = append(found, o)
 			}
 		}
@@ -250,34 +229,34 @@ func countedNetwork(id *identity.Identity, sizes []networkSize) (counted netip.P
 	return counted
 }
 
-// rowsOf returns the policies of a user or a credential.
-func (s *Snapshot) rowsOf(whose subject) []*CompiledPolicy {
-	return s.shard(whose.shard()).subjectRows[whose]
+// networksAround yields the networks of some sizes that contain a network, in the order of the sizes. None contains the
+// zero Prefix.
+func networksAround(network netip.Prefix, sizes []networkSize) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for _, size := range sizes {
+			if size.is4 != network.Addr().Is4() || size.bits > network.Bits() {
+				continue
+			}
+			if part, err := network.Addr().Prefix(size.bits); err != nil || !yield(part) {
+				return
+			}
+		}
+	}
 }
 
-// rowsOfNetwork returns the policies of exactly one address or network.
-func (s *Snapshot) rowsOfNetwork(text string) []*CompiledPolicy {
-	prefix, err := ParseNetwork(text)
-	if err != nil {
-		return nil
-	}
-	return s.shard(networkShard(prefix)).networkRows[prefix]
+// policiesOf returns the policies of a user, a credential or a network.
+func (s *Snapshot) policiesOf(whose subject) []*CompiledPolicy {
+	return s.shard(shardOf(whose.name)).policies[whose]
 }
 
 // NetworkPolicies yields the policies of each network that contains all addresses that are counted together with a
 // client's, the narrowest network first.
 func (s *Snapshot) NetworkPolicies(id *identity.Identity) iter.Seq[[]*CompiledPolicy] {
 	return func(yield func([]*CompiledPolicy) bool) {
-		counted := countedNetwork(id, s.rowSizes)
-		for _, size := range s.rowSizes {
-			if !counted.IsValid() || size.is4 != counted.Addr().Is4() || size.bits > counted.Bits() {
-				continue
-			}
-			part, err := counted.Addr().Prefix(size.bits)
-			if err != nil {
-				continue
-			}
-			if !yield(s.shard(networkShard(part)).networkRows[part]) {
+		for part := range networksAround(countedNetwork(id, s.policySizes), s.policySizes) {
+			var buffer [networkBytes]byte
+			name, _ := part.AppendBinary(buffer[:0])
+			if !yield(s.shard(shardOf(string(name))).policies[subject{onIP, "", string(name)}]) {
 				return
 			}
 		}
@@ -286,54 +265,87 @@ func (s *Snapshot) NetworkPolicies(id *identity.Identity) iter.Seq[[]*CompiledPo
 
 // HasPolicyOfPart reports whether a policy is for a network of IPv6 with more leading bits than these.
 func (s *Snapshot) HasPolicyOfPart(bits int) bool {
-	return slices.ContainsFunc(s.rowSizes, func(size networkSize) bool { return !size.is4 && size.bits > bits })
+	return slices.ContainsFunc(s.policySizes, func(size networkSize) bool { return !size.is4 && size.bits > bits })
 }
 
-// hasID is a row with an id.
-type hasID interface {
+// row is a compiled row with an id.
+type row interface {
 	comparable
 	rowID() int64
+	pattern() string // of its endpoint; "": it names none
+	class() class
+	link(b *builder, linked bool) // adds the row to the list in which requests look it up, or removes it
 }
 
 // index maps ids to rows. Snapshots share its parts: a change copies one.
-type index[R hasID] struct {
+type index[R row] struct {
 	rows  int
 	parts [shardCount][]R // by id, sorted
+	few   [shardCount][]R // of each part one row of each class; nil: they have not been found since the part changed
 }
 
-func (x *index[R]) part(id int64) *[]R { return &x.parts[uint64(id)%shardCount] }
-
-func searchID[R hasID](part []R, id int64) (int, bool) {
-	return slices.BinarySearchFunc(part, id, func(r R, id int64) int { return cmp.Compare(r.rowID(), id) })
+// find returns the part of an id, and the place in it where the row with the id is or would be.
+func (x *index[R]) find(id int64) (part *[]R, i int, ok bool) {
+	part = &x.parts[uint64(id)%shardCount]
+	i, ok = slices.BinarySearchFunc(*part, id, func(r R, id int64) int { return cmp.Compare(r.rowID(), id) })
+	return part, i, ok
 }
 
 func (x *index[R]) get(id int64) (r R, ok bool) {
-	part := *x.part(id)
-	i, ok := searchID(part, id)
+	part, i, ok := x.find(id)
 	if ok {
-		r = part[i]
+		r = (*part)[i]
 	}
 	return r, ok
 }
 
+// all yields all rows, in no particular order.
+func (x *index[R]) all(yield func(R) bool) {
+	for _, part := range x.parts {
+		for _, r := range part {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// classes yields rows of all classes. It looks at each row only in parts that have changed since the last time.
+func (x *index[R]) classes(yield func(R) bool) {
+	for i, part := range x.parts {
+		if x.few[i] == nil {
+			seen := map[class]bool{}
+			for _, r := range part {
+				if c := r.class(); !seen[c] {
+					seen[c] = true
+					x.few[i] = append(x.few[i], r)
+				}
+			}
+		}
+		for _, r := range x.few[i] {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 // insert adds a row with a new id. It copies the part first unless own is set.
 func (x *index[R]) insert(r R, own bool) {
-	part := x.part(r.rowID())
-	i, _ := searchID(*part, r.rowID())
+	part, i, _ := x.find(r.rowID())
 	if !own {
 		*part = append(make([]R, 0, len(*part)+1), *part...)
 	}
 	*part = slices.Insert(*part, i, r)
+	x.few[uint64(r.rowID())%shardCount] = nil
 	x.rows++
 }
 
 // remove drops a row, copying its part.
 func (x *index[R]) remove(id int64) {
-	part := x.part(id)
-	i, ok := searchID(*part, id)
-	if !ok {
-		return
+	if part, i, ok := x.find(id); ok {
+		*part = slices.Concat((*part)[:i], (*part)[i+1:])
+		x.few[uint64(id)%shardCount] = nil
+		x.rows--
 	}
-	*part = slices.Concat((*part)[:i], (*part)[i+1:])
-	x.rows--
 }
