@@ -18,7 +18,8 @@ type exemptions struct {
 	entries  []schema.Exemption // as configured
 	shapes   []exemptionShape
 	prefixes []netip.Prefix // of the entries; the zero value: the entry names no network
-	networks networks
+	networks map[netip.Prefix]bool
+	sizes    []int            // the lengths of networks, each once
 	patterns *policy.Patterns // of the entries alone: they may cross, and name no endpoint of a request
 	depth    int              // more segments than any pattern has
 }
@@ -29,8 +30,8 @@ type exemptionShape struct {
 	name   string               // of the fields, such as "user+endpoint": a user implies its tenant
 	first  map[exemptionKey]int // the index of the first entry with these values
 
-	tags     map[string]bool // of the entries; "" where they name none
-	networks map[int]bool    // of the entries; 0 where they name none
+	tags     map[string]bool       // of the entries; "" where they name none
+	networks map[netip.Prefix]bool // of the entries; the zero value where they name none
 }
 
 // exemptionFields is a set of fields of an entry.
@@ -47,7 +48,8 @@ const (
 // exemptionKey holds the values of the fields of one shape; others are zero.
 type exemptionKey struct {
 	tenant, user, tag string
-	network, pattern  int
+	network           netip.Prefix
+	pattern           int
 }
 
 // exemptPreflight is Exemption.By of a CORS preflight.
@@ -80,9 +82,7 @@ func (c *compiler) compileExemptions() {
 	if len(list) == 0 {
 		return
 	}
-	e := exemptions{entries: list}
-	e.prefixes = make([]netip.Prefix, len(list)) // by entry
-	var named []netip.Prefix
+	e := exemptions{entries: list, prefixes: make([]netip.Prefix, len(list)), networks: map[netip.Prefix]bool{}}
 	var texts []string
 	for i := range list {
 		prefix, err := list[i].Network()
@@ -90,12 +90,14 @@ func (c *compiler) compileExemptions() {
 			c.fault(docpath.Item("exempt", i)+".cidr", err)
 		}
 		if e.prefixes[i] = prefix; prefix.IsValid() {
-			named = append(named, prefix)
+			e.networks[prefix] = true
+			e.sizes = append(e.sizes, prefix.Bits())
 		}
 		texts = append(texts, list[i].Endpoint)
 		c.fault(docpath.Item("exempt", i)+".endpoint", policy.CheckExemptable(list[i].Endpoint))
 	}
-	e.networks = newNetworks(named)
+	slices.Sort(e.sizes)
+	e.sizes = slices.Compact(e.sizes)
 	patterns, faults := policy.CompileCrossing(texts)
 	for i, err := range faults {
 		c.fault(docpath.Item("exempt", i)+".endpoint", err)
@@ -110,11 +112,8 @@ func (c *compiler) compileExemptions() {
 
 // add adds an entry to its shape.
 func (e *exemptions) add(i int) {
-	entry, prefix := &e.entries[i], e.prefixes[i]
-	key := exemptionKey{tenant: entry.Tenant, user: entry.User, tag: entry.Tag}
-	if prefix.IsValid() {
-		key.network = e.networks.index(prefix)
-	}
+	entry := &e.entries[i]
+	key := exemptionKey{tenant: entry.Tenant, user: entry.User, tag: entry.Tag, network: e.prefixes[i]}
 	if entry.Endpoint != "" {
 		key.pattern = e.patterns.Index(entry.Endpoint)
 	}
@@ -133,7 +132,7 @@ func (e *exemptions) shape(fields exemptionFields) *exemptionShape {
 		}
 	}
 	e.shapes = append(e.shapes, exemptionShape{
-		fields, fields.name(), map[exemptionKey]int{}, map[string]bool{}, map[int]bool{},
+		fields, fields.name(), map[exemptionKey]int{}, map[string]bool{}, map[netip.Prefix]bool{},
 	})
 	return &e.shapes[len(e.shapes)-1]
 }
@@ -200,13 +199,22 @@ func (e *exemptions) needs(n *policy.Needs) {
 
 // What an entry without a tag, a network or a pattern is looked up by.
 var (
-	noTag   = []string{""}
-	noIndex = []int{0}
+	noTag     = []string{""}
+	noNetwork = []netip.Prefix{{}}
+	noPattern = []int{0}
 )
 
 // match returns the exemption by the first entry that matches a request, or none. r lends its memory.
 func (e *exemptions) match(id *identity.Identity, r *Resolution) Exemption {
-	r.exemptNetworks = e.networks.containing(id.Address, r.exemptNetworks[:0])
+	r.exemptNetworks = r.exemptNetworks[:0]
+	for _, bits := range e.sizes {
+		if bits > id.Address.BitLen() {
+			break
+		}
+		if network, _ := id.Address.Prefix(bits); e.networks[network] { // masked as the entries are
+			r.exemptNetworks = append(r.exemptNetworks, network)
+		}
+	}
 	r.exemptPatterns = r.exemptPatterns[:0]
 	if policy.IsUnambiguous(id) {
 		r.exemptPatterns = e.patterns.Match(id.Method, id.Path, r.exemptPatterns)
@@ -235,7 +243,7 @@ func (s *exemptionShape) match(id *identity.Identity, r *Resolution) int {
 		}
 		key.user = id.User.ID
 	}
-	tags, networks, patterns := noTag, noIndex, noIndex
+	tags, networks, patterns := noTag, noNetwork, noPattern
 	if s.fields&exemptTag != 0 {
 		tags = id.Tags
 	}
@@ -290,56 +298,4 @@ func (p *Plan) applyExemption(id *identity.Identity, r *Resolution) {
 func (r *Resolution) liftTenantBounds() {
 	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
 	r.UserRequired = false
-}
-
-// networks holds distinct networks for lookups by address. A lookup takes a binary search, and a step for each network
-// around the one that it finds. Every network is masked, and none of IPv4 is mapped into IPv6.
-type networks struct {
-	list   []netip.Prefix // by first address, then the wider first
-	around []int          // the index of the narrowest other network that contains it; -1: none
-}
-
-// newNetworks returns the set of networks in a list, which may hold some of them more than once.
-func newNetworks(list []netip.Prefix) networks {
-	n := networks{list: slices.Clone(list)}
-	slices.SortFunc(n.list, netip.Prefix.Compare)
-	n.list = slices.Compact(n.list)
-	n.around = make([]int, len(n.list))
-	for i, network := range n.list {
-		outer := i - 1
-		for outer >= 0 && !n.list[outer].Contains(network.Addr()) {
-			outer = n.around[outer]
-		}
-		n.around[i] = outer
-	}
-	return n
-}
-
-// index returns the index of a network in the set, or -1.
-func (n *networks) index(network netip.Prefix) int {
-	if i, ok := slices.BinarySearchFunc(n.list, network, netip.Prefix.Compare); ok {
-		return i
-	}
-	return -1
-}
-
-// containing appends to found the indices of the networks that contain an address, the narrowest first.
-func (n *networks) containing(address netip.Addr, found []int) []int {
-	if !address.IsValid() {
-		return found
-	}
-	// Networks nest or are disjoint. So the one that begins last, at or before the address, contains it, or one around
-	// it does.
-	next, _ := slices.BinarySearchFunc(n.list, address, func(network netip.Prefix, address netip.Addr) int {
-		if network.Addr().Compare(address) <= 0 {
-			return -1
-		}
-		return 1
-	})
-	for i := next - 1; i >= 0; i = n.around[i] {
-		if n.list[i].Contains(address) {
-			found = append(found, i)
-		}
-	}
-	return found
 }

@@ -16,6 +16,7 @@ package resolve
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -75,7 +76,7 @@ type Resolution struct {
 	rowMatches     []int                    // the same of the snapshot
 	overrides      policy.ActiveOverrides   // active for the request
 	rows           []*policy.CompiledPolicy // that replace the config's policies of their names
-	exemptNetworks []int                    // of the config's exemptions: those that the address is in
+	exemptNetworks []netip.Prefix           // of the config's exemptions: those that the address is in
 	exemptPatterns []int                    // of the config's exemptions: those that match
 	kept           []policy.Bound           // active ones that stay where a candidate is enforced
 }
