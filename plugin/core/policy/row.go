@@ -23,7 +23,7 @@ type Rows struct {
 }
 
 // Changes are the rows that are new or different at Version, and the keys of removed rows. A row replaces the
-// one of its key, whatever else of it has changed.
+// one of its key, whatever else of it has changed. A key that has a row too counts as different.
 type Changes struct {
 	Rows
 	Removed RowKeys

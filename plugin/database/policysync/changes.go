@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // maxChanges is the number of rows that are fetched one by one; for more, all are loaded.
@@ -110,57 +109,30 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, n *changeSet) (tableK
 	return found, nil
 }
 
-// fetch reads the rows of the keys, and records the keys without a row as removed.
+// fetch reads the rows of the keys. All keys count as removed: the rows that are there still are put back.
 func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
 	texts := internedTexts{}
+	into.Removed.Tiers, into.Removed.Tenants = k[tiersTable], k[tenantsTable]
+	ids := [len(tables)]*[]int64{
+		policiesTable: &into.Removed.Policies, overridesTable: &into.Removed.Overrides, costsTable: &into.Removed.Costs,
+	}
 	for i := range tables {
 		if len(k[i]) == 0 {
 			continue
 		}
-		if err := fetchTable(ctx, tx, &tables[i], k[i], texts, &into.Rows); err != nil {
+		var keys any = k[i]
+		if ids[i] != nil {
+			parsed, err := parseIDs(k[i])
+			if err != nil {
+				return fmt.Errorf("fetch %s: %w", tables[i].name, err)
+			}
+			*ids[i], keys = parsed, parsed
+		}
+		if err := readTable(ctx, tx, &tables[i], texts, &into.Rows, tables[i].selectByKeySQL(), keys); err != nil {
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}
-	into.Removed.Tiers = missingKeys(k[tiersTable], into.Tiers, func(r policy.TierRow) string { return r.Name })
-	into.Removed.Tenants = missingKeys(k[tenantsTable], into.Tenants, func(r schema.Tenant) string { return r.ID })
-	policyKey := func(r policy.PolicyRow) string { return strconv.FormatInt(r.ID, 10) }
-	overrideKey := func(o policy.Override) string { return strconv.FormatInt(o.ID, 10) }
-	costKey := func(r policy.CostRow) string { return strconv.FormatInt(r.ID, 10) }
-	var policyErr, overrideErr, costErr error
-	into.Removed.Policies, policyErr = parseIDs(missingKeys(k[policiesTable], into.Policies, policyKey))
-	into.Removed.Overrides, overrideErr = parseIDs(missingKeys(k[overridesTable], into.Overrides, overrideKey))
-	into.Removed.Costs, costErr = parseIDs(missingKeys(k[costsTable], into.Costs, costKey))
-	return errors.Join(policyErr, overrideErr, costErr)
-}
-
-// fetchTable reads rows of a table by their keys.
-func fetchTable(
-	ctx context.Context, tx pgx.Tx, t *table, keys []string, texts internedTexts, into *policy.Rows,
-) error {
-	var argument any = keys
-	if t.numeric {
-		ids, err := parseIDs(keys)
-		if err != nil {
-			return err
-		}
-		argument = ids
-	}
-	return readTable(ctx, tx, t, texts, into, t.selectByKeySQL(), argument)
-}
-
-// missingKeys returns the keys that no row has.
-func missingKeys[R any](keys []string, rows []R, key func(R) string) []string {
-	found := make(map[string]bool, len(rows))
-	for _, r := range rows {
-		found[key(r)] = true
-	}
-	var missing []string
-	for _, k := range keys {
-		if !found[k] {
-			missing = append(missing, k)
-		}
-	}
-	return missing
+	return nil
 }
 
 // parseIDs parses numeric keys.

@@ -81,7 +81,7 @@ func (s *Sync) saveUntil(ctx context.Context) {
 // again only if last is set, or after resaveAfter.
 func (s *Sync) save(last bool) {
 	s.mu.Lock()
-	source, confirmed := s.state.source, s.state.confirmed
+	source, confirmed := s.state.Source, s.state.confirmed
 	s.mu.Unlock()
 	snapshot := s.Snapshot()
 	if s.options.Dir == "" || source != FromPostgres || snapshot == s.saved {
@@ -95,10 +95,10 @@ func (s *Sync) save(last bool) {
 	s.saved, s.savedAt, s.saveTime = snapshot, began, time.Since(began)
 	if err != nil {
 		s.log.Warn("saving the policies failed: a start without Postgres would use older ones, or none", "error", err)
-		s.updateState(func(state *state) { state.fails++ })
+		s.updateState(func(state *state) { state.Unsaved++ })
 		return
 	}
-	s.updateState(func(state *state) { state.saves++ })
+	s.updateState(func(state *state) { state.Saves++ })
 }
 
 // writeFile replaces the saved snapshot atomically: whatever happens, the file is the old or the new one. Only this

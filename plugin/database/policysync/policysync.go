@@ -158,9 +158,9 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 	rows := snapshot.Len() + len(snapshot.Tiers())
 	s.snapshot.Store(snapshot)
 	s.updateState(func(state *state) {
-		state.version, state.source, state.rows = snapshot.Version(), from, rows
+		state.Version, state.Source, state.Rows = snapshot.Version(), from, rows
 		state.confirmed, state.enforced = confirmed, time.Now()
-		state.faults, state.faultCount = s.faults.list, s.faults.count
+		state.Faults, state.FaultCount = s.faults.list, s.faults.count
 		count(state)
 	})
 	if from == FromPostgres {

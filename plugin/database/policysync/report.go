@@ -138,36 +138,24 @@ func RemoveReport(ctx context.Context, from Execer, node string) (removed bool, 
 }
 
 // removeReport removes this node's report when it ends or stops answering requests, and sets reportRemoved. A report
-// that stays makes it a silent node, and other nodes must assume that it still admits requests.
+// that stays makes it a silent node, and other nodes must assume that it still admits requests. Without a connection
+// (nil) it makes one.
 func (s *Sync) removeReport(ctx context.Context, conn *pgx.Conn) {
 	if s.reportsNothing() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
 	defer cancel()
-	_, err := RemoveReport(ctx, conn, s.options.Node)
-	s.recordRemoval(err)
-}
-
-// removeReportAnew does what removeReport does over a connection of its own.
-func (s *Sync) removeReportAnew(ctx context.Context) {
-	if s.reportsNothing() {
-		return
+	var err error
+	if conn == nil {
+		if conn, err = s.options.Source.connect(ctx, quick); err == nil {
+			defer closeConn(conn)
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeReportTime)
-	defer cancel()
-	conn, err := s.options.Source.connect(ctx, sessionParameters)
 	if err == nil {
 		_, err = RemoveReport(ctx, conn, s.options.Node)
-		err = errors.Join(err, conn.Close(ctx))
 	}
-	s.recordRemoval(err)
-}
-
-// recordRemoval records whether the report was removed.
-func (s *Sync) recordRemoval(err error) {
-	s.reportRemoved = err == nil
-	if err != nil {
+	if s.reportRemoved = err == nil; err != nil {
 		s.log.Warn("removing the report of this node failed: it is listed as silent", "error", err)
 	}
 }

@@ -30,14 +30,6 @@ type reportSession struct {
 	conn *pgx.Conn  // nil: none
 }
 
-// usageParameters are the parameters of the sink's sessions. A batch is removed once it is stored, so commits wait for
-// the disk.
-var usageParameters = map[string]string{
-	"application_name": "tenant-rate-limiting",
-	"client_encoding":  "UTF8",
-	"lock_timeout":     "2s",
-}
-
 // reportUsageSQL takes an age instead of an instant, so that all instants are the server's.
 const reportUsageSQL = `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`
 
@@ -67,7 +59,7 @@ func (u *reportSession) run(ctx context.Context, doing string, do func(*pgx.Conn
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.conn == nil || u.conn.IsClosed() {
-		u.conn, err = u.source.connect(ctx, usageParameters)
+		u.conn, err = u.source.connect(ctx, nil) // a batch is removed once it is stored: commits wait for the disk
 	}
 	if err == nil {
 		err = do(u.conn)

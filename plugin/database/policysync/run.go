@@ -26,12 +26,12 @@ const (
 // follow runs one session with Postgres after the other until ctx ends.
 func (s *Sync) follow(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		before := s.contacts()
+		before := s.Stats().Contacts
 		err := s.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if s.contacts() != before {
+		if s.Stats().Contacts != before {
 			failures = 0
 		}
 		s.recordLoss(err)
@@ -49,7 +49,7 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // runSession connects and follows the versions until ctx ends or contact is lost.
 func (s *Sync) runSession(ctx context.Context) error {
-	conn, err := s.options.Source.connect(ctx, sessionParameters)
+	conn, err := s.options.Source.connect(ctx, quick)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (s *Sync) serve(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	if ctx.Err() != nil {
-		s.removeReportAnew(ctx) // the end interrupted a query, which closed conn
+		s.removeReport(ctx, nil) // the end interrupted a query, which closed conn
 		return nil
 	}
 	return err
@@ -137,8 +137,9 @@ func (s *Sync) beat(ctx context.Context, conn *pgx.Conn) error {
 
 // poll reads the version, and loads what is new.
 func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
-	h, err := s.readVersion(ctx, conn)
-	if err != nil {
+	bounded, cancel := context.WithTimeout(ctx, pollTime)
+	h, err := readHead(bounded, conn)
+	if cancel(); err != nil {
 		return err
 	}
 	s.compareClocks(h)
@@ -146,26 +147,20 @@ func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
 	switch {
 	case h.version == s.oversizedVersion:
 		return nil
-	case s.source() != FromPostgres, h.version < s.loadedVersion.version,
+	case s.Stats().Source != FromPostgres, h.version < s.loadedVersion.version,
 		h.version == s.loadedVersion.version && !h.takenAt.Equal(s.loadedVersion.takenAt):
 		return s.load(ctx, conn) // the snapshot is not from this database, or not from this history of it
 	case h.version == s.loadedVersion.version:
-		s.confirm(h.localTime)
+		s.updateState(func(state *state) { state.confirmed = h.localTime })
 		return nil
 	}
 	return s.catchUp(ctx, conn)
 }
 
-func (s *Sync) readVersion(ctx context.Context, conn *pgx.Conn) (versionRow, error) {
-	ctx, cancel := context.WithTimeout(ctx, pollTime)
-	defer cancel()
-	return readHead(ctx, conn)
-}
-
 // compareClocks logs when the node's clock begins to differ from the server's, and when it agrees again.
 func (s *Sync) compareClocks(h versionRow) {
 	offset := h.offset()
-	s.updateState(func(state *state) { state.offset = offset })
+	s.updateState(func(state *state) { state.ClockOffset = offset })
 	if skewed := offset.Abs() > clockTolerance; skewed != s.clocksDiffer {
 		s.clocksDiffer = skewed
 		if skewed {
@@ -197,7 +192,7 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	}
 	fresh := s.faults.replaceSome(found, n.fetched, n.changed)
 	s.logFaults(fresh, n.head.version)
-	s.swapLoaded(snapshot, n.head, func(state *state) { state.catchUps++; state.propagation = n.head.lag() })
+	s.swapLoaded(snapshot, n.head, func(state *state) { state.CatchUps++; state.Propagation = n.head.lag() })
 	s.log.Debug("policy changes are in force",
 		"version", n.head.version, "rows", len(n.changed), "seconds", n.head.lag().Seconds())
 	return s.report(ctx, conn)
@@ -208,7 +203,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	bounded, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
 	began := time.Now()
-	followed := s.source() == FromPostgres && s.loadedVersion.version > 0
+	followed := s.Stats().Source == FromPostgres && s.loadedVersion.version > 0
 	a, err := loadAll(bounded, conn, s.options.MaxRows)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*time.Since(began))))
 	if crowd := new(tooManyRowsError); errors.As(err, &crowd) {
@@ -225,9 +220,9 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	took := time.Since(began)
 	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
 	s.swapLoaded(snapshot, a.head, func(state *state) {
-		state.loads++
+		state.Loads++
 		if newer {
-			state.propagation = a.head.lag()
+			state.Propagation = a.head.lag()
 		}
 	})
 	s.log.Debug("loaded all policies",
@@ -242,7 +237,7 @@ func (s *Sync) swapLoaded(snapshot *policy.Snapshot, h versionRow, count func(*s
 	}
 	s.loadedVersion, s.oversizedVersion = h, -1
 	s.swap(s.withCandidate(snapshot), FromPostgres, h.localTime, func(state *state) {
-		state.fault = ""
+		state.Fault = ""
 		count(state)
 	})
 }
@@ -254,12 +249,12 @@ func (s *Sync) recordOversized(crowd *tooManyRowsError) {
 		s.log.Error("too many policies: the last good ones stay in force",
 			"error", crowd, "version_in_force", s.loadedVersion.version)
 	}
-	s.updateState(func(state *state) { state.fault = crowd.Error() })
+	s.updateState(func(state *state) { state.Fault = crowd.Error() })
 }
 
 // recordLoss records that Postgres cannot be followed, and logs it once for each reason.
 func (s *Sync) recordLoss(err error) {
-	s.updateState(func(state *state) { state.connected = false })
+	s.updateState(func(state *state) { state.Connected = false })
 	why := cmp.Or(s.advice(err), "no contact with Postgres")
 	if !s.lostAt.IsZero() && why == s.lostReason {
 		s.log.Debug("still "+why, "error", err)
@@ -276,7 +271,7 @@ func (s *Sync) recordLoss(err error) {
 
 // recordContact records a session, and logs that contact is back if it was lost.
 func (s *Sync) recordContact() {
-	s.updateState(func(state *state) { state.connected = true; state.contacts++ })
+	s.updateState(func(state *state) { state.Connected = true; state.Contacts++ })
 	if s.lostAt.IsZero() {
 		return
 	}

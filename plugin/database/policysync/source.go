@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -25,9 +26,9 @@ const maxDSN = 64 << 10
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
 
-// config returns how to connect now, with parameters that the connection string may override. No error contains a
-// part of the string.
-func (s Source) config(parameters map[string]string) (*pgx.ConnConfig, error) {
+// config returns how to connect now, with further parameters. The connection string may override all parameters. No
+// error contains a part of the string.
+func (s Source) config(further map[string]string) (*pgx.ConnConfig, error) {
 	text := s.DSN
 	switch {
 	case s.DSN != "" && s.File != "":
@@ -49,22 +50,22 @@ func (s Source) config(parameters map[string]string) (*pgx.ConnConfig, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTime
 	}
-	for name, value := range parameters {
-		if _, given := config.RuntimeParams[name]; !given {
-			config.RuntimeParams[name] = value
-		}
-	}
+	given := maps.Clone(config.RuntimeParams)
+	maps.Copy(config.RuntimeParams, parameters)
+	maps.Copy(config.RuntimeParams, further)
+	maps.Copy(config.RuntimeParams, given)
 	return config, nil
 }
 
-// sessionParameters are the parameters of all sessions. Reports need no durable commit, so commits do not wait for the
-// disk. A table that is locked for long costs a retry, not the connection.
-var sessionParameters = map[string]string{
-	"application_name":   "tenant-rate-limiting",
-	"client_encoding":    "UTF8",
-	"lock_timeout":       "2s",
-	"synchronous_commit": "off",
+// parameters are the parameters of all sessions. A table that is locked for long costs a retry, not the connection. Where
+// commits need not be durable (quick), they do not wait for the disk.
+var parameters = map[string]string{
+	"application_name": "tenant-rate-limiting",
+	"client_encoding":  "UTF8",
+	"lock_timeout":     "2s",
 }
+
+var quick = map[string]string{"synchronous_commit": "off"}
 
 // readSecret returns the content of a file without the white space around it.
 func readSecret(path string) (string, error) {
@@ -89,9 +90,9 @@ const (
 	closeTime = time.Second
 )
 
-// connect connects to Postgres, with parameters that the connection string may override.
-func (s Source) connect(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-	config, err := s.config(parameters)
+// connect connects to Postgres, with further parameters.
+func (s Source) connect(ctx context.Context, further map[string]string) (*pgx.Conn, error) {
+	config, err := s.config(further)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func (s *Sync) setStandby(standby bool) {
 		return
 	}
 	s.standby = standby
-	s.updateState(func(state *state) { state.standby = standby })
+	s.updateState(func(state *state) { state.Standby = standby })
 	if standby {
 		s.log.Warn("Postgres is a standby: this node lags as much as the standby; it cannot report, so ratelimit fleet " +
 			"does not list it")

@@ -1,6 +1,7 @@
 package policysync
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -40,14 +41,9 @@ type Stats struct {
 
 // state holds what Stats returns.
 type state struct {
-	version                                 int64
-	source, fault                           string // source "" is FromNone
-	connected, standby                      bool
-	confirmed, enforced                     time.Time
-	rows, faultCount                        int
-	faults, unfollowed                      []policy.Fault
-	loads, catchUps, contacts, saves, fails uint64
-	propagation, offset                     time.Duration
+	Stats                         // without Age and Enforced; its Faults and FaultCount are without unfollowed
+	confirmed, enforced time.Time // zero: there is no snapshot
+	unfollowed          []policy.Fault
 }
 
 // Stats returns the present state. It never waits for Postgres.
@@ -55,18 +51,11 @@ func (s *Sync) Stats() Stats {
 	s.mu.Lock()
 	now := s.state
 	s.mu.Unlock()
-	out := Stats{
-		Version: now.version, Source: now.source, Connected: now.connected, Standby: now.standby, Rows: now.rows,
-		Faults: slices.Concat(now.faults, now.unfollowed), FaultCount: now.faultCount + len(now.unfollowed),
-		Fault: now.fault,
-		Loads: now.loads, CatchUps: now.catchUps, Contacts: now.contacts, Saves: now.saves, Unsaved: now.fails,
-		Propagation: now.propagation, ClockOffset: now.offset,
+	out := now.Stats
+	out.Faults, out.FaultCount = slices.Concat(now.Faults, now.unfollowed), now.FaultCount+len(now.unfollowed)
+	if out.Source = cmp.Or(now.Source, FromNone); now.Source != "" {
+		out.Age, out.Enforced = max(0, time.Since(now.confirmed)), time.Since(now.enforced)
 	}
-	if out.Source == "" {
-		out.Source = FromNone
-		return out
-	}
-	out.Age, out.Enforced = max(0, time.Since(now.confirmed)), time.Since(now.enforced)
 	return out
 }
 
@@ -87,23 +76,6 @@ func (s *Sync) updateState(change func(*state)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
-}
-
-// confirm records that the snapshot was the newest at an instant.
-func (s *Sync) confirm(at time.Time) {
-	s.updateState(func(state *state) { state.confirmed = at })
-}
-
-func (s *Sync) source() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.source
-}
-
-func (s *Sync) contacts() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.contacts
 }
 
 const (

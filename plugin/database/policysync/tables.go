@@ -20,7 +20,6 @@ type table struct {
 	kind    string // of its rows in the table of changes
 	columns string // in the order of scan
 	key     string // the column of the key
-	numeric bool   // the key is a number
 	where   string // which rows are of interest
 
 	// scan returns a destination for each column, and a function that appends the row scanned there to rows.
@@ -32,17 +31,17 @@ var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
 	{
-		name: "policies", kind: "policy", key: "id", numeric: true, where: "true",
+		name: "policies", kind: "policy", key: "id", where: "true",
 		columns: columnsOf(policyFields),
 		scan:    scanPolicies,
 	},
 	{
-		name: "overrides", kind: "override", key: "id", numeric: true, where: "(expires_at IS NULL OR expires_at > now())",
+		name: "overrides", kind: "override", key: "id", where: "(expires_at IS NULL OR expires_at > now())",
 		columns: columnsOf(overrideFields),
 		scan:    scanOverrides,
 	},
 	{
-		name: "costs", kind: "cost", key: "id", numeric: true, where: "true",
+		name: "costs", kind: "cost", key: "id", where: "true",
 		columns: columnsOf(costFields),
 		scan:    scanCosts,
 	},
