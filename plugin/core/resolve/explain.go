@@ -104,7 +104,12 @@ func (p *Plan) ExplainPolicies(id *identity.Identity, now limit.Micros) []Explai
 
 // explain explains a request without its overrides, and sets its resolution.
 func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) Explanation {
-	p.ResolveAt(id, now, r)
+	var considered []*policy.Policy
+	r.considered = &considered
+	if p.ResolveAt(id, now, r); r.Exempt {
+		p.withoutExemption(id, r)
+	}
+	r.considered = nil
 	e := explainer{plan: p, id: id, resolution: r}
 	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
 	e.Namespace, e.Tier, e.Endpoint, e.Verdict = p.namespace, r.Tier, r.Endpoint, "limited"
@@ -115,9 +120,8 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 		e.Verdict = "exempt"
 	}
 	e.Version, e.ExemptBy, e.Cost = p.Version(), p.describe(r.Exemption), r.Cost.Explained()
-	rows := p.tenantRows(id)
 	if id.Tenant.Kind == identity.Tenant {
-		e.Tenant, e.TierFrom = id.Tenant.ID, p.tierFrom(rows, id)
+		e.Tenant, e.TierFrom = id.Tenant.ID, p.TierFrom(id)
 	}
 	for _, b := range r.Bounds {
 		e.Bounds = append(e.Bounds, ExplainedBound{
@@ -126,7 +130,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
 		})
 	}
-	e.explainPolicies(rows)
+	e.explainPolicies(considered)
 	return e.Explanation
 }
 
@@ -149,17 +153,8 @@ type explainer struct {
 // TierFrom returns where the tier of a tenant's request comes from: row, a source of the config, request or default. A
 // source is from the request's identity; request stands for an identity that names none. A default has the reason why
 // a given name does not apply.
-func (p *Plan) TierFrom(id *identity.Identity) string { return p.tierFrom(p.tenantRows(id), id) }
-
-// tenantRows returns the rows of an identity's tenant, or nil.
-func (p *Plan) tenantRows(id *identity.Identity) *policy.TenantRows {
-	if p.snapshot == nil || id.Tenant.Kind != identity.Tenant {
-		return nil
-	}
-	return p.snapshot.Tenant(id.Tenant.ID)
-}
-
-func (p *Plan) tierFrom(rows *policy.TenantRows, id *identity.Identity) string {
+func (p *Plan) TierFrom(id *identity.Identity) string {
+	rows := p.tenantRows(id)
 	switch {
 	case rows != nil && rows.Tier != "" && p.hasTier(rows.Tier):
 		return TierOfRow
@@ -173,72 +168,47 @@ func (p *Plan) tierFrom(rows *policy.TenantRows, id *identity.Identity) string {
 	return TierOfDefault
 }
 
-// explainPolicies lists the policies that could apply. Rows are in the order in which ResolveAt considers them. A list
-// of the config comes after the rows that go before it.
-func (e *explainer) explainPolicies(rows *policy.TenantRows) {
-	p, kind := e.plan, e.id.Tenant.Kind
-	tier := ""
-	if p.hasTierOf(e.id) {
-		tier, _ = p.tierOf(rows, e.id)
+// tenantRows returns the rows of an identity's tenant, or nil.
+func (p *Plan) tenantRows(id *identity.Identity) *policy.TenantRows {
+	if p.snapshot == nil || id.Tenant.Kind != identity.Tenant {
+		return nil
 	}
-	if s := p.snapshot; s != nil {
-		e.explainRows(s.UserPolicies(e.id))
-		e.explainRows(s.CredentialPolicies(e.id))
-		for list := range s.NetworkPolicies(e.id) {
-			e.explainRows(list)
-		}
-	}
-	if rows != nil {
-		e.explainRows(rows.Policies)
-	}
-	if kind == identity.IP {
-		e.explainRows(p.rows.Anonymous)
-	}
-	e.explainRows(p.rows.Tiers[tier])
-	switch {
-	case kind == identity.Unidentified:
-	case kind != identity.Tenant && p.anonymous != nil:
-		e.explainConfig(p.anonymous)
-	default:
-		e.explainConfig(p.tiers[tier])
-	}
-	e.explainRows(p.rows.All)
-	e.explainConfig(p.global)
+	return p.snapshot.Tenant(id.Tenant.ID)
 }
 
-func (e *explainer) explainRows(list []*policy.CompiledPolicy) {
-	for _, r := range list {
-		if r.Namespace != e.plan.namespace {
-			continue
+// explainPolicies lists the policies that the resolver has considered, in its order. But a list of the config comes right
+// after the rows that go before it.
+func (e *explainer) explainPolicies(considered []*policy.Policy) {
+	order := func(p *policy.Policy) (place int) {
+		if p.Match() == "global" {
+			place = 2
 		}
+		if p.Row == 0 {
+			place++
+		}
+		return place
+	}
+	slices.SortStableFunc(considered, func(a, b *policy.Policy) int { return order(a) - order(b) })
+	won := &policy.Policy{} // the last of the config that matches
+	for _, p := range considered {
 		x := ExplainedPolicy{
-			Name: r.Name, Source: "row", ID: r.Row, Match: r.Match(),
-			Endpoint: r.Endpoint, Scope: r.Scope, Limit: r.Describe(),
+			Name: p.Name, Source: "row", ID: p.Row, Match: p.Match(), Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe(),
 		}
-		if _, ok := e.plan.snapshot.Rank(r.Endpoint, e.resolution.rowMatches); !ok {
-			x.Why = endpointIsAnother
+		ranked := true
+		if p.Row == 0 {
+			x.Source = "config"
 		} else {
-			e.explainMatch(&x, &r.Policy)
-		}
-		e.Policies = append(e.Policies, x)
-	}
-}
-
-func (e *explainer) explainConfig(list []*policy.Policy) {
-	won := ""
-	for _, p := range list {
-		x := ExplainedPolicy{
-			Name: p.Name, Source: "config", Match: p.Match(),
-			Endpoint: p.Endpoint, Scope: p.Scope, Limit: p.Describe(),
+			_, ranked = e.plan.snapshot.Rank(p.Endpoint, e.resolution.rowMatches)
 		}
 		switch {
-		case !e.resolution.matches(p):
+		case !ranked || !e.resolution.matches(p):
 			x.Why = endpointIsAnother
-		case won == p.Name:
+		case p.Row == 0 && won.Name == p.Name && order(won) == order(p):
 			x.Why = "the config has one of this name for a narrower endpoint"
 		default:
-			e.explainMatch(&x, p)
-			won = p.Name
+			if e.explainMatch(&x, p); p.Row == 0 {
+				won = p
+			}
 		}
 		e.Policies = append(e.Policies, x)
 	}

@@ -78,6 +78,7 @@ type Resolution struct {
 	rows           []*policy.CompiledPolicy // that replace the config's policies of their names
 	exemptNetworks []netip.Prefix           // of the config's exemptions: those that the address is in
 	exemptPatterns []int                    // of the config's exemptions: those that match
+	considered     *[]*policy.Policy        // by bind, for explanations; nil: they are not recorded
 	kept           []policy.Bound           // active ones that stay where a candidate is enforced
 }
 
@@ -88,7 +89,7 @@ func (r *Resolution) Reset() {
 	*r = Resolution{
 		Bounds: r.Bounds[:0], configMatches: r.configMatches[:0], rowMatches: r.rowMatches[:0],
 		overrides: r.overrides, rows: r.rows[:0],
-		exemptNetworks: r.exemptNetworks[:0], exemptPatterns: r.exemptPatterns[:0],
+		exemptNetworks: r.exemptNetworks[:0], exemptPatterns: r.exemptPatterns[:0], considered: r.considered,
 	}
 }
 
@@ -201,6 +202,9 @@ func (p *Plan) Namespace() string { return p.namespace }
 // bindPolicies appends the bounds of a list of the config's policies. Policies of one name stand together, most
 // specific first. So only the first that matches binds, and none if a row has the name.
 func (p *Plan) bindPolicies(list []*policy.Policy, id *identity.Identity, cost int64, r *Resolution) {
+	if r.considered != nil {
+		*r.considered = append(*r.considered, list...)
+	}
 	for i := 0; i < len(list); i++ {
 		next := list[i]
 		if !r.matches(next) {

@@ -163,6 +163,9 @@ func (p *Plan) bindRowList(list []*policy.CompiledPolicy, id *identity.Identity,
 		for n < len(list) && list[n].Name == list[0].Name && list[n].Namespace == list[0].Namespace {
 			n++
 		}
+		for i := 0; r.considered != nil && list[0].Namespace == p.namespace && i < n; i++ {
+			*r.considered = append(*r.considered, &list[i].Policy)
+		}
 		if list[0].Namespace == p.namespace && !r.hasRow(list[0].Name) {
 			if best := p.narrowest(list[:n], r); best != nil {
 				r.rows = append(r.rows, best)
