@@ -15,8 +15,8 @@ package schema
 // Config holds one plugin configuration. Parse returns it with all defaults filled in. In a Config built in Go, a zero
 // field with a default means that default (see WithDefaults).
 //
-//kong:patterns source ^consumer[.]id$ ^consumer[.]username$ ^consumer[.]custom_id$ ^consumer[.]tag[.][!-~]+$ ^header[.][A-Za-z0-9_-]+$ ^jwt[.][!-~]+$ err="must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"
-//kong:check conditional_at_least_one_of if=strategy:eq=redis then=redis.host|redis.socket|redis.cluster_nodes|redis.sentinel_nodes err="redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"
+//kong:patterns source {"patterns": ["^consumer[.]id$", "^consumer[.]username$", "^consumer[.]custom_id$", "^consumer[.]tag[.][!-~]+$", "^header[.][A-Za-z0-9_-]+$", "^jwt[.][!-~]+$"], "err": "must be consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, header.<Name> or jwt.<claim>"}
+//kong:check {"conditional_at_least_one_of": {"if_field": "strategy", "if_match": {"eq": "redis"}, "then_at_least_one_of": ["redis.host", "redis.socket", "redis.cluster_nodes", "redis.sentinel_nodes"], "then_err": "redis needs redis.host, redis.socket, redis.cluster_nodes or redis.sentinel_nodes"}}
 type Config struct {
 	// Where the tenant is read from, in order; the first source that is not empty wins. Sources: consumer.id,
 	// consumer.username, consumer.custom_id, consumer.tag.<key> (a tag written key:value), header.<Name> (only if listed
@@ -239,8 +239,8 @@ type Global struct {
 
 // Exemption names requests that no limit applies to. All fields that are given must match.
 //
-//kong:check at_least_one_of tenant|user|tag|cidr|endpoint
-//kong:check conditional_at_least_one_of if=user:required then=tenant err="needs tenant beside it, because users of different tenants may have the same name"
+//kong:check {"at_least_one_of": ["tenant", "user", "tag", "cidr", "endpoint"]}
+//kong:check {"conditional_at_least_one_of": {"if_field": "user", "if_match": {"required": true}, "then_at_least_one_of": ["tenant"], "then_err": "needs tenant beside it, because users of different tenants may have the same name"}}
 type Exemption struct {
 	// Only requests of this tenant, as tenant_from finds it; of a name of more than 128 bytes, the hash that metrics show.
 	// Default: any tenant.
@@ -264,9 +264,9 @@ type Exemption struct {
 
 // Limit holds one named limit: its quantity, window, algorithm and scope.
 //
-//kong:check conditional if=algorithm:eq=sliding_log then=limit:between=1..10000 err="must be at most 10000, because a sliding_log keeps an entry for every request"
-//kong:check conditional if=burst:required then=algorithm:one_of=token_bucket|leaky_bucket err="must be token_bucket or leaky_bucket, because only these have a burst"
-//kong:check conditional if=hard_threshold_pct:required then=soft_only:eq=false err="must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"
+//kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "sliding_log"}, "then_field": "limit", "then_match": {"between": [1, 10000]}, "then_err": "must be at most 10000, because a sliding_log keeps an entry for every request"}}
+//kong:check {"conditional": {"if_field": "burst", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket"]}, "then_err": "must be token_bucket or leaky_bucket, because only these have a burst"}}
+//kong:check {"conditional": {"if_field": "hard_threshold_pct", "if_match": {"required": true}, "then_field": "soft_only", "then_match": {"eq": false}, "then_err": "must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"}}
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.

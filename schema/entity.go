@@ -124,11 +124,11 @@ type Cost struct {
 
 	// The requests that have the cost, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
 	// matches any method. Required.
-	Endpoint string `json:"endpoint" kong:"as=Policy.endpoint" example:"POST /exports"`
+	Endpoint string `json:"endpoint" kong:"as=Limit.endpoint" example:"POST /exports"`
 
 	// What a request costs, in tokens, where its policy has no cost of its own and no header of the request has one; 0 is
 	// free. Required.
-	Cost *int64 `json:"cost,omitempty" kong:"as=Policy.cost" unit:"tokens" example:"50"`
+	Cost *int64 `json:"cost,omitempty" kong:"as=Limit.cost" unit:"tokens" example:"50"`
 }
 
 // Faults returns everything that is wrong with c by itself, in the order of its fields; the paths are their names. The

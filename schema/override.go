@@ -53,20 +53,20 @@ type Override struct {
 
 	// Only requests to this endpoint, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
 	// matches any method.
-	Endpoint string `json:"endpoint,omitempty" kong:"as=Policy.endpoint" alias:"endpointPattern" example:"POST /records"`
+	Endpoint string `json:"endpoint,omitempty" kong:"as=Limit.endpoint" alias:"endpointPattern" example:"POST /records"`
 
 	// Only limits of the policy with this name. Required for custom_limit; without it, a multiplier changes all limits of
 	// its subject.
-	Policy string `json:"policy,omitempty" kong:"as=Policy.name" example:"daily"`
+	Policy string `json:"policy,omitempty" kong:"as=Limit.name" example:"daily"`
 
 	// For custom_limit: how many tokens a window allows.
-	Limit int64 `json:"limit,omitempty" kong:"as=Policy.limit" unit:"tokens"`
+	Limit int64 `json:"limit,omitempty" kong:"as=Limit.limit" unit:"tokens"`
 
 	// For custom_limit: the window in seconds. Default: the policy's.
-	WindowSize int64 `json:"window_size,omitempty" kong:"as=Policy.window_size" unit:"seconds" flag:"window"`
+	WindowSize int64 `json:"window_size,omitempty" kong:"as=Limit.window_size" unit:"seconds" flag:"window"`
 
 	// For custom_limit: the capacity of the bucket in tokens. Default: the algorithm's default.
-	Burst int64 `json:"burst,omitempty" kong:"as=Policy.burst" unit:"tokens"`
+	Burst int64 `json:"burst,omitempty" kong:"as=Limit.burst" unit:"tokens"`
 
 	// For multiplier: the factor to multiply limits by, from 0.001 to 1000, with at most three decimals.
 	Factor int64 `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`

@@ -11,10 +11,10 @@ import (
 // Redis configures the connections to Redis, with the field names of Kong's redis block. It is read only if
 // Config.Strategy is StrategyRedis.
 //
-//kong:check mutually_required sentinel_nodes|sentinel_master
-//kong:check mutually_exclusive host|socket|cluster_nodes|sentinel_nodes
-//kong:check conditional if=cluster_nodes:required then=database:eq=0 err="must be 0 beside cluster_nodes, because a Redis Cluster has only that one"
-//kong:check mutually_required client_cert|client_key
+//kong:check {"mutually_required": ["sentinel_nodes", "sentinel_master"]}
+//kong:check {"mutually_exclusive": ["host", "socket", "cluster_nodes", "sentinel_nodes"]}
+//kong:check {"conditional": {"if_field": "cluster_nodes", "if_match": {"required": true}, "then_field": "database", "then_match": {"eq": 0}, "then_err": "must be 0 beside cluster_nodes, because a Redis Cluster has only that one"}}
+//kong:check {"mutually_required": ["client_cert", "client_key"]}
 type Redis struct {
 	// Host name or address of a single Redis server. Default: none; strategy redis needs this, socket, cluster_nodes or
 	// sentinel_nodes.

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -70,13 +71,13 @@ func (f *Field[T]) Problem(value any) string {
 func PolicyFields() []Field[Policy] { return policyModel().fields }
 
 var (
-	policyModel   = sync.OnceValue(func() model[Policy] { return modelOf("Policy", fieldsOfPolicy) })
-	overrideModel = sync.OnceValue(func() model[Override] { return modelOf("Override", fieldsOfOverride) })
-	tenantModel   = sync.OnceValue(func() model[Tenant] { return modelOf("Tenant", fieldsOfTenant) })
-	costModel     = sync.OnceValue(func() model[Cost] { return modelOf("Cost", fieldsOfCost) })
-	settleModel   = sync.OnceValue(func() model[Settle] { return modelOf("Settle", fieldsOfSettle) })
-	fairModel     = sync.OnceValue(func() model[Fair] { return modelOf("Fair", fieldsOfFair) })
-	sourceModel   = sync.OnceValue(func() model[SettleSource] { return modelOf("SettleSource", fieldsOfSettleSource) })
+	policyModel   = sync.OnceValue(modelOf[Policy])
+	overrideModel = sync.OnceValue(modelOf[Override])
+	tenantModel   = sync.OnceValue(modelOf[Tenant])
+	costModel     = sync.OnceValue(modelOf[Cost])
+	settleModel   = sync.OnceValue(modelOf[Settle])
+	fairModel     = sync.OnceValue(modelOf[Fair])
+	sourceModel   = sync.OnceValue(modelOf[SettleSource])
 )
 
 // FieldNamed returns the field of that name, which must be one of fields.
@@ -112,30 +113,45 @@ type model[T any] struct {
 	fields []Field[T]
 }
 
-// modelOf completes the fields of T from the schema of the record with that name.
-func modelOf[T any](name string, fields []Field[T]) model[T] {
+// modelOf returns the declaration of T: the record with its name in the embedded schema, and the tags of its fields.
+func modelOf[T any]() model[T] {
 	var records map[string]*field
 	if err := json.Unmarshal(rowSchema, &records); err != nil {
 		panic(fmt.Sprintf("schema: the embedded schema of rows cannot be read: %v", err))
 	}
-	m := model[T]{records[name], slices.Clone(fields)}
+	m := model[T]{record: records[reflect.TypeFor[T]().Name()]}
 	m.record.prepare()
-	for i := range m.fields {
-		f := &m.fields[i]
-		f.rule = m.record.field(f.Name)
-		f.Type, f.Description, f.Required, f.OneOf = f.rule.Type, f.rule.Description, f.rule.Required, f.rule.OneOf
-		f.Pattern = f.rule.Match
-		if len(f.rule.Between) == 2 {
-			f.Min, f.Max = f.rule.Between[0], f.rule.Between[1]
-		}
-		if f.rule.LenMax != nil {
-			f.MaxLength = *f.rule.LenMax
-		}
-		if f.rule.Default != nil {
-			_ = json.Unmarshal(f.rule.Default, &f.Default) // prepare has decoded it
-		}
-	}
+	m.add(reflect.TypeFor[T](), nil)
 	return m
+}
+
+// add adds the fields of a struct, which is T or embedded in T at an index. In JSON those of an embedded one are its own.
+func (m *model[T]) add(t reflect.Type, index []int) {
+	for i := range t.NumField() {
+		declared, at := t.Field(i), append(slices.Clone(index), i)
+		if declared.Anonymous {
+			m.add(declared.Type, at)
+			continue
+		}
+		name, _, _ := strings.Cut(declared.Tag.Get("json"), ",")
+		rule, tag := m.record.field(name), declared.Tag
+		f := Field[T]{
+			Name: name, Aliases: tag.Get("alias"), Flag: tag.Get("flag"), Unit: tag.Get("unit"), Example: tag.Get("example"),
+			Type: rule.Type, Description: rule.Description, Required: rule.Required, OneOf: rule.OneOf, Pattern: rule.Match,
+			rule: rule,
+			in:   func(row *T) any { return reflect.ValueOf(row).Elem().FieldByIndex(at).Addr().Interface() },
+		}
+		if len(rule.Between) == 2 {
+			f.Min, f.Max = rule.Between[0], rule.Between[1]
+		}
+		if rule.LenMax != nil {
+			f.MaxLength = *rule.LenMax
+		}
+		if rule.Default != nil {
+			_ = json.Unmarshal(rule.Default, &f.Default) // prepare has decoded it
+		}
+		m.fields = append(m.fields, f)
+	}
 }
 
 // faults returns the faults of row in the order of its fields: those of its record, and those of the checks that are

@@ -166,7 +166,7 @@ func (l locatedLimit) textFaults() []Fault {
 	var faults []Fault
 	row := Policy{Limit: l.Limit}
 	for _, f := range PolicyFields() {
-		if text, ok := f.In(&row).(*string); ok && f.Unit == "text" && strings.ContainsFunc(*text, unicode.IsControl) {
+		if text, ok := f.In(&row).(*string); f.Unit == "text" && ok && strings.ContainsFunc(*text, unicode.IsControl) {
 			faults = append(faults, Fault{docpath.Member(l.path, f.Name), f.Must()})
 		}
 	}

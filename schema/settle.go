@@ -12,8 +12,8 @@ import (
 // Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
 // adds or returns the difference when the response has been sent. The plugin tenant-rate-settling does the latter.
 //
-//kong:patterns settle_source ^header[.][A-Za-z0-9_-]+$ ^header[.][A-Za-z0-9_-]+[.][A-Za-z0-9_.-]+$ ^log[.][A-Za-z0-9_.*-]+$ ^shared[.][A-Za-z0-9_.-]+$ err="must be header.<Name>, header.<Name>.<key>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"
-//kong:check mutually_required reserve_header|reserve_max
+//kong:patterns settle_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^header[.][A-Za-z0-9_-]+[.][A-Za-z0-9_.-]+$", "^log[.][A-Za-z0-9_.*-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name>, header.<Name>.<key>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"}
+//kong:check {"mutually_required": ["reserve_header", "reserve_max"]}
 type Settle struct {
 	// Where the amount is read from after the response, 1 to 8 sources; it is the sum of their values, each times its
 	// weight, rounded up. If one of them has no value, the reservation stays. Required.

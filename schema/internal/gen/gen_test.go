@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -103,38 +105,41 @@ func checkNamedField(t *testing.T, path string, attributes map[string]any, seen 
 }
 
 func TestFaultsInTheSourceAreReported(t *testing.T) {
-	for name, test := range map[string]struct{ source, want string }{
-		"description too short": {
-			"// Short.\nA string `json:\"a\"`", "A: the doc comment's first paragraph has 6 characters",
-		},
-		"unknown constraint": {"// Long enough a text.\nA string `json:\"a\" kong:\"lt=4\"`", `unknown constraint "lt"`},
-		"unknown type":       {"// Long enough a text.\nA chan int `json:\"a\"`", "no type of Kong"},
-		"no json name":       {"// Long enough a text.\nA string `kong:\"required\"`", "A: no json name"},
-		"bad default":        {"// Long enough a text.\nA int64 `json:\"a\" default:\"x\"`", "invalid syntax"},
-		"unknown pattern list": {
-			"// Long enough a text.\nA string `json:\"a\" kong:\"match_any=x\"`", "no //kong:patterns x",
-		},
+	g := &generator{docs: map[string]string{}}
+	for name, test := range map[string]struct {
+		record any
+		want   string
+	}{
+		"unknown constraint": {struct {
+			A string `json:"a" kong:"lt=4"`
+		}{}, `unknown constraint "lt"`},
+		"unknown type": {struct {
+			A chan int `json:"a"`
+		}{}, "no type of Kong"},
+		"no json name": {struct {
+			A string `kong:"required"`
+		}{}, "has no json name"},
+		"bad default": {struct {
+			A int64 `json:"a" default:"x"`
+		}{}, "invalid syntax"},
+		"unknown pattern list": {struct {
+			A string `json:"a" kong:"match_any=x"`
+		}{}, "no //kong:patterns x"},
+		"description too short": {struct {
+			B string `json:"b"`
+		}{}, ".B: the doc comment's first paragraph has 6 characters"},
 	} {
-		dir := t.TempDir()
-		source := "package p\n\ntype Config struct {\n" + test.source + "\n}\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.go"), []byte(source), 0o600))
-		if _, err := generate(dir); err == nil || !strings.Contains(err.Error(), test.want) {
+		g.docs, g.faults = map[string]string{".A": "Long enough a text.", ".B": "Short."}, nil
+		g.kongRecord(reflect.TypeOf(test.record), "")
+		if err := errors.Join(g.faults...); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func TestFaultsInDirectivesAreReported(t *testing.T) {
-	for line, want := range map[string]string{
-		"sometimes a|b":                             `unknown entity check "sometimes"`,
-		"conditional if=a:required":                 "no err",
-		`conditional if=a:required err="x"`:         "want if=",
-		`conditional if=a:x then=b:eq=c err="x"`:    "unknown constraint",
-		`conditional if=a:eq=b then=c:eq=d err="%"`: "percent sign",
-	} {
-		if _, err := entityCheck(line); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", line, err)
-		}
+	g.faults = nil
+	g.directive("{")
+	g.directive(`{"err": "%"}`)
+	if len(g.faults) != 2 {
+		t.Errorf("faults of directives: %v", g.faults)
 	}
 }
 

@@ -1,214 +1,244 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-const pluginName = "tenant-rate-limiting"
+// kongField is a field in the form of Kong's schema.
+type kongField struct {
+	Type          string                  `json:"type"`
+	Description   string                  `json:"description,omitempty"`
+	Referenceable bool                    `json:"referenceable,omitempty"`
+	Encrypted     bool                    `json:"encrypted,omitempty"`
+	Required      *bool                   `json:"required,omitempty"`
+	Between       []int64                 `json:"between,omitempty"`
+	OneOf         []string                `json:"one_of,omitempty"`
+	Match         string                  `json:"match,omitempty"`
+	MatchAny      json.RawMessage         `json:"match_any,omitempty"`
+	LenMin        *int64                  `json:"len_min,omitempty"`
+	LenMax        *int64                  `json:"len_max,omitempty"`
+	Err           string                  `json:"err,omitempty"`
+	Default       any                     `json:"default,omitempty"`
+	Elements      *kongField              `json:"elements,omitempty"`
+	Keys          *kongField              `json:"keys,omitempty"`
+	Values        *kongField              `json:"values,omitempty"`
+	Fields        []map[string]*kongField `json:"fields,omitempty"` // each with one key
+	EntityChecks  []json.RawMessage       `json:"entity_checks,omitempty"`
 
-// object is a JSON object that keeps the order of its members, so that the generated file reads like the source.
-type object []member
-
-type member struct {
-	key   string
-	value any
+	record reflect.Type // nil: it is none
 }
 
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
+// kongType returns a type of Go as one of Kong, with the constraints of its elements in the tags.
+func (g *generator) kongType(t reflect.Type, tags reflect.StructTag) *kongField {
+	element := func(t reflect.Type, key string) *kongField {
+		k := g.kongType(t, tags)
+		g.constrain(k, tags, key)
+		return k
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return &kongField{Type: "boolean"}
+	case reflect.Int64:
+		return &kongField{Type: "integer"}
+	case reflect.String:
+		return &kongField{Type: "string"}
+	case reflect.Pointer:
+		return g.kongType(t.Elem(), tags)
+	case reflect.Slice:
+		return &kongField{Type: "array", Elements: element(t.Elem(), "elements")}
+	case reflect.Map:
+		return &kongField{Type: "map", Keys: element(t.Key(), "keys"), Values: element(t.Elem(), "values")}
+	case reflect.Struct:
+		if t.Name() == "Time" { // of package time, which JSON writes as a text
+			return &kongField{Type: "string"}
 		}
-		b.WriteString(strconv.Quote(m.key) + ":")
-		if err := writeValue(&b, m.value); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.key, err)
-		}
+		return g.kongRecord(t, tags)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	g.fault("%v is no type of Kong", t)
+	return &kongField{}
 }
 
-func (o object) has(key string) bool {
-	return slices.ContainsFunc(o, func(m member) bool { return m.key == key })
+// kongRecord returns a struct as a record. The tags of the field that contains it may narrow one of its fields: a tag
+// named after that field replaces its constraints.
+func (g *generator) kongRecord(t reflect.Type, narrowed reflect.StructTag) *kongField {
+	k := &kongField{Type: "record", record: t}
+	g.addFields(k, t, narrowed)
+	return k
 }
 
-// writeValue writes v without escaping <, > and &, which descriptions contain.
-func writeValue(b *bytes.Buffer, v any) error {
-	encoder := json.NewEncoder(b)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
-}
-
-func kongSchema(s *source, root *record) ([]byte, error) {
-	config, err := s.kongRecord(root, "")
-	if err != nil {
-		return nil, err
-	}
-	config = append(config, member{"required", true})
-	protocols := []string{"grpc", "grpcs", "http", "https"}
-	document := object{
-		{"name", pluginName},
-		{"fields", []object{
-			{{"protocols", object{
-				{"type", "set"},
-				{"description", "The protocols of the requests that the plugin may run for. Default: all that it supports."},
-				{"required", true},
-				{"default", protocols},
-				{"elements", object{{"type", "string"}, {"one_of", protocols}}},
-			}}},
-			{{"config", config}},
-		}},
-	}
-	return indentedJSON(document)
-}
-
-func indentedJSON(document object) ([]byte, error) {
-	var compact, indented bytes.Buffer
-	if err := writeValue(&compact, document); err != nil {
-		return nil, fmt.Errorf("encode schema: %w", err)
-	}
-	if err := json.Indent(&indented, compact.Bytes(), "", " "); err != nil {
-		return nil, fmt.Errorf("indent schema: %w", err)
-	}
-	return indented.Bytes(), nil
-}
-
-// kongRecord returns r as a Kong record. The tags of the field that contains the record may narrow one of its fields:
-// a tag named after that field replaces its constraints.
-func (s *source) kongRecord(r *record, narrowed reflect.StructTag) (object, error) {
-	fields := []object{}
-	for _, f := range r.fields {
-		attributes, err := s.kongField(f, narrowed.Get(f.name))
-		if err != nil {
-			return nil, fmt.Errorf("%s.%s: %w", r.name, f.name, err)
-		}
-		fields = append(fields, object{{f.name, attributes}})
-	}
-	result := object{{"type", "record"}, {"fields", fields}}
-	var checks []object
-	for _, line := range r.checks {
-		check, err := entityCheck(line)
-		if err != nil {
-			return nil, fmt.Errorf("%s: //kong:check %s: %w", r.name, line, err)
-		}
-		checks = append(checks, check)
-	}
-	if checks != nil {
-		result = append(result, member{"entity_checks", checks})
-	}
-	return result, nil
-}
-
-func (s *source) kongField(f field, narrowing string) (object, error) {
-	shape, err := s.kongType(f.typ, f.tags)
-	if err != nil {
-		return nil, err
-	}
-	attributes, err := s.attributes(f.tags, "kong")
-	if err != nil {
-		return nil, err
-	}
-	if f.typ.kind == "record" && !attributes.has("required") {
-		attributes = append(attributes, member{"required", false}) // Kong requires a record that says nothing about it
-	}
-	if narrowing != "" {
-		narrow, err := s.constraints(narrowing)
-		if err != nil {
-			return nil, err
-		}
-		attributes = replaceMembers(attributes, narrow)
-	}
-	if value, ok := f.tags.Lookup("default"); ok {
-		def, err := defaultValue(f.typ, value)
-		if err != nil {
-			return nil, err
-		}
-		attributes = append(attributes, member{"default", def})
-	}
-	result := object{shape[0], {"description", f.description}}
-	result = append(result, attributes...)
-	result = append(result, shape[1:]...)
-	return asSet(result), nil
-}
-
-// asSet replaces the type array by set if the tag has the marker "set".
-func asSet(o object) object {
-	var result object
-	isSet := false
-	for _, m := range o {
-		if m.key == "set" {
-			isSet = true
+// addFields adds the fields and checks of a struct. In JSON those of an embedded one are its own.
+func (g *generator) addFields(k *kongField, t reflect.Type, narrowed reflect.StructTag) {
+	k.EntityChecks = append(k.EntityChecks, g.checks[t.Name()]...)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			g.addFields(k, f.Type, narrowed)
 			continue
 		}
-		result = append(result, m)
+		g.at = t.Name() + "." + f.Name
+		name, field := jsonName(f), g.kongField(g.at, f)
+		if name == "" {
+			g.fault("has no json name")
+		}
+		g.addConstraints(field, narrowed.Get(name))
+		k.Fields = append(k.Fields, map[string]*kongField{name: field})
 	}
-	if isSet {
-		result[0].value = "set"
-	}
-	return result
 }
 
-func replaceMembers(o, by object) object {
-	for _, replacement := range by {
-		for i := range o {
-			if o[i].key == replacement.key {
-				o[i] = replacement
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// kongField returns the field of a struct that is called at in the source.
+func (g *generator) kongField(at string, f reflect.StructField) *kongField {
+	k := g.kongType(f.Type, f.Tag)
+	g.at = at
+	if k.Description = g.docs[at]; len(k.Description) < 10 || len(k.Description) > 500 {
+		g.fault("the doc comment's first paragraph has %d characters, Kong wants 10 to 500", len(k.Description))
+	}
+	g.constrain(k, f.Tag, "kong")
+	if k.Type == "record" && k.Required == nil {
+		k.Required = new(bool) // Kong requires a record that says nothing about it
+	}
+	if text, ok := f.Tag.Lookup("default"); ok {
+		k.Default = g.defaultValue(k.Type, text)
+	}
+	return k
+}
+
+// constrain adds the constraints in the tag called key, and the message for all of them in key_err.
+func (g *generator) constrain(k *kongField, tags reflect.StructTag, key string) {
+	name, isOther := strings.CutPrefix(tags.Get(key), "as=")
+	if !isOther {
+		g.addConstraints(k, tags.Get(key))
+		k.Err = tags.Get(key + "_err")
+		return
+	}
+	typeName, fieldName, _ := strings.Cut(name, ".")
+	for _, t := range recordTypes {
+		for i := range t.NumField() {
+			if f := t.Field(i); t.Name() == typeName && jsonName(f) == fieldName {
+				g.constrain(k, f.Tag, key)
+				k.Required = nil
+				return
 			}
 		}
 	}
-	return o
+	g.fault("no field %s to take the constraints of", name)
 }
 
-// kongType returns the attributes of a type: "type" first, then its parts.
-func (s *source) kongType(t fieldType, tags reflect.StructTag) (object, error) {
-	switch t.kind {
-	case "record":
-		return s.kongRecord(t.record, tags)
-	case "array":
-		elements, err := s.kongElement(*t.elem, tags, "elements")
-		return object{{"type", "array"}, {"elements", elements}}, err
-	case "map":
-		keys, err := s.kongElement(fieldType{kind: "string"}, tags, "keys")
-		if err != nil {
-			return nil, err
+// addConstraints adds a list such as "required,between=1..128".
+func (g *generator) addConstraints(k *kongField, list string) {
+	for item := range strings.SplitSeq(list, ",") {
+		key, value, _ := strings.Cut(item, "=")
+		switch key {
+		case "":
+		case "required":
+			yes := true
+			k.Required = &yes
+		case "referenceable":
+			k.Referenceable = true
+		case "encrypted":
+			k.Encrypted = true
+		case "set":
+			k.Type = "set"
+		case "one_of":
+			k.OneOf = strings.Split(value, "|")
+		case "match":
+			k.Match = value
+		case "match_any":
+			if k.MatchAny = g.patterns[value]; k.MatchAny == nil {
+				g.fault("no //kong:patterns %s", value)
+			}
+		case "len_min":
+			k.LenMin = g.integer(value)
+		case "len_max":
+			k.LenMax = g.integer(value)
+		case "between":
+			low, high, _ := strings.Cut(value, "..")
+			k.Between = []int64{*g.integer(low), *g.integer(high)}
+		default:
+			g.fault("unknown constraint %q", key)
 		}
-		values, err := s.kongElement(*t.elem, tags, "values")
-		return object{{"type", "map"}, {"keys", keys}, {"values", values}}, err
 	}
-	return object{{"type", t.kind}}, nil
 }
 
-func (s *source) kongElement(t fieldType, tags reflect.StructTag, tag string) (object, error) {
-	shape, err := s.kongType(t, tags)
+func (g *generator) integer(text string) *int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, err
+		g.fault("%v", err)
 	}
-	attributes, err := s.attributes(tags, tag)
-	return append(shape, attributes...), err
+	return &n
 }
 
-// defaultValue parses the text of a default tag as a value of type t; "|" separates the elements of an array.
-func defaultValue(t fieldType, text string) (any, error) {
-	switch t.kind {
+// defaultValue returns the text of a default tag as a value of a type; "|" separates the elements of a list.
+func (g *generator) defaultValue(kind, text string) any {
+	switch kind {
 	case "string":
-		return text, nil
+		return text
 	case "boolean":
-		return strconv.ParseBool(text)
+		return text == "true"
 	case "integer":
-		return strconv.ParseInt(text, 10, 64)
-	case "array":
-		if text == "" {
-			return []string{}, nil
-		}
-		return strings.Split(text, "|"), nil
+		return *g.integer(text)
+	case "array", "set":
+		return strings.FieldsFunc(text, func(c rune) bool { return c == '|' })
 	}
-	return nil, fmt.Errorf("a %s cannot have a default", t.kind)
+	g.fault("a %s cannot have a default", kind)
+	return nil
+}
+
+// writeTable appends the options of a record as a table of Markdown, and those of the records in it; a record that
+// occurs more than once is described where it occurs first.
+func writeTable(b *strings.Builder, k *kongField, path string, done map[reflect.Type]bool) {
+	done[k.record] = true
+	fmt.Fprintf(b, "\n**`%s`**\n\n| option | type | default | meaning |\n|---|---|---|---|\n", path)
+	for name, f := range k.each {
+		meaning, def := splitDefault(f.Description)
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", name, f.typeText(), cell(def), cell(meaning))
+	}
+	for name, f := range k.each {
+		suffix := ""
+		if f.Elements != nil {
+			f, suffix = f.Elements, "[]"
+		}
+		if f.record != nil && !done[f.record] {
+			writeTable(b, f, path+"."+name+suffix, done)
+		}
+	}
+}
+
+// each calls visit with the fields of a record.
+func (k *kongField) each(visit func(string, *kongField) bool) {
+	for _, entry := range k.Fields {
+		for name, f := range entry {
+			visit(name, f)
+		}
+	}
+}
+
+// splitDefault splits a description from its last sentence, which states the default or "Required.".
+func splitDefault(description string) (meaning, def string) {
+	meaning, def, _ = strings.Cut(description, " Default: ")
+	if def == "" && strings.Contains(description, "Required") {
+		def = "required"
+	}
+	return meaning, strings.TrimSuffix(def, ".")
+}
+
+func (k *kongField) typeText() string {
+	if inner := cmp.Or(k.Elements, k.Values); inner != nil {
+		return k.Type + " of " + inner.Type
+	}
+	return k.Type
+}
+
+// cell escapes characters that would end a table cell or start HTML.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`).Replace(text)
 }
