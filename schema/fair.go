@@ -70,12 +70,12 @@ func (f *Fair) Describe() string {
 
 // fairFaults returns the faults of a limit that is shared fairly and cannot be. In Kong's schema language they would be
 // conditions on a record that most limits lack.
-func (l locatedLimit) fairFaults() []Fault {
+func (l LocatedLimit) fairFaults() []Fault {
 	if l.Fair == nil {
 		return nil
 	}
 	var faults findings
-	fault := func(field, format string, args ...any) { faults.add(docpath.Member(l.path, field), format, args...) }
+	fault := func(field, format string, args ...any) { faults.add(docpath.Member(l.Path, field), format, args...) }
 	if l.Scope != ScopeGlobal && l.Scope != ScopeEndpoint {
 		fault("scope", "must be global or endpoint beside fair, because only from these several tenants spend, got %q",
 			docpath.Shorten(l.Scope))
@@ -108,7 +108,7 @@ func (l locatedLimit) fairFaults() []Fault {
 }
 
 // fairWarnings returns warnings of weights of tiers that c does not have.
-func (c Config) fairWarnings(l locatedLimit) []Warning {
+func (c Config) fairWarnings(l LocatedLimit) []Warning {
 	if l.Fair == nil {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c Config) fairWarnings(l locatedLimit) []Warning {
 	names := tierNames(c.Tiers)
 	for _, tier := range slices.Sorted(maps.Keys(l.Fair.Weights)) {
 		if !slices.Contains(names, tier) {
-			warnings.add(docpath.Member(docpath.Join(l.path, "fair.weights"), tier),
+			warnings.add(docpath.Member(docpath.Join(l.Path, "fair.weights"), tier),
 				"is the weight of a tier that this config does not have: it counts only for tenants whose tier a database sets")
 		}
 	}

@@ -42,17 +42,12 @@ func SettlingKongSchema() []byte {
 // socket on which the plugin server will listen, and the one plugin with its schema. Kong shows version in its Admin
 // API.
 func Dump(version, socketPath string) []byte {
-	return dump(socketPath, pluginInfo{
-		Name: Name, Phases: []string{Phase}, Version: version, Priority: Priority, Schema: kongSchema,
-	})
+	return dump(socketPath, pluginInfo{Name, []string{Phase}, version, Priority, kongSchema})
 }
 
 // DumpSettling returns the server info of the companion plugin, as [Dump] does.
 func DumpSettling(version, socketPath string) []byte {
-	return dump(socketPath, pluginInfo{
-		Name: SettlingName, Phases: []string{SettlingPhase}, Version: version, Priority: SettlingPriority,
-		Schema: settlingSchema,
-	})
+	return dump(socketPath, pluginInfo{SettlingName, []string{SettlingPhase}, version, SettlingPriority, settlingSchema})
 }
 
 // pluginInfo is one plugin of a server info.

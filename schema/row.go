@@ -203,7 +203,7 @@ func (p Policy) Faults(checks ...func(Policy) error) []Fault {
 }
 
 func (p Policy) semanticFaults() error {
-	return asError(append(locatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...))
+	return asError(append(LocatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...))
 }
 
 // asError returns faults as an error; none is nil.

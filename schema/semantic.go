@@ -9,19 +9,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// locatedLimit is a limit with its place in the config.
-type locatedLimit struct {
+// LocatedLimit is a limit with its place in the config.
+type LocatedLimit struct {
 	Limit
-	path string
-	list string // the list it is in, for messages: "tier enterprise", "anonymous" or "global"
+	Path string
+	List string // the list it is in, for messages: "tier enterprise", "anonymous" or "global"
 }
 
-// limits returns all limits of c in document order of the schema.
-func (c Config) limits() []locatedLimit {
-	var all []locatedLimit
+// Limits returns all limits of c in document order of the schema.
+func (c Config) Limits() []LocatedLimit {
+	var all []LocatedLimit
 	add := func(path, list string, limits []Limit) {
 		for i, l := range limits {
-			all = append(all, locatedLimit{l, docpath.Item(path+".limits", i), list})
+			all = append(all, LocatedLimit{l, docpath.Item(path+".limits", i), list})
 		}
 	}
 	for i, tier := range c.Tiers {
@@ -95,11 +95,11 @@ func (c Config) headerFaults() []Fault {
 		check("cost_header", c.CostHeader)
 	}
 	reserves := map[string]bool{}
-	for _, l := range c.limits() {
+	for _, l := range c.Limits() {
 		if l.Settle == nil || l.Settle.ReserveHeader == "" {
 			continue
 		}
-		path, header := docpath.Join(l.path, "settle.reserve_header"), l.Settle.ReserveHeader
+		path, header := docpath.Join(l.Path, "settle.reserve_header"), l.Settle.ReserveHeader
 		check(path, header)
 		if reserves[strings.ToLower(header)] = true; len(reserves) > MaxReserveHeaders {
 			faults.add(path, "is another header than the first %d: a config reads reservations from at most so many",
@@ -114,25 +114,25 @@ func (c Config) nameFaults() []Fault {
 	type identity struct{ list, name, endpoint string }
 	var faults findings
 	first := map[identity]string{}
-	firstOfName := map[string]locatedLimit{} // first limit of each name outside of global
-	for _, l := range c.limits() {
+	firstOfName := map[string]LocatedLimit{} // first limit of each name outside of global
+	for _, l := range c.Limits() {
 		if l.Name == "" {
 			continue
 		}
-		list, _, _ := strings.Cut(l.path, ".")
+		list, _, _ := strings.Cut(l.Path, ".")
 		id := identity{list, l.Name, CanonicalEndpoint(l.Endpoint)}
 		if at, ok := first[id]; ok {
-			faults.add(l.path+".name", "%s is the name of %s too, for the same endpoint", l.Name, at)
+			faults.add(l.Path+".name", "%s is the name of %s too, for the same endpoint", l.Name, at)
 			continue
 		}
-		first[id] = l.path
+		first[id] = l.Path
 		if list != "global" {
 			if _, ok := firstOfName[l.Name]; !ok {
 				firstOfName[l.Name] = l
 			}
 		} else if other, ok := firstOfName[l.Name]; ok {
-			faults.add(l.path+".name", "%s is the name of %s too: of two limits with one name only one applies, and global "+
-				"limits must always apply", l.Name, other.path)
+			faults.add(l.Path+".name", "%s is the name of %s too: of two limits with one name only one applies, and global "+
+				"limits must always apply", l.Name, other.Path)
 		}
 	}
 	return faults
@@ -155,26 +155,26 @@ func CanonicalEndpoint(pattern string) string {
 
 func (c Config) limitFaults() []Fault {
 	var faults []Fault
-	for _, l := range c.limits() {
+	for _, l := range c.Limits() {
 		faults = append(append(faults, l.textFaults()...), l.faults()...)
 	}
 	return faults
 }
 
 // textFaults returns the faults of free texts of l that have control characters.
-func (l locatedLimit) textFaults() []Fault {
+func (l LocatedLimit) textFaults() []Fault {
 	var faults []Fault
 	row := Policy{Limit: l.Limit}
 	for _, f := range PolicyFields() {
 		if text, ok := f.In(&row).(*string); f.Unit == "text" && ok && strings.ContainsFunc(*text, unicode.IsControl) {
-			faults = append(faults, Fault{docpath.Member(l.path, f.Name), f.Must()})
+			faults = append(faults, Fault{docpath.Member(l.Path, f.Name), f.Must()})
 		}
 	}
 	return faults
 }
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
-func (l locatedLimit) faults() []Fault {
+func (l LocatedLimit) faults() []Fault {
 	faults := findings(append(l.settleFaults(), l.fairFaults()...))
 	if !l.inRange() {
 		return faults
@@ -182,13 +182,13 @@ func (l locatedLimit) faults() []Fault {
 	switch soft, hard := l.SoftThresholdPct, l.HardThresholdPct; {
 	case soft <= max(hard, 100) || l.SoftOnly:
 	case hard == 0:
-		faults.add(docpath.Member(l.path, "soft_threshold_pct"),
+		faults.add(docpath.Member(l.Path, "soft_threshold_pct"),
 			"must be <= 100 unless hard_threshold_pct is higher, got %d", soft)
 	default:
-		faults.add(docpath.Member(l.path, "hard_threshold_pct"), "must be >= soft_threshold_pct (%d), got %d", soft, hard)
+		faults.add(docpath.Member(l.Path, "hard_threshold_pct"), "must be >= soft_threshold_pct (%d), got %d", soft, hard)
 	}
 	if ceiling := l.ceiling(); l.Cost != nil && *l.Cost > ceiling && !l.SoftOnly {
-		faults.add(docpath.Member(l.path, "cost"),
+		faults.add(docpath.Member(l.Path, "cost"),
 			"is %d tokens, but the limit can never hold more than %d: every request would be denied", *l.Cost, ceiling)
 	}
 	return faults

@@ -100,17 +100,6 @@ func ParseSettle(raw []byte) (*Settle, []Fault) {
 	return parseRecord[Settle](raw, "settle", settleModel().record)
 }
 
-// Settling returns the paths of the limits of c that settle.
-func (c Config) Settling() []string {
-	var paths []string
-	for _, l := range c.limits() {
-		if l.Settle != nil {
-			paths = append(paths, l.path)
-		}
-	}
-	return paths
-}
-
 // Equal reports whether two records are the same; nil is one without settling.
 func (s *Settle) Equal(other *Settle) bool {
 	if s == nil || other == nil {
@@ -165,8 +154,8 @@ func (s *Settle) describeReserve() string {
 }
 
 // settleFaults returns the faults of the settling of l that Kong's schema language cannot express.
-func (l locatedLimit) settleFaults() []Fault {
-	s, path := l.Settle, docpath.Member(l.path, "settle")
+func (l LocatedLimit) settleFaults() []Fault {
+	s, path := l.Settle, docpath.Member(l.Path, "settle")
 	if s == nil {
 		return nil
 	}
@@ -184,14 +173,14 @@ func (l locatedLimit) settleFaults() []Fault {
 
 // cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be
 // conditions on a field of settle, which Kong reports as a fault of every limit without settle.
-func (l locatedLimit) cannotSettle() []Fault {
+func (l LocatedLimit) cannotSettle() []Fault {
 	var faults findings
 	if !l.isTokenBucket() && l.Algorithm != AlgorithmFixedWindow {
-		faults.add(docpath.Member(l.path, "algorithm"), "must be token_bucket or fixed_window beside settle, because only "+
+		faults.add(docpath.Member(l.Path, "algorithm"), "must be token_bucket or fixed_window beside settle, because only "+
 			"these can charge a request afterwards, got %q", docpath.Shorten(l.Algorithm))
 	}
 	if l.SoftOnly {
-		faults.add(docpath.Member(l.path, "soft_only"), "must not be true beside settle, because a limit that never denies "+
+		faults.add(docpath.Member(l.Path, "soft_only"), "must not be true beside settle, because a limit that never denies "+
 			"keeps no budget: to try a limit, set mode to shadow, got true")
 	}
 	return faults
@@ -245,8 +234,8 @@ func pathProblem(source string) string {
 }
 
 // settleWarnings returns warnings of the settling of l that is probably not what its author expects.
-func (l locatedLimit) settleWarnings() []Warning {
-	s, path := l.Settle, docpath.Member(l.path, "settle")
+func (l LocatedLimit) settleWarnings() []Warning {
+	s, path := l.Settle, docpath.Member(l.Path, "settle")
 	if s == nil {
 		return nil
 	}
@@ -261,10 +250,10 @@ func (l locatedLimit) settleWarnings() []Warning {
 			"request whose %s asks for more is always denied", s.ReserveMax, ceiling, s.ReserveHeader)
 	}
 	if s.Reserve > 0 && l.Cost != nil {
-		warnings.add(docpath.Member(l.path, "cost"), "is ignored beside settle.reserve")
+		warnings.add(docpath.Member(l.Path, "cost"), "is ignored beside settle.reserve")
 	}
 	if l.Accuracy == AccuracyLeased {
-		warnings.add(docpath.Member(l.path, "accuracy"), "is ignored: a limit that settles is exact")
+		warnings.add(docpath.Member(l.Path, "accuracy"), "is ignored: a limit that settles is exact")
 	}
 	return warnings
 }

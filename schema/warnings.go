@@ -25,7 +25,7 @@ func (c Config) Warnings() []Warning {
 		return c.Redis.warnings()
 	}
 	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings())
-	for _, l := range c.limits() {
+	for _, l := range c.Limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
 		}
@@ -67,7 +67,7 @@ func (c Config) tenantWarnings() []Warning {
 	byIP := c.OnMissingTenant == MissingTenantLimitByIP || c.OnMissingTenant == ""
 	hasAnonymous := len(c.Anonymous.Limits) > 0
 	switch {
-	case len(c.limits()) == 0:
+	case len(c.Limits()) == 0:
 		warnings.add("tiers", "there are no limits at all: every request passes")
 		return warnings
 	case hasAnonymous && !byIP:
@@ -94,7 +94,7 @@ func (c Config) defaultTier() string {
 // while it is leased. Such requests may always be denied.
 func (c Config) costWarnings() []Warning {
 	var warnings findings
-	charging := chargingLimits(c.limits())
+	charging := chargingLimits(c.Limits())
 	leased := c.leasedBuckets(charging)
 	for _, endpoint := range slices.Sorted(maps.Keys(c.Costs)) {
 		path := docpath.Member("costs", endpoint)
@@ -109,14 +109,14 @@ func (c Config) costWarnings() []Warning {
 // CostCheck returns a function with the warnings of costWarnings for a cost that a row sets, beside c with rows of
 // policies. Rows of tiers go before the limits of c with their name.
 func (c Config) CostCheck(rows []Policy) func(Cost) []string {
-	limits := slices.DeleteFunc(c.limits(), func(l locatedLimit) bool {
+	limits := slices.DeleteFunc(c.Limits(), func(l LocatedLimit) bool {
 		return slices.ContainsFunc(rows, func(p Policy) bool {
-			return p.Tier != "" && l.list == "tier "+docpath.Shorten(p.Tier) && l.Name == p.Name &&
+			return p.Tier != "" && l.List == "tier "+docpath.Shorten(p.Tier) && l.Name == p.Name &&
 				CanonicalEndpoint(l.Endpoint) == CanonicalEndpoint(p.Endpoint)
 		})
 	})
 	for _, p := range rows {
-		limits = append(limits, locatedLimit{Limit: p.Limit, list: p.Target()})
+		limits = append(limits, LocatedLimit{Limit: p.Limit, List: p.Target()})
 	}
 	charging := chargingLimits(limits)
 	leased := c.leasedBuckets(charging)
@@ -124,7 +124,7 @@ func (c Config) CostCheck(rows []Policy) func(Cost) []string {
 }
 
 // costProblems returns what is wrong with the cost of an endpoint beside the limits that charge it.
-func costProblems(endpoint string, cost int64, charging, leased map[string][]locatedLimit) (problems []string) {
+func costProblems(endpoint string, cost int64, charging, leased map[string][]LocatedLimit) (problems []string) {
 	var tooSmall, tooNear []string
 	for _, covered := range [...]string{"", CanonicalEndpoint(endpoint)} {
 		tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
@@ -146,8 +146,8 @@ func leastHolding(cost int64) int64 { return (100*cost-1)/LeasedCostPct + 1 }
 
 // chargingLimits returns the limits that can deny a request because of a cost in the table, by their endpoint ("" =
 // all), in the order of their capacities.
-func chargingLimits(all []locatedLimit) map[string][]locatedLimit {
-	groups := map[string][]locatedLimit{}
+func chargingLimits(all []LocatedLimit) map[string][]LocatedLimit {
+	groups := map[string][]LocatedLimit{}
 	for _, l := range all {
 		if l.Cost == nil && !l.SoftOnly && l.inRange() && (l.Settle == nil || l.Settle.Reserve == 0) {
 			endpoint := CanonicalEndpoint(l.Endpoint)
@@ -155,15 +155,15 @@ func chargingLimits(all []locatedLimit) map[string][]locatedLimit {
 		}
 	}
 	for _, limits := range groups {
-		slices.SortStableFunc(limits, func(a, b locatedLimit) int { return cmp.Compare(a.ceiling(), b.ceiling()) })
+		slices.SortStableFunc(limits, func(a, b LocatedLimit) int { return cmp.Compare(a.ceiling(), b.ceiling()) })
 	}
 	return groups
 }
 
 // leasedBuckets keeps the limits of each group whose capacity is reduced because tokens may be out on lease. Those are
 // buckets; the capacity of a window is not reduced.
-func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]locatedLimit {
-	leased := map[string][]locatedLimit{}
+func (c Config) leasedBuckets(groups map[string][]LocatedLimit) map[string][]LocatedLimit {
+	leased := map[string][]LocatedLimit{}
 	if c.Strategy != StrategyRedis {
 		return leased
 	}
@@ -179,9 +179,9 @@ func (c Config) leasedBuckets(groups map[string][]locatedLimit) map[string][]loc
 }
 
 // holding returns the limits with capacities from least to most. The limits are sorted by capacity.
-func holding(limits []locatedLimit, least, most int64) []locatedLimit {
+func holding(limits []LocatedLimit, least, most int64) []LocatedLimit {
 	first := func(tokens int64) int {
-		at, _ := slices.BinarySearchFunc(limits, tokens, func(l locatedLimit, n int64) int {
+		at, _ := slices.BinarySearchFunc(limits, tokens, func(l LocatedLimit, n int64) int {
 			return cmp.Compare(l.ceiling(), n)
 		})
 		return at
@@ -190,25 +190,25 @@ func holding(limits []locatedLimit, least, most int64) []locatedLimit {
 }
 
 // named describes the first few of limits.
-func named(limits []locatedLimit) []string {
+func named(limits []LocatedLimit) []string {
 	const most = 3
 	var names []string
 	for i, l := range limits {
 		if i == most {
 			return append(names, "and others")
 		}
-		names = append(names, fmt.Sprintf("%s of %s (%d)", l.Name, l.list, l.ceiling()))
+		names = append(names, fmt.Sprintf("%s of %s (%d)", l.Name, l.List, l.ceiling()))
 	}
 	return names
 }
 
-func (c Config) limitWarnings(l locatedLimit) []Warning {
+func (c Config) limitWarnings(l LocatedLimit) []Warning {
 	warnings := findings(append(l.settleWarnings(), c.fairWarnings(l)...))
-	warn := func(field, format string, args ...any) { warnings.add(l.path+field, format, args...) }
+	warn := func(field, format string, args ...any) { warnings.add(l.Path+field, format, args...) }
 	if l.HardThresholdPct > 0 && l.SoftThresholdPct == 0 {
 		warn(".hard_threshold_pct", "is ignored without soft_threshold_pct")
 	}
-	warnings.addProblem(l.path+".endpoint", methodProblem(l.Endpoint))
+	warnings.addProblem(l.Path+".endpoint", methodProblem(l.Endpoint))
 	if l.isUser() && c.UserFrom != nil && len(c.UserFrom) == 0 {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)
 	}

@@ -46,7 +46,7 @@ func (f Finding) String() string {
 // consumer or consumer group. The findings are sorted by line. The checks are those of schema.Parse. file is only for
 // the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
-	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), definitions: map[limitKey]definition{}}
+	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), first: map[limitKey]definition{}}
 	documents, err := deckfile.Documents(r)
 	for _, document := range documents {
 		v.document(document)
@@ -62,12 +62,12 @@ func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 }
 
 type validator struct {
-	file        string
-	checks      []schema.Check
-	entries     int // plugin entries seen
-	findings    []Finding
-	walk        *deckfile.Walk // through all configs of the file
-	definitions map[limitKey]definition
+	file     string
+	checks   []schema.Check
+	entries  int // plugin entries seen
+	findings []Finding
+	walk     *deckfile.Walk          // through all configs of the file
+	first    map[limitKey]definition // of each limit
 }
 
 func (v *validator) report(line int, path string, severity Severity, message string) {
@@ -146,83 +146,47 @@ func (v *validator) reportError(e *Plugin, config deckfile.Config, err error) {
 // tier, anonymous or global), because tiers define a limit of one name differently on purpose.
 type limitKey struct{ namespace, list, name, endpoint string }
 
-// definition holds the fields of a limit that change the counting, and the place that defined it first.
+// definition is what changes the counting of a limit, in words, and where it stands.
 type definition struct {
-	limit  schema.Limit
-	settle string // how it settles, in words; "": it does not
-	fair   string // how it is shared, in words; "": not fairly
-	where  string
-	line   int
+	text, where string
+	line        int
 }
 
 // compareDefinitions warns if two configs of one namespace define one limit differently: they share its counter with
 // different limits.
 func (v *validator) compareDefinitions(e *Plugin, config deckfile.Config, c schema.Config) {
-	for i, tier := range c.Tiers {
-		v.compareList(e, config, c, limitKey{list: "tier " + tier.Name}, docpath.Item("tiers", i), tier.Limits)
-	}
-	v.compareList(e, config, c, limitKey{list: "anonymous"}, "anonymous", c.Anonymous.Limits)
-	v.compareList(e, config, c, limitKey{list: "global"}, "global", c.Global.Limits)
-}
-
-func (v *validator) compareList(
-	e *Plugin, config deckfile.Config, c schema.Config, key limitKey, path string, limits []schema.Limit,
-) {
-	for i, l := range limits {
-		at := docpath.Item(path+".limits", i)
-		key.namespace, key.name, key.endpoint = c.Namespace, l.Name, l.Endpoint
-		here := definition{
-			limit: countingPart(l, c), where: docpath.Join(e.configPath(), at), line: config.Line(at),
-		}
-		if l.Settle != nil {
-			here.settle = l.Settle.Describe()
-		}
-		if l.Fair != nil {
-			here.fair = l.Fair.Describe()
-		}
-		first, ok := v.definitions[key]
+	for _, l := range c.Limits() {
+		key := limitKey{c.Namespace, l.List, l.Name, l.Endpoint}
+		here := definition{describe(l.Limit, c), docpath.Join(e.configPath(), l.Path), config.Line(l.Path)}
+		first, ok := v.first[key]
 		if !ok {
-			v.definitions[key] = here
-			continue
-		}
-		if first.limit != here.limit || first.settle != here.settle || first.fair != here.fair {
+			v.first[key] = here
+		} else if first.text != here.text {
 			v.report(here.line, here.where, Warning, fmt.Sprintf(
 				"defines limit %s of namespace %s otherwise than %s in line %d (%s there, %s here): both use the same counter; "+
 					"give it another name, or one of the configs another namespace",
-				l.Name, key.namespace, first.where, first.line, first.describe(), here.describe()))
+				l.Name, key.namespace, first.where, first.line, first.text, here.text))
 		}
 	}
 }
 
-func countingPart(l schema.Limit, c schema.Config) schema.Limit {
-	counting := schema.Limit{
-		Scope: l.Scope, Limit: l.Limit, WindowSize: l.WindowSize, Algorithm: l.Algorithm, Burst: l.Capacity(),
-		SoftThresholdPct: l.SoftThresholdPct, HardThresholdPct: l.HardThresholdPct, SoftOnly: l.SoftOnly,
-	}
-	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased && l.Settle == nil {
-		counting.Accuracy = cmp.Or(l.Accuracy, c.Accuracy) // a leased limit has another capacity
-	}
-	return counting
-}
-
-// describe returns the definition in words.
-func (d *definition) describe() string {
-	l := &d.limit
+// describe returns all that changes the counting of a limit, in words.
+func describe(l schema.Limit, c schema.Config) string {
 	text := fmt.Sprintf("%d per %d s per %s, %s", l.Limit, l.WindowSize, l.Scope, l.Algorithm)
-	if l.Burst != l.Limit {
-		text += fmt.Sprintf(", burst %d", l.Burst)
+	if l.Capacity() != l.Limit {
+		text += fmt.Sprintf(", burst %d", l.Capacity())
 	}
 	if l.SoftThresholdPct != 0 || l.HardThresholdPct != 0 || l.SoftOnly {
 		text += fmt.Sprintf(", soft %d %%, hard %d %%, soft only %t", l.SoftThresholdPct, l.HardThresholdPct, l.SoftOnly)
 	}
-	if l.Accuracy != "" {
-		text += ", " + l.Accuracy
+	if c.Strategy == schema.StrategyRedis && l.Capacity() >= schema.LeastLeased && l.Settle == nil {
+		text += ", " + cmp.Or(l.Accuracy, c.Accuracy) // a leased limit has another capacity
 	}
-	if d.settle != "" {
-		text += ", " + d.settle
+	if l.Settle != nil {
+		text += ", " + l.Settle.Describe()
 	}
-	if d.fair != "" {
-		text += ", " + d.fair
+	if l.Fair != nil {
+		text += ", " + l.Fair.Describe()
 	}
 	return text
 }

@@ -1,7 +1,9 @@
 package deck
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -36,27 +38,25 @@ func (p Place) Overlaps(other Place) bool {
 		meet(p.Group, other.Group)
 }
 
+// covers reports whether p is at least as wide as other.
+func (p Place) covers(other Place) bool {
+	return other == Place{
+		cmp.Or(p.Service, other.Service), cmp.Or(p.Route, other.Route), cmp.Or(p.Consumer, other.Consumer),
+		cmp.Or(p.Group, other.Group),
+	}
+}
+
 // String returns the place in words.
 func (p Place) String() string {
-	var parts []string
+	text := ""
 	for _, part := range [...][2]string{
 		{"route ", p.Route}, {"service ", p.Service}, {"consumer ", p.Consumer}, {"consumer group ", p.Group},
 	} {
 		if part[1] != "" {
-			parts = append(parts, part[0]+part[1])
+			text += ", " + part[0] + part[1]
 		}
 	}
-	if len(parts) == 0 {
-		return "all requests"
-	}
-	return strings.Join(parts, ", ")
-}
-
-// covers reports whether p is at least as wide as other.
-func (p Place) covers(other Place) bool {
-	within := func(wide, narrow string) bool { return wide == "" || wide == narrow }
-	return within(p.Service, other.Service) && within(p.Route, other.Route) && within(p.Consumer, other.Consumer) &&
-		within(p.Group, other.Group)
+	return cmp.Or(strings.TrimPrefix(text, ", "), "all requests")
 }
 
 // Plugins returns the entries of all plugins of a document, in every list called plugins, wherever it is nested. It
@@ -253,16 +253,12 @@ func (p *Plugin) withShared() *yaml.Node {
 
 // requireSettling warns of limits that settle without the plugin that settles them: their reservations stay charged.
 func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.Config, settling []Place) {
-	paths := c.Settling()
-	if len(paths) == 0 || !e.Enabled {
+	limits := c.Limits()
+	i := slices.IndexFunc(limits, func(l schema.LocatedLimit) bool { return l.Settle != nil })
+	if i < 0 || !e.Enabled || slices.ContainsFunc(settling, func(p Place) bool { return p.covers(e.Place) }) {
 		return
 	}
-	for _, p := range settling {
-		if p.covers(e.Place) {
-			return
-		}
-	}
-	at := docpath.Member(paths[0], "settle")
+	at := docpath.Member(limits[i].Path, "settle")
 	list := e.Path[:strings.LastIndex(e.Path, "[")]
 	v.report(config.Line(at), docpath.Join(e.configPath(), at), Warning, fmt.Sprintf(
 		"needs the plugin %s for the same requests, else each keeps its whole reservation: add %q to %s",
