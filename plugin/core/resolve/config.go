@@ -58,16 +58,9 @@ func (c *compiler) collectPatterns() {
 			texts = append(texts, text)
 		}
 	}
-	addLimits := func(limits []schema.Limit, path string) {
-		for i, l := range limits {
-			add(l.Endpoint, fmt.Sprintf("%s[%d].endpoint", path, i))
-		}
+	for _, l := range c.config.Limits() {
+		add(l.Endpoint, l.Path+".endpoint")
 	}
-	for i, tier := range c.config.Tiers {
-		addLimits(tier.Limits, fmt.Sprintf("tiers[%d].limits", i))
-	}
-	addLimits(c.config.Anonymous.Limits, "anonymous.limits")
-	addLimits(c.config.Global.Limits, "global.limits")
 	for _, text := range slices.Sorted(maps.Keys(c.config.Costs)) {
 		add(text, fmt.Sprintf("costs[%q]", text))
 	}
