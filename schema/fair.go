@@ -32,9 +32,6 @@ const (
 // FairFields returns the fields of a Fair in the order of their declaration. The caller must not change them.
 func FairFields() []Field[Fair] { return fairModel().fields }
 
-// JSON returns f as JSON, which ParseFair reads.
-func (f *Fair) JSON() string { return recordJSON(f) }
-
 // ParseFair reads the JSON of a Fair and fills in its defaults, as ParseSettle does for a Settle.
 func ParseFair(raw []byte) (*Fair, []Fault) {
 	return parseRecord[Fair](raw, "fair", fairModel().record)

@@ -94,8 +94,8 @@ func fieldValue(field any) (value string, present bool) {
 	case *time.Time:
 		return yamlString(field.UTC().Format(time.RFC3339Nano)), !field.IsZero()
 	}
-	if r := schema.RecordIn(field); r != nil && r.Get() != nil {
-		return r.Get().JSON(), true // which is YAML too
+	if r := schema.RecordIn(field); r != nil {
+		return r.JSON(), r.JSON() != "" // which is YAML too
 	}
 	return "", false
 }

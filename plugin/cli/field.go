@@ -35,7 +35,7 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 		})
 	default:
 		record := schema.RecordIn(to)
-		usage := fieldUsage(f.Description) + "; as `json`, or @FILE with it, such as " + record.Example()
+		usage := fieldUsage(f.Description) + "; as `json`, or @FILE with it, such as " + record.Example
 		c.flags.Func(name, usage, func(text string) error { return recordFlag(text, record) })
 	}
 	if len(f.OneOf) > 0 {
@@ -58,7 +58,7 @@ func emptyProblem[T any](f *schema.Field[T]) string {
 }
 
 // recordFlag reads a record: JSON, or the name of a file with it.
-func recordFlag(text string, to schema.RecordField) error {
+func recordFlag(text string, to *schema.RecordField) error {
 	raw := []byte(text)
 	if file, ok := strings.CutPrefix(text, "@"); ok {
 		var err error

@@ -192,7 +192,7 @@ func (b boolean) ScanBool(v pgtype.Bool) error {
 }
 
 // record scans a record. What cannot be decoded becomes a faulty record, which is a fault of its row and of no other.
-type record struct{ to schema.RecordField }
+type record struct{ to *schema.RecordField }
 
 // ScanBytes implements pgtype.BytesScanner.
 func (r record) ScanBytes(text []byte) error {
