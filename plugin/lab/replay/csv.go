@@ -17,37 +17,21 @@ import (
 
 // csvParser reads comma-separated values below a line with the names of the columns. A field may be in quotes, with two
 // quotes for one; it has no line break.
-type csvParser struct {
-	columns []string
-	fields  []string
-	names   *interner[string]
-	headers map[string]bool // that have a column, as HTTP spells them
-	key     []byte
-
-	ofConsumer, ofCaller, ofRoute []int // indexes of columns
-	consumers                     *interner[*identity.Consumer]
-	callers                       *interner[*identity.Caller]
-	routes                        *interner[*Route]
-}
+type csvParser struct{ *fields }
 
 // The columns. Others are consumer.tag.<key> and header.<Name>.
 const (
 	startedColumn = "started_at"
-	pathColumn    = "path"
 	tenantColumn  = "tenant"
-	costColumn    = "cost"
+	tagColumn     = "consumer.tag."
+	headerColumn  = "header."
 )
 
 var (
-	plainColumns    = []string{startedColumn, "method", pathColumn, "ip", "credential", "status"}
+	plainColumns    = []string{startedColumn, "method", "path", "ip", "credential", "status"}
 	routeColumns    = []string{"route", "service"}
-	callerColumns   = []string{tenantColumn, "user", "tier", costColumn}
+	callerColumns   = []string{tenantColumn, "user", "tier", "cost"}
 	consumerColumns = []string{"consumer.id", "consumer.username", "consumer.custom_id"}
-)
-
-const (
-	tagColumn    = "consumer.tag."
-	headerColumn = "header."
 )
 
 // isCSVHead reports whether a line names the columns of a log.
@@ -62,165 +46,176 @@ func newCSVParser(head string) (*csvParser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("line 1: %w", err)
 	}
-	p := &csvParser{columns: columns, names: newNames(), headers: map[string]bool{}}
-	for i, name := range p.columns {
+	known, ofConsumer := slices.Concat(plainColumns, routeColumns, callerColumns, consumerColumns), false
+	for i, name := range columns {
+		isTag := strings.HasPrefix(name, tagColumn)
 		switch {
-		case slices.Contains(p.columns[:i], name):
+		case slices.Contains(columns[:i], name):
 			return nil, fmt.Errorf("line 1: column %q appears twice", name)
-		case slices.Contains(plainColumns, name):
-		case strings.HasPrefix(name, headerColumn):
-			p.headers[textproto.CanonicalMIMEHeaderKey(name[len(headerColumn):])] = true
-		case slices.Contains(routeColumns, name):
-			p.ofRoute = append(p.ofRoute, i)
-		case slices.Contains(callerColumns, name):
-			p.ofCaller = append(p.ofCaller, i)
-		case slices.Contains(consumerColumns, name), strings.HasPrefix(name, tagColumn):
-			p.ofConsumer = append(p.ofConsumer, i)
-		default:
+		case !isTag && !strings.HasPrefix(name, headerColumn) && !slices.Contains(known, name):
 			return nil, fmt.Errorf("line 1: unknown column %q: the columns are %s, %s<key> and %s<Name>", name,
-				strings.Join(slices.Concat(plainColumns, routeColumns, callerColumns, consumerColumns), ", "),
-				tagColumn, headerColumn)
+				strings.Join(known, ", "), tagColumn, headerColumn)
 		}
+		ofConsumer = ofConsumer || isTag || slices.Contains(consumerColumns, name)
 	}
-	if !slices.Contains(p.columns, startedColumn) {
+	if !slices.Contains(columns, startedColumn) {
 		return nil, fmt.Errorf("line 1: the column %s is missing", startedColumn)
 	}
-	if p.statesTenants() && len(p.ofConsumer) > 0 {
+	p := &csvParser{newFields(columns)}
+	if p.statesTenants() && ofConsumer {
 		return nil, fmt.Errorf("line 1: has a column %s beside columns of consumers: use either", tenantColumn)
 	}
-	p.consumers, p.callers = newInterner(p.consumer), newInterner(p.caller)
-	p.routes = newInterner(p.route)
 	return p, nil
 }
 
 // statesTenants reports whether the log names the tenant of each request, in place of what a gateway knows of it.
-func (p *csvParser) statesTenants() bool { return slices.Contains(p.columns, tenantColumn) }
-
-// logsHeader implements parser.
-func (p *csvParser) logsHeader(name string) bool { return p.headers[name] }
+func (p *csvParser) statesTenants() bool { return slices.Contains(p.names, tenantColumn) }
 
 // parse implements parser.
-func (p *csvParser) parse(line []byte, add func() *Request) (err error) {
+func (p *csvParser) parse(line []byte, add func() *Request) error {
 	if bytes.IndexByte(line, 0) >= 0 {
 		return errors.New("has a zero byte")
 	}
-	if p.fields, err = splitCSV(string(line)); err != nil {
+	values, err := splitCSV(string(line))
+	if err != nil {
 		return err
 	}
-	if len(p.fields) != len(p.columns) {
-		return fmt.Errorf("has %d fields, expected %d as in line 1", len(p.fields), len(p.columns))
+	if len(values) != len(p.names) {
+		return fmt.Errorf("has %d fields, expected %d as in line 1", len(values), len(p.names))
 	}
 	r := add()
-	for i, field := range p.fields {
-		if err := p.set(r, p.columns[i], field); err != nil {
+	for i, value := range values {
+		if err := p.set(r, i, value); err != nil {
 			return err
 		}
 	}
-	if len(p.ofConsumer) > 0 {
-		r.Consumer = p.consumers.get(p.join(p.ofConsumer))
-	}
-	if len(p.ofCaller) > 0 {
-		r.Caller = p.callers.get(p.join(p.ofCaller))
-	}
-	if len(p.ofRoute) > 0 {
-		r.Route = p.routes.get(p.join(p.ofRoute))
-	}
+	p.finish(r)
 	return nil
 }
 
-// set sets what a plain column or a header says.
-func (p *csvParser) set(r *Request, name, field string) (err error) {
-	switch name {
+// fields sets requests to the values of lines. Their names are those of columns.
+type fields struct {
+	names   []string        // "": a field that is not read
+	headers map[string]bool // that are among the fields, as HTTP spells them
+	joined  []int           // the fields of a party
+	values  []string        // of the line
+	key     []byte          // of the line's party
+	texts   *interner[string]
+	parties *interner[*party]
+
+	ofCaller, ofRoute bool // there are such fields
+}
+
+// party is who a request is from, and the route that it took.
+type party struct {
+	consumer *identity.Consumer // nil: none is named
+	caller   identity.Caller
+	route    Route
+}
+
+func newFields(names []string) *fields {
+	f := &fields{names: names, headers: map[string]bool{}, values: make([]string, len(names)), texts: newNames()}
+	f.parties = newInterner(f.party)
+	for i, name := range names {
+		header, isHeader := strings.CutPrefix(name, headerColumn)
+		switch {
+		case isHeader:
+			header = textproto.CanonicalMIMEHeaderKey(header)
+			names[i], f.headers[header] = headerColumn+header, true
+		case name != "" && !slices.Contains(plainColumns, name):
+			f.joined = append(f.joined, i)
+			f.ofCaller = f.ofCaller || slices.Contains(callerColumns, name)
+			f.ofRoute = f.ofRoute || slices.Contains(routeColumns, name)
+		}
+	}
+	return f
+}
+
+// logsHeader implements parser.
+func (f *fields) logsHeader(name string) bool { return f.headers[name] }
+
+// set sets what field i says. finish must follow the last one.
+func (f *fields) set(r *Request, i int, value string) (err error) {
+	f.values[i] = value
+	switch name := f.names[i]; name {
 	case startedColumn:
-		r.At, err = parseInstant(field)
-	case pathColumn:
-		r.Target = strings.Clone(field)
+		r.At, err = parseInstant(value)
+	case "path":
+		r.Target = strings.Clone(value)
 	case "method":
-		r.Method = p.names.get([]byte(field))
+		r.Method = f.texts.get([]byte(value))
 	case "ip":
-		r.IP = p.names.get([]byte(field))
+		r.IP = f.texts.get([]byte(value))
 	case "credential":
-		r.Credential = p.names.get([]byte(field))
+		r.Credential = f.texts.get([]byte(value))
 	case "status":
-		if r.Status, err = strconv.Atoi(field); err != nil && field != "" {
-			return fmt.Errorf("status: %.40q: must be a number, such as 200", field)
+		if r.Status, err = strconv.Atoi(value); err != nil && value != "" {
+			return fmt.Errorf("status: %.40q: must be a number, such as 200", value)
 		}
 		return nil
-	case costColumn:
-		if n, err := strconv.ParseInt(field, 10, 64); field != "" && (err != nil || n < 0) {
-			return fmt.Errorf("cost: %.40q: must be a whole number of tokens", field)
+	case "cost":
+		if n, err := strconv.ParseInt(value, 10, 64); value != "" && (err != nil || n < 0) {
+			return fmt.Errorf("cost: %.40q: must be a whole number of tokens", value)
 		}
 	default:
-		if header, ok := strings.CutPrefix(name, headerColumn); ok && field != "" {
-			r.addHeader(textproto.CanonicalMIMEHeaderKey(header), p.names.get([]byte(field)))
+		if header, ok := strings.CutPrefix(name, headerColumn); ok && value != "" {
+			r.addHeader(header, f.texts.get([]byte(value)))
 		}
 	}
 	return err
 }
 
-// join joins the fields of columns to a key.
-func (p *csvParser) join(columns []int) []byte {
-	p.key = p.key[:0]
-	for _, i := range columns {
-		p.key = append(append(p.key, p.fields[i]...), 0)
+// finish sets who the request of the line is from, and its route.
+func (f *fields) finish(r *Request) {
+	f.key = f.key[:0]
+	for _, i := range f.joined {
+		f.key = append(append(f.key, f.values[i]...), 0)
 	}
-	return p.key
+	p := f.parties.get(f.key)
+	if r.Consumer = p.consumer; f.ofCaller {
+		r.Caller = &p.caller
+	}
+	if f.ofRoute {
+		r.Route = &p.route
+	}
 }
 
-// each calls visit with the names and fields of columns that join has joined.
-func (p *csvParser) each(columns []int, key string, visit func(name, field string)) {
-	fields := strings.Split(key, "\x00")
-	for i, column := range columns {
-		if fields[i] != "" {
-			visit(p.columns[column], fields[i])
+// party returns the party of the fields that finish has joined.
+func (f *fields) party(key string) *party {
+	p, values := new(party), strings.Split(key, "\x00")
+	var consumer identity.Consumer
+	for i, at := range f.joined {
+		value := values[i]
+		if value == "" {
+			continue
 		}
-	}
-}
-
-func (p *csvParser) consumer(key string) *identity.Consumer {
-	c := new(identity.Consumer)
-	p.each(p.ofConsumer, key, func(name, field string) {
-		switch name {
+		switch name := f.names[at]; name {
 		case "consumer.id":
-			c.ID = field
+			consumer.ID = value
 		case "consumer.username":
-			c.Username = field
+			consumer.Username = value
 		case "consumer.custom_id":
-			c.CustomID = field
-		default:
-			c.Tags = append(c.Tags, strings.TrimPrefix(name, tagColumn)+":"+field)
-		}
-	})
-	return c
-}
-
-func (p *csvParser) caller(key string) *identity.Caller {
-	c := new(identity.Caller)
-	p.each(p.ofCaller, key, func(name, field string) {
-		switch name {
+			consumer.CustomID = value
 		case tenantColumn:
-			c.Tenant = field
+			p.caller.Tenant = value
 		case "user":
-			c.User = field
+			p.caller.User = value
 		case "tier":
-			c.Tier = field
+			p.caller.Tier = value
+		case "cost":
+			p.caller.Cost, _ = strconv.ParseInt(value, 10, 64) // set has checked it
+		case "route":
+			p.route.Name = value
+		case "service":
+			p.route.Service = value
 		default:
-			c.Cost, _ = strconv.ParseInt(field, 10, 64) // set has checked it
+			consumer.Tags = append(consumer.Tags, strings.TrimPrefix(name, tagColumn)+":"+value)
 		}
-	})
-	return c
-}
-
-func (p *csvParser) route(key string) *Route {
-	r := new(Route)
-	p.each(p.ofRoute, key, func(name, field string) {
-		if name == "service" {
-			r.Service = field
-		} else {
-			r.Name = field
-		}
-	})
-	return r
+	}
+	if consumer.ID+consumer.Username+consumer.CustomID != "" || len(consumer.Tags) > 0 {
+		p.consumer = &consumer
+	}
+	return p
 }
 
 // splitCSV returns the fields of a line.

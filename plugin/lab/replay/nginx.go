@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/textproto"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -21,36 +20,18 @@ const CombinedFormat = `$remote_addr - $remote_user [$time_local] "$request" $st
 
 // nginxParser reads lines that nginx has written in a log_format.
 type nginxParser struct {
+	*fields
+
 	line      *regexp.Regexp
-	variables []variable // by the groups of line
-	names     *interner[string]
-	consumers *interner[*identity.Consumer] // by id, username and custom id
-	headers   map[string]bool               // those that are read, and whether the format has them
-
-	id, username, customID string       // of the line
-	took                   limit.Micros // the request's duration, if the line has it: nginx logs at the end
-}
-
-// variable is a variable of a log_format that says something about a request.
-type variable struct {
-	name string
-	set  func(p *nginxParser, value string, r *Request) error
+	variables []string     // by the groups of line
+	took      limit.Micros // the request's duration, if the line has it: nginx logs at the end
 }
 
 // newNginxParser returns the parser of a log_format; "" is combined.
 func newNginxParser(format string, headers []string) (*nginxParser, error) {
-	if format == "" {
-		format = CombinedFormat
-	}
-	p := &nginxParser{names: newNames(), headers: map[string]bool{}}
-	p.consumers = newInterner(func(key string) *identity.Consumer {
-		names := strings.Split(key, "\x00")
-		return &identity.Consumer{ID: names[0], Username: names[1], CustomID: names[2]}
-	})
-	for _, name := range headers {
-		p.headers[textproto.CanonicalMIMEHeaderKey(name)] = false
-	}
-	if err := p.compile(format); err != nil {
+	format = cmp.Or(format, CombinedFormat)
+	p := &nginxParser{}
+	if err := p.compile(format, headers); err != nil {
 		return nil, fmt.Errorf("log_format %q: %w", format, err)
 	}
 	return p, nil
@@ -66,10 +47,10 @@ var strictVariables = map[string]string{
 const anyValue = `(?:\\.|[^\\])*?`
 
 // compile makes the expression of a line.
-func (p *nginxParser) compile(format string) error {
+func (p *nginxParser) compile(format string, headers []string) error {
 	text, format, _ := strings.Cut(format, "$")
 	pattern := `(?s)^` + regexp.QuoteMeta(text)
-	timed, requested := false, false
+	timed, requested, fields := false, false, []string(nil)
 	for format != "" {
 		name, behind := variableName(format)
 		if name == "" {
@@ -80,8 +61,8 @@ func (p *nginxParser) compile(format string) error {
 			return fmt.Errorf("$%s stands right before another variable: nothing separates them", name)
 		}
 		value := cmp.Or(strictVariables[name], anyValue)
-		if set := p.setter(name); set != nil {
-			p.variables = append(p.variables, variable{name, set})
+		if field := fieldOf(name, headers); field != "" || nginxSetters[name] != nil {
+			p.variables, fields = append(p.variables, name), append(fields, field)
 			value = "(" + value + ")"
 		}
 		pattern += value + regexp.QuoteMeta(until)
@@ -96,6 +77,7 @@ func (p *nginxParser) compile(format string) error {
 		return errors.New("has no path: $request or $request_uri is required")
 	}
 	var err error
+	p.fields = newFields(fields)
 	p.line, err = regexp.Compile(pattern + `$`)
 	return err
 }
@@ -115,97 +97,50 @@ func variableName(format string) (name, behind string) {
 	return format[:i], format[i:]
 }
 
-// Kong adds these headers for the upstream. They replace headers of the client.
-const (
-	consumerVariable   = "http_x_consumer_"
-	credentialVariable = "http_x_credential_identifier"
-)
-
-// setter returns what a variable sets, or nil.
-func (p *nginxParser) setter(name string) func(*nginxParser, string, *Request) error {
-	switch name {
-	case "msec":
-		return func(_ *nginxParser, value string, r *Request) (err error) {
-			seconds, err := strconv.ParseFloat(value, 64)
-			if err == nil {
-				r.At, err = instant(math.Round(seconds * 1e6))
-			}
-			return err
-		}
-	case "request_time":
-		return func(p *nginxParser, value string, _ *Request) (err error) {
-			seconds, err := strconv.ParseFloat(value, 64)
-			if err == nil && !(seconds >= 0 && seconds < 1e7) {
-				err = errors.New("must be a duration in seconds")
-			}
-			if err == nil {
-				p.took = limit.Micros(seconds * 1e6)
-			}
-			return err
-		}
-	case "time_iso8601":
-		return timeSetter(time.RFC3339)
-	case "time_local":
-		return timeSetter("02/Jan/2006:15:04:05 -0700")
-	case "request":
-		return setRequestLine
-	case "status":
-		return func(_ *nginxParser, value string, r *Request) (err error) {
-			r.Status, err = strconv.Atoi(value)
-			return err
-		}
-	case "request_uri", "uri":
-		return func(_ *nginxParser, value string, r *Request) error {
-			r.Target = unescapeNginx(value)
-			return nil
-		}
-	}
-	return p.nameSetter(name)
+// nginxFields maps variables to fields. Kong adds some of these headers for the upstream, in place of the client's.
+var nginxFields = map[string]string{
+	"remote_addr": "ip", "request_method": "method", "request_uri": "path", "uri": "path", "status": "status",
+	"remote_user": "consumer.username", "http_x_consumer_username": "consumer.username",
+	"http_x_consumer_id": "consumer.id", "http_x_consumer_custom_id": "consumer.custom_id",
+	"http_x_credential_identifier": "credential",
 }
 
-// nameSetter returns what a variable sets that has a name, or nil.
-func (p *nginxParser) nameSetter(name string) func(*nginxParser, string, *Request) error {
-	var to func(p *nginxParser, r *Request) *string
-	switch name {
-	case "remote_addr":
-		to = func(_ *nginxParser, r *Request) *string { return &r.IP }
-	case "request_method":
-		to = func(_ *nginxParser, r *Request) *string { return &r.Method }
-	case credentialVariable:
-		to = func(_ *nginxParser, r *Request) *string { return &r.Credential }
-	case consumerVariable + "id":
-		to = func(p *nginxParser, _ *Request) *string { return &p.id }
-	case "remote_user", consumerVariable + "username":
-		to = func(p *nginxParser, _ *Request) *string { return &p.username }
-	case "host":
-		return p.headerSetter("http_host")
-	case consumerVariable + "custom_id":
-		to = func(p *nginxParser, _ *Request) *string { return &p.customID }
-	default:
-		return p.headerSetter(name)
+// fieldOf returns the field that a variable has, or "". Of headers only some are read.
+func fieldOf(variable string, headers []string) string {
+	if variable == "host" {
+		variable = "http_host"
 	}
-	return func(p *nginxParser, value string, r *Request) error {
-		if value != "-" && value != "" {
-			*to(p, r) = p.names.get([]byte(unescapeNginx(value)))
-		}
-		return nil
+	name, isHeader := strings.CutPrefix(variable, "http_")
+	name = strings.ReplaceAll(name, "_", "-")
+	isRead := func(header string) bool { return strings.EqualFold(header, name) }
+	if field := nginxFields[variable]; field != "" || !isHeader || !slices.ContainsFunc(headers, isRead) {
+		return field
 	}
+	return headerColumn + name
 }
 
-// headerSetter returns what the variable of a header sets, or nil.
-func (p *nginxParser) headerSetter(name string) func(*nginxParser, string, *Request) error {
-	name, isHeader := strings.CutPrefix(name, "http_")
-	name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
-	if _, read := p.headers[name]; !isHeader || !read {
-		return nil
-	}
-	p.headers[name] = true
-	return func(p *nginxParser, value string, r *Request) error {
-		if value != "-" && value != "" {
-			r.addHeader(name, p.names.get([]byte(unescapeNginx(value))))
+// nginxSetters has what the variables set that are not fields as they are.
+var nginxSetters = map[string]func(p *nginxParser, value string, r *Request) error{
+	"msec": func(_ *nginxParser, value string, r *Request) error {
+		seconds, err := strconv.ParseFloat(value, 64)
+		if err == nil {
+			r.At, err = instant(math.Round(seconds * 1e6))
 		}
-		return nil
-	}
+		return err
+	},
+	"request_time": func(p *nginxParser, value string, _ *Request) error {
+		seconds, err := strconv.ParseFloat(value, 64)
+		if err == nil && !(seconds >= 0 && seconds < 1e7) {
+			err = errors.New("must be a duration in seconds")
+		}
+		if err == nil {
+			p.took = limit.Micros(seconds * 1e6)
+		}
+		return err
+	},
+	"time_iso8601": timeSetter(time.RFC3339),
+	"time_local":   timeSetter("02/Jan/2006:15:04:05 -0700"),
+	"request":      setRequestLine,
 }
 
 // timeSetter returns what a time in a layout sets.
@@ -229,12 +164,9 @@ func setRequestLine(p *nginxParser, value string, r *Request) error {
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
 		target = target[:i]
 	}
-	r.Method, r.Target = p.names.get([]byte(method)), target
+	r.Method, r.Target = p.texts.get([]byte(method)), target
 	return nil
 }
-
-// logsHeader implements parser.
-func (p *nginxParser) logsHeader(name string) bool { return p.headers[name] }
 
 // parse implements parser.
 func (p *nginxParser) parse(line []byte, add func() *Request) error {
@@ -243,16 +175,22 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 		return errors.New("is not in the log_format")
 	}
 	r := add()
-	p.id, p.username, p.customID, p.took = "", "", "", 0
-	for i, v := range p.variables {
-		if err := v.set(p, values[i+1], r); err != nil {
-			return fmt.Errorf("$%s: %.80q: %w", v.name, values[i+1], err)
+	p.took = 0
+	for i, value := range values[1:] {
+		var err error
+		if set := nginxSetters[p.variables[i]]; set != nil {
+			err = set(p, value, r)
+		} else if value != "-" && value != "" || p.names[i] == "path" {
+			err = p.set(r, i, unescapeNginx(value))
+		} else {
+			p.values[i] = ""
+		}
+		if err != nil {
+			return fmt.Errorf("$%s: %.80q: %w", p.variables[i], value, err)
 		}
 	}
 	r.At -= p.took
-	if p.id+p.username+p.customID != "" {
-		r.Consumer = p.consumers.get([]byte(p.id + "\x00" + p.username + "\x00" + p.customID))
-	}
+	p.finish(r)
 	return nil
 }
 
