@@ -2,13 +2,10 @@ package replay
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -64,13 +61,6 @@ const maxUnmatched = 20
 // Text names the routes in a sentence.
 func (u Unmatched) Text() string { return strings.Join(u.Routes, " or ") }
 
-// sortUnmatched sorts sets of routes: most requests first, then by name.
-func sortUnmatched(list []Unmatched) {
-	slices.SortFunc(list, func(a, b Unmatched) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Text(), b.Text()))
-	})
-}
-
 // maxSums bounds the list of the tenants with most denials.
 const maxSums = 20
 
@@ -89,12 +79,11 @@ func (s *Sum) DeniedShare() float64 { return percent(s.Denied, s.Requests) }
 
 // sumPolicies adds up rows by policy and endpoint.
 func sumPolicies(rows []Row) []Sum {
-	type key struct{ policy, endpoint string }
-	places := map[key]int{}
+	places := map[rowKey]int{}
 	sums := []Sum{}
 	for i := range rows {
 		r := &rows[i]
-		k := key{r.Policy, r.Endpoint}
+		k := rowKey{policy: r.Policy, endpoint: r.Endpoint}
 		at, ok := places[k]
 		if !ok {
 			at = len(sums)
@@ -110,15 +99,15 @@ func sumPolicies(rows []Row) []Sum {
 			s.Tenants++
 		}
 	}
-	return sortSums(sums)
+	sortSums(sums)
+	return sums
 }
 
 // sortSums sorts sums: most denials first, then by name.
-func sortSums(sums []Sum) []Sum {
+func sortSums(sums []Sum) {
 	slices.SortFunc(sums, func(a, b Sum) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Endpoint, b.Endpoint))
 	})
-	return sums
 }
 
 // Row is what a policy did to a tenant.
@@ -172,40 +161,3 @@ type Point struct {
 
 // instantTime returns an instant as a time.
 func instantTime(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
-
-// sortRows sorts rows: most denials first, then by name.
-func sortRows(rows []Row) {
-	slices.SortFunc(rows, func(a, b Row) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Tenant, b.Tenant),
-			cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Endpoint, b.Endpoint))
-	})
-}
-
-// Run decides the requests of a stream and returns the report. decided, if it is not nil, is called with each decision;
-// it must not keep it. If ctx ends, the report is of what was decided before, beside the error.
-func Run(
-	ctx context.Context, stream *Stream, gateway *Gateway, decided func(*Request, *decision.Decision),
-) (*Report, error) {
-	var tally Tally
-	err := stream.Each(ctx, func(r *Request) error {
-		d, err := gateway.Decide(ctx, r)
-		unmatched, isUnmatched := errors.AsType[*UnmatchedError](err)
-		switch {
-		case errors.Is(err, ErrUncovered):
-			tally.AddUncovered(r)
-		case isUnmatched:
-			tally.AddUnmatched(r, unmatched.Routes)
-		case err != nil:
-			tally.AddUndecided(r)
-		default:
-			tally.Add(r, d)
-			if decided != nil {
-				decided(r, d)
-			}
-		}
-		return nil
-	})
-	report := tally.Report(stream.Counts())
-	report.Evicted, report.WithoutTier = gateway.Evicted(), gateway.WithoutTier
-	return report, err
-}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"fmt"
 	"net/textproto"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ type Route struct {
 
 // header is a header of a request, with its name as HTTP spells it. Several lines of one header are several.
 type header struct{ name, value string }
+
+// where returns the place of r, as log:line.
+func (r *Request) where() string { return fmt.Sprintf("%s:%d", r.Log.Name, r.Line) }
 
 // reset empties r and keeps its memory.
 func (r *Request) reset() {

@@ -1,8 +1,11 @@
 package replay
 
 import (
-	"fmt"
+	"cmp"
+	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -14,17 +17,14 @@ import (
 // Anonymous is the tenant of requests without one in a report.
 const Anonymous = "(anonymous)"
 
-// Tally adds decisions up to a report. The zero value is empty.
-type Tally struct {
+// tally adds decisions up to a report.
+type tally struct {
 	report  Report
 	rows    map[rowKey]*row
 	tenants map[string]*Sum
-	limits  map[*policy.Policy]string // in words
 	series  series
 
 	unmatched map[string]*Unmatched // by their routes
-	first     limit.Micros
-	last      limit.Micros
 }
 
 // rowKey identifies a row of a report.
@@ -35,38 +35,60 @@ type row struct {
 	Row
 	window limit.Micros
 	limit  int64 // of the tenant in a window; 0: there is no such limit
-	now    window
-	worst  window
+	number int64 // of the window now
+	now    Window
+	worst  Window
+	began  int64 // the number of the worst
 }
 
-// window counts one window of a policy.
-type window struct {
-	number, requests, denied, tokens int64
+// Run decides the requests of a stream and returns the report. decided, if it is not nil, is called with each decision;
+// it must not keep it. If ctx ends, the report is of what was decided before, beside the error.
+func Run(
+	ctx context.Context, stream *Stream, gateway *Gateway, decided func(*Request, *decision.Decision),
+) (*Report, error) {
+	t := tally{rows: map[rowKey]*row{}, tenants: map[string]*Sum{}, unmatched: map[string]*Unmatched{}}
+	err := stream.Each(ctx, func(r *Request) error {
+		if t.report.To = instantTime(r.At); t.report.Requests == 0 {
+			t.report.From = t.report.To
+		}
+		t.report.Requests++
+		d, err := gateway.Decide(ctx, r)
+		unmatched, isUnmatched := errors.AsType[*UnmatchedError](err)
+		switch {
+		case errors.Is(err, ErrUncovered):
+			t.report.Uncovered++
+			t.series.add(r.At, false)
+		case isUnmatched:
+			t.addUnmatched(r, unmatched.Routes)
+		case err != nil:
+			t.report.Undecided++
+		default:
+			t.add(r, d)
+			if decided != nil {
+				decided(r, d)
+			}
+		}
+		return nil
+	})
+	t.finish()
+	t.report.Counts, t.report.Evicted, t.report.WithoutTier = stream.Counts(), gateway.Evicted(), gateway.WithoutTier
+	return &t.report, err
 }
 
-// worseThan reports whether w has more denials than another window, or as many and more tokens requested.
-func (w *window) worseThan(other *window) bool {
-	if w.denied != other.denied {
-		return w.denied > other.denied
-	}
-	return w.tokens > other.tokens
-}
-
-// Add counts the decision about a request.
-func (t *Tally) Add(r *Request, d *decision.Decision) {
-	if t.rows == nil {
-		t.rows, t.tenants, t.limits = map[rowKey]*row{}, map[string]*Sum{}, map[*policy.Policy]string{}
-	}
-	t.count(r)
-	denied := d.Denied() || d.ShadowDenied
+// add counts the decision about a request.
+func (t *tally) add(r *Request, d *decision.Decision) {
+	denied, reason := d.Denied() || d.ShadowDenied, d.ShadowReason
 	if d.Denied() {
 		t.report.Denied++
-	}
-	if d.ShadowDenied && !d.Denied() {
+		reason = d.Reason
+	} else if denied {
 		t.report.ShadowDenied++
 	}
 	t.compare(r, d.Denied())
-	tenant := tenantOf(d)
+	tenant := Anonymous
+	if d.Identity.Tenant.Kind == identity.Tenant {
+		tenant = d.Identity.Tenant.ID
+	}
 	sum := t.tenants[tenant]
 	if sum == nil {
 		sum = &Sum{Name: tenant}
@@ -75,25 +97,18 @@ func (t *Tally) Add(r *Request, d *decision.Decision) {
 	if sum.Requests++; denied {
 		sum.Denied++
 	}
-	if reason := reasonOf(d); reason != decision.Counted {
-		t.addReason(r, d, tenant, reason)
+	if reason != decision.Counted { // beside the bounds
+		t.rowOf(rowKey{tenant, "(" + reason.String() + ")", ""}, d, nil).add(r, true, 0)
 	}
 	for i := range d.Statuses {
-		t.addBound(r, d, i, tenant)
+		b := &d.Resolution.Bounds[i]
+		t.rowOf(rowKey{tenant, b.Policy.Name, b.Policy.Endpoint}, d, b.Policy).add(r, !d.Statuses[i].Admits(), b.Cost)
 	}
 	t.series.add(r.At, denied)
 }
 
-// AddUncovered counts a request on whose route the plugin does not run.
-func (t *Tally) AddUncovered(r *Request) {
-	t.count(r)
-	t.report.Uncovered++
-	t.series.add(r.At, false)
-}
-
-// AddUnmatched counts a request that several routes may take.
-func (t *Tally) AddUnmatched(r *Request, routes []string) {
-	t.count(r)
+// addUnmatched counts a request that several routes may take.
+func (t *tally) addUnmatched(r *Request, routes []string) {
 	t.report.Unmatched++
 	key := strings.Join(routes, "\x00")
 	same := t.unmatched[key]
@@ -101,32 +116,14 @@ func (t *Tally) AddUnmatched(r *Request, routes []string) {
 		if len(t.unmatched) == maxUnmatched {
 			return
 		}
-		if t.unmatched == nil {
-			t.unmatched = map[string]*Unmatched{}
-		}
-		same = &Unmatched{Routes: routes, First: fmt.Sprintf("%s:%d", r.Log.Name, r.Line)}
+		same = &Unmatched{Routes: routes, First: r.where()}
 		t.unmatched[key] = same
 	}
 	same.Requests++
 }
 
-// AddUndecided counts a request that could not be decided.
-func (t *Tally) AddUndecided(r *Request) {
-	t.count(r)
-	t.report.Undecided++
-}
-
-// count counts a request.
-func (t *Tally) count(r *Request) {
-	if t.report.Requests == 0 {
-		t.first = r.At
-	}
-	t.last = r.At
-	t.report.Requests++
-}
-
 // compare compares a decision with the status in the log.
-func (t *Tally) compare(r *Request, denied bool) {
+func (t *tally) compare(r *Request, denied bool) {
 	if r.Status == 0 {
 		return
 	}
@@ -145,67 +142,26 @@ func (t *Tally) compare(r *Request, denied bool) {
 	}
 }
 
-// tenantOf returns the tenant of a request as a report names it.
-func tenantOf(d *decision.Decision) string {
-	if d.Identity.Tenant.Kind == identity.Tenant {
-		return d.Identity.Tenant.ID
-	}
-	return Anonymous
-}
-
-// reasonOf returns the reason beside the bounds why a request is denied, or would be.
-func reasonOf(d *decision.Decision) decision.Reason {
-	if d.Denied() {
-		return d.Reason
-	}
-	return d.ShadowReason
-}
-
-// addReason counts a denial for another reason than a bound.
-func (t *Tally) addReason(r *Request, d *decision.Decision, tenant string, reason decision.Reason) {
-	key := rowKey{tenant, "(" + reason.String() + ")", ""}
+// rowOf returns the row of a policy, or that of another reason for denials, without a policy.
+func (t *tally) rowOf(key rowKey, d *decision.Decision, p *policy.Policy) *row {
 	w := t.rows[key]
-	if w == nil {
-		w = &row{Row: Row{Tenant: tenant, Tier: d.Resolution.Tier, Policy: key.policy, Mode: d.Mode.String()}}
-		t.rows[key] = w
+	if w != nil {
+		return w
 	}
-	w.add(r, true, 0)
-}
-
-// addBound counts what bound i did to a request.
-func (t *Tally) addBound(r *Request, d *decision.Decision, i int, tenant string) {
-	b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-	key := rowKey{tenant, b.Policy.Name, b.Policy.Endpoint}
-	w := t.rows[key]
-	if w == nil {
-		if t.limits[b.Policy] == "" {
-			t.limits[b.Policy] = b.Policy.Describe()
-		}
-		w = newRow(tenant, d.Resolution.Tier, b.Policy, t.limits[b.Policy])
-		t.rows[key] = w
+	w = &row{Row: Row{
+		Tenant: key.tenant, Tier: d.Resolution.Tier, Policy: key.policy, Endpoint: key.endpoint, Mode: d.Mode.String(),
+	}}
+	t.rows[key] = w
+	if p == nil {
+		return w
 	}
-	w.add(r, !status.Admits(), b.Cost)
-}
-
-// newRow returns the row of a policy.
-func newRow(tenant, tier string, p *policy.Policy, inWords string) *row {
 	spec := p.Limit.Spec()
-	return &row{
-		Row: Row{
-			Tenant: tenant, Tier: tier, Policy: p.Name, Endpoint: p.Endpoint, Mode: p.Mode.String(), Limit: inWords,
-		},
-		window: spec.Window, limit: limitOf(tenant, p),
-	}
-}
-
-// limitOf returns the quantity of a policy that counts a tenant as a whole, and 0 of one that counts parts of it, or
-// several tenants.
-func limitOf(tenant string, p *policy.Policy) int64 {
+	w.Mode, w.Limit, w.window = p.Mode.String(), p.Describe(), spec.Window
 	whole := p.Scope == policy.Tenant || p.Scope == policy.TenantEndpoint && !p.ByRoute()
-	if !whole || tenant == Anonymous {
-		return 0
+	if whole && key.tenant != Anonymous { // else the limit counts parts of a tenant, or several
+		w.limit = spec.Quantity
 	}
-	return p.Limit.Spec().Quantity
+	return w
 }
 
 // add counts a request.
@@ -214,52 +170,48 @@ func (w *row) add(r *Request, denied bool, tokens int64) {
 	if denied {
 		if w.Denied++; w.Denied == 1 {
 			at := instantTime(r.At)
-			w.FirstDenied, w.FirstLine = &at, fmt.Sprintf("%s:%d", r.Log.Name, r.Line)
+			w.FirstDenied, w.FirstLine = &at, r.where()
 		}
 	}
 	if w.window == 0 {
 		return
 	}
-	if number := int64(r.At / w.window); number != w.now.number {
+	if number := int64(r.At / w.window); number != w.number {
 		w.closeWindow()
-		w.now = window{number: number}
+		w.number, w.now = number, Window{}
 	}
-	w.now.requests++
-	w.now.tokens += tokens
+	w.now.Requests++
+	w.now.Tokens += tokens
 	if denied {
-		w.now.denied++
+		w.now.Denied++
 	}
 }
 
-// closeWindow compares the window that is being counted with the worst so far.
+// closeWindow keeps the window that is being counted if it has more denials than the worst so far, or as many and more
+// tokens requested.
 func (w *row) closeWindow() {
-	if w.now.worseThan(&w.worst) {
-		w.worst = w.now
+	if cmp.Or(cmp.Compare(w.now.Denied, w.worst.Denied), cmp.Compare(w.now.Tokens, w.worst.Tokens)) > 0 {
+		w.worst, w.began = w.now, w.number
 	}
 }
 
 // result returns the row for a report.
 func (w *row) result() Row {
 	w.closeWindow()
-	if w.worst.requests > 0 {
-		w.Worst = &Window{
-			From: instantTime(limit.Micros(w.worst.number) * w.window), Seconds: int64(w.window / limit.Second),
-			Requests: w.worst.requests, Denied: w.worst.denied, Tokens: w.worst.tokens,
-			Percent: percent(w.worst.tokens, w.limit),
-		}
+	if w.worst.Requests > 0 {
+		w.Worst = &w.worst
+		w.Worst.From, w.Worst.Seconds = instantTime(limit.Micros(w.began)*w.window), int64(w.window/limit.Second)
+		w.Worst.Percent = percent(w.worst.Tokens, w.limit)
 	}
 	return w.Row
 }
 
-// Report returns the report of all decisions so far, with the counts of the stream that they come from.
-func (t *Tally) Report(counts Counts) *Report {
-	report := t.report
-	if report.Requests > 0 {
-		report.From, report.To = instantTime(t.first), instantTime(t.last)
-	}
+// finish completes the report.
+func (t *tally) finish() {
+	report := &t.report
 	report.DeniedPct = percent(report.Denied, report.Requests)
 	report.ShadowDeniedPct = percent(report.ShadowDenied, report.Requests)
-	report.Most = []Sum{}
+	report.Most, report.Rows, report.Notes = []Sum{}, make([]Row, 0, len(t.rows)), []string{}
 	for tenant, sum := range t.tenants {
 		if sum.Denied > 0 {
 			report.Most = append(report.Most, *sum)
@@ -271,20 +223,23 @@ func (t *Tally) Report(counts Counts) *Report {
 			report.Hurt++
 		}
 	}
-	report.Most = sortSums(report.Most)
+	sortSums(report.Most)
 	report.Most = report.Most[:min(len(report.Most), maxSums)]
-	report.Rows, report.Notes = make([]Row, 0, len(t.rows)), []string{}
 	for _, w := range t.rows {
 		report.Rows = append(report.Rows, w.result())
 	}
-	sortRows(report.Rows)
+	slices.SortFunc(report.Rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(a.Tenant, b.Tenant),
+			cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Endpoint, b.Endpoint))
+	})
 	report.Policies = sumPolicies(report.Rows)
 	for _, routes := range t.unmatched {
 		report.UnmatchedRoutes = append(report.UnmatchedRoutes, *routes)
 	}
-	sortUnmatched(report.UnmatchedRoutes)
-	report.Counts, report.Series = counts, t.series.result()
-	return &report
+	slices.SortFunc(report.UnmatchedRoutes, func(a, b Unmatched) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Text(), b.Text()))
+	})
+	report.Series = t.series.result()
 }
 
 // maxSteps bounds the steps of a series.
@@ -317,10 +272,10 @@ func (s *series) add(at limit.Micros, denied bool) {
 
 // double makes each step twice as long.
 func (s *series) double() {
-	var merged []Point
+	merged := make([]Point, 0, len(s.steps))
 	for i, p := range s.steps {
 		at := int((s.begin+int64(i))/2 - s.begin/2)
-		for len(merged) <= at {
+		if at == len(merged) {
 			merged = append(merged, Point{})
 		}
 		merged[at].Requests += p.Requests
