@@ -45,9 +45,10 @@ type Log struct {
 	first   []byte    // a line that was read to find the parser; nil: it holds no request, or was parsed
 	long    []Problem // the lines before first, which are too long
 	free    func() *Request
-	broken  error      // of the text before its first line
+	fault   error      // of the text before its first line
 	pending []*Request // of the last line, last first
 	problem func(Problem)
+	broken  func(Problem) // of a text that ends before its time, such as a truncated gzip file, with the line to resume at
 }
 
 // parser reads the requests of lines. It gets the memory of each from add. After an error, none of the line counts.
@@ -63,21 +64,6 @@ type Problem struct {
 	Line    int64  `json:"line"`
 	Problem string `json:"problem"`
 }
-
-// BrokenError is the error of a log that ends before its time, such as a truncated gzip file. The lines before Line
-// have been read.
-type BrokenError struct {
-	Log  string
-	Line int64 // to resume at
-	Err  error
-}
-
-func (e *BrokenError) Error() string {
-	return fmt.Sprintf("%s: breaks off before line %d: %v", e.Log, e.Line, e.Err)
-}
-
-// Unwrap returns the fault of the text.
-func (e *BrokenError) Unwrap() error { return e.Err }
 
 // Open opens a log. Close it afterwards.
 func Open(file string, o LogOptions) (*Log, error) {
@@ -98,8 +84,7 @@ func Open(file string, o LogOptions) (*Log, error) {
 
 // NewLog returns a log that is read from r.
 func NewLog(name string, r io.Reader, o LogOptions) (*Log, error) {
-	l := &Log{Name: name, options: o, read: &countingReader{Reader: r}, problem: func(Problem) {}}
-	l.free = func() *Request { return new(Request) }
+	l := &Log{Name: name, options: o, read: &countingReader{Reader: r}}
 	var err error
 	if l.lines, err = newLines(l.read); err == nil {
 		err = l.begin()
@@ -131,8 +116,8 @@ func (l *Log) Read() int64 { return l.read.n.Load() }
 // Lines returns how many lines of the log have been read.
 func (l *Log) Lines() int64 { return l.lines.number }
 
-// next returns the next request, or io.EOF at the end. It counts and reports lines that hold none.
-func (l *Log) next() (*Request, error) {
+// next returns the next request, or nil at the end. It counts and reports lines that hold none.
+func (l *Log) next() *Request {
 	for _, p := range l.long {
 		if p.Line >= l.options.FirstLine {
 			l.Unparsed++
@@ -141,22 +126,21 @@ func (l *Log) next() (*Request, error) {
 	}
 	l.long = nil
 	for len(l.pending) == 0 {
-		line, err := l.first, l.broken
+		line, err := l.first, l.fault
 		if l.first = nil; line == nil && err == nil {
 			line, err = l.lines.next()
 		}
 		wanted := l.lines.number >= l.options.FirstLine
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil, io.EOF
+			return nil
 		case errors.Is(err, errLong):
 			if wanted {
 				l.report(err)
 			}
-		case l.broken != nil:
-			return nil, err
 		case err != nil:
-			return nil, &BrokenError{l.Name, l.lines.number + 1, err}
+			l.broken(Problem{l.Name, l.lines.number + 1, err.Error()})
+			return nil
 		case wanted:
 			if line = bytes.TrimSpace(line); len(line) > 0 {
 				l.parse(line)
@@ -166,7 +150,7 @@ func (l *Log) next() (*Request, error) {
 	last := len(l.pending) - 1
 	r := l.pending[last]
 	l.pending = l.pending[:last]
-	return r, nil
+	return r
 }
 
 // parse reads the requests of a line.
@@ -186,9 +170,7 @@ func (l *Log) parse(line []byte) {
 		l.pending = l.pending[:0]
 		l.report(err)
 	}
-	for i, j := 0, len(l.pending)-1; i < j; i, j = i+1, j-1 {
-		l.pending[i], l.pending[j] = l.pending[j], l.pending[i]
-	}
+	slices.Reverse(l.pending)
 }
 
 // report counts and reports a line that holds no request.
@@ -208,7 +190,7 @@ func (l *Log) begin() (err error) {
 		if errors.Is(err, errLong) {
 			l.long = append(l.long, Problem{l.Name, l.lines.number, err.Error()})
 		} else if err != nil {
-			l.broken = &BrokenError{l.Name, l.lines.number + 1, err}
+			l.fault = err
 			l.parser = newKongParser(nil)
 			return nil
 		}

@@ -3,8 +3,6 @@ package replay
 import (
 	"container/heap"
 	"context"
-	"errors"
-	"io"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -79,6 +77,7 @@ func NewStream(logs []*Log, o StreamOptions) *Stream {
 	}
 	for _, l := range logs {
 		l.free, l.problem = s.newRequest, s.problem
+		l.broken = func(p Problem) { s.counts.Broken = append(s.counts.Broken, p) }
 	}
 	return s
 }
@@ -117,24 +116,16 @@ func (s *Stream) Counts() Counts {
 // that breaks off is counted, and the others are read on.
 func (s *Stream) Each(ctx context.Context, visit func(*Request) error) error {
 	for i := range s.logs {
-		if err := s.advance(i); err != nil {
-			return err
-		}
+		s.advance(i)
 	}
-	for {
-		i := s.earliest()
-		if i < 0 {
-			break
-		}
+	for i := s.earliest(); i >= 0; i = s.earliest() {
 		if s.read%1024 == 0 {
 			if s.progress(); ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
 		r := s.heads[i]
-		if err := s.advance(i); err != nil {
-			return err
-		}
+		s.advance(i)
 		s.push(r)
 		for len(s.heap) > s.waiting || len(s.heap) > 0 && s.heap[0].At <= s.newest-sortWindow {
 			if err := s.pop(visit); err != nil {
@@ -163,31 +154,23 @@ func (s *Stream) earliest() int {
 
 // advance reads the next request of a log. It leaves out those whose time is wrong: the log would wait for the end of
 // all others, and its later requests would seem late.
-func (s *Stream) advance(i int) error {
-	r, err := s.following(i)
-	for err == nil && r != nil && r.At > s.newestOf[i]+sortWindow {
-		var wrong bool
-		if wrong, err = s.isAhead(i, r.At); err != nil || !wrong {
-			break
-		}
+func (s *Stream) advance(i int) {
+	r := s.following(i)
+	for r != nil && r.At > s.newestOf[i]+sortWindow && s.isAhead(i, r.At) {
 		s.counts.Late++
 		s.free = append(s.free, r)
-		r, err = s.following(i)
+		r = s.following(i)
 	}
 	if s.heads[i] = r; r != nil {
 		s.newestOf[i] = max(s.newestOf[i], r.At)
 	}
-	return err
 }
 
 // isAhead reports whether most of the next requests of a log started before an instant by more than the window. After a
 // time without requests only a few did, such as those that took long.
-func (s *Stream) isAhead(i int, at limit.Micros) (bool, error) {
+func (s *Stream) isAhead(i int, at limit.Micros) bool {
 	for len(s.behind[i]) < lookahead {
-		r, err := s.next(i)
-		if err != nil {
-			return false, err
-		}
+		r := s.next(i)
 		if r == nil {
 			break
 		}
@@ -199,34 +182,27 @@ func (s *Stream) isAhead(i int, at limit.Micros) (bool, error) {
 			earlier++
 		}
 	}
-	return 2*earlier > len(s.behind[i]), nil
+	return 2*earlier > len(s.behind[i])
 }
 
 // following returns the request of a log that follows its head. At the end of the log it returns nil.
-func (s *Stream) following(i int) (*Request, error) {
+func (s *Stream) following(i int) *Request {
 	if len(s.behind[i]) == 0 {
 		return s.next(i)
 	}
 	r := s.behind[i][0]
 	s.behind[i] = s.behind[i][1:]
-	return r, nil
+	return r
 }
 
 // next reads a request of a log. At the end of the log it returns nil.
-func (s *Stream) next(i int) (*Request, error) {
+func (s *Stream) next(i int) *Request {
 	if s.ended[i] {
-		return nil, nil
+		return nil
 	}
-	r, err := s.logs[i].next()
-	if broken := new(BrokenError); errors.As(err, &broken) {
-		s.counts.Broken = append(s.counts.Broken, Problem{broken.Log, broken.Line, broken.Err.Error()})
-		r, err = nil, nil
-	}
-	if errors.Is(err, io.EOF) {
-		r, err = nil, nil
-	}
+	r := s.logs[i].next()
 	s.ended[i] = r == nil
-	return r, err
+	return r
 }
 
 // push adds a request to those that are sorted.
