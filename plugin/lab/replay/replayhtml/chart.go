@@ -3,6 +3,7 @@ package replayhtml
 import (
 	"fmt"
 	"html/template"
+	"slices"
 
 	"github.com/go-analyze/charts"
 )
@@ -19,66 +20,49 @@ const width = 1000
 
 // areas draws series, as SVG, above each other, over labels such as times.
 func areas(labels []string, all ...series) (template.HTML, error) {
-	opt := charts.NewLineChartOptionWithData(values(all))
-	opt.Theme, opt.Padding = theme(all), charts.NewBox(8, 8, 24, 8)
+	data, theme, legend := parts(all)
+	opt := charts.NewLineChartOptionWithData(data)
+	opt.Theme, opt.Padding = theme, charts.NewBox(8, 8, 24, 8)
 	opt.XAxis.Labels, opt.XAxis.LabelCount = labels, 8
 	opt.XAxis.BoundaryGap = charts.Ptr(false)
 	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(0.0), LabelCount: 5}}
 	opt.StackSeries, opt.FillOpacity = charts.Ptr(true), 255
 	opt.Symbol = charts.Symbol{Shape: charts.SymbolNone}
-	opt.Legend = legend(all)
-	opt.ValueFormatter = number
+	opt.Legend, opt.ValueFormatter = legend, number
 	return draw(280, func(p *charts.Painter) error { return p.LineChart(opt) })
 }
 
 // bars draws horizontal bars, the first one at the top.
 func bars(labels []string, all ...series) (template.HTML, error) {
-	reversed := make([]string, len(labels))
-	for i, label := range labels {
-		reversed[len(labels)-1-i] = label
-	}
-	data := values(all)
+	data, theme, legend := parts(all)
+	labels = slices.Clone(labels)
 	for _, list := range data {
-		for i, j := 0, len(list)-1; i < j; i, j = i+1, j-1 {
-			list[i], list[j] = list[j], list[i]
-		}
+		slices.Reverse(list)
 	}
+	slices.Reverse(labels)
 	opt := charts.NewBarChartOptionWithData(data)
 	opt.Horizontal = true
-	opt.Theme, opt.Padding = theme(all), charts.NewBox(8, 8, 40, 8)
-	opt.CategoryAxis.Labels = reversed
+	opt.Theme, opt.Padding = theme, charts.NewBox(8, 8, 40, 8)
+	opt.CategoryAxis.Labels = labels
 	opt.ValueAxis = []charts.ValueAxisOption{{Min: charts.Ptr(0.0)}}
 	opt.StackSeries = charts.Ptr(true)
-	opt.Legend = legend(all)
-	opt.ValueFormatter = number
+	opt.Legend, opt.ValueFormatter = legend, number
 	return draw(90+32*len(labels), func(p *charts.Painter) error { return p.BarChart(opt) })
 }
 
-// values returns copies of the values of series.
-func values(all []series) [][]float64 {
-	data := make([][]float64, len(all))
-	for i, s := range all {
-		data[i] = append([]float64{}, s.Values...)
+// parts returns copies of the values of series, and the colors and names of a chart.
+func parts(all []series) (data [][]float64, _ charts.ColorPalette, _ charts.LegendOption) {
+	var colors []charts.Color
+	var names []string
+	for _, s := range all {
+		data, names = append(data, slices.Clone(s.Values)), append(names, s.Name)
+		colors = append(colors, charts.ParseColor(s.Color))
 	}
-	return data
-}
-
-// theme returns the colors of a chart.
-func theme(all []series) charts.ColorPalette {
-	colors := make([]charts.Color, len(all))
-	for i, s := range all {
-		colors[i] = charts.ParseColor(s.Color)
-	}
-	return charts.GetTheme(charts.ThemeLight).WithSeriesColors(colors).
+	theme := charts.GetTheme(charts.ThemeLight).WithSeriesColors(colors).
 		WithTextColor(charts.ParseColor("#475569")).WithBackgroundColor(charts.ColorTransparent)
-}
-
-func legend(all []series) charts.LegendOption {
-	names := make([]string, len(all))
-	for i, s := range all {
-		names[i] = s.Name
+	return data, theme, charts.LegendOption{
+		SeriesNames: names, Show: charts.Ptr(len(all) > 1), Symbol: charts.SymbolSquare,
 	}
-	return charts.LegendOption{SeriesNames: names, Show: charts.Ptr(len(all) > 1), Symbol: charts.SymbolSquare}
 }
 
 // number returns a number on an axis: 1200, 15k, 2.5M.
