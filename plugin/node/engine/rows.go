@@ -3,10 +3,20 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"path/filepath"
 	"time"
 	_ "time/tzdata" // tenants' time zones, where the system has none
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // FollowRows makes the engine follow the rows of Postgres while Run runs. The options need no log and no callbacks.
@@ -53,4 +63,141 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) {
 	case <-done:
 	case <-ctx.Done():
 	}
+}
+
+// usageFolder is the folder of batches that Postgres has not stored, in the folder of the saved rows.
+const usageFolder = "usage"
+
+// usageReport counts what tenants use, and reports it to Postgres.
+type usageReport struct {
+	*usage.Counter
+	reporter *usage.Reporter
+	sink     *policysync.UsageSink
+}
+
+// CountUsage makes the engine count what tenants use, and report it while Run runs to the database of FollowRows. Call
+// it after FollowRows, and before Sources and the first decider.
+func (e *Engine) CountUsage() {
+	counter, sink := usage.NewCounter(usage.CounterOptions{}), policysync.NewUsageSink(e.follows.Source)
+	o := usage.ReporterOptions{Counter: counter, Sink: sink, Log: e.log, Node: e.follows.Node}
+	if e.follows.Dir != "" {
+		o.Dir = filepath.Join(e.follows.Dir, usageFolder)
+	}
+	e.usage = &usageReport{counter, usage.NewReporter(o), sink}
+}
+
+// Run reports until ctx ends, and then what was counted last.
+func (u *usageReport) Run(ctx context.Context) error {
+	defer u.sink.Close()
+	return u.reporter.Run(ctx)
+}
+
+// metrics returns the metrics of the metrics. Every reason is there from the start, so that an alert sees the first
+// loss.
+func (u *usageReport) metrics() metrics.Usage {
+	s := u.reporter.Stats()
+	n := metrics.Usage{
+		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, Oldest: s.Oldest, Backlog: s.Backlog,
+		Rows: u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
+	}
+	for reason, dropped := range s.Dropped {
+		n.Dropped[usage.Reason(reason).String()] = dropped
+	}
+	return n
+}
+
+// SetRoutes sets which names are names of routes: others are no labels of metrics and no endpoints of usage. Call it
+// before the first decision if requests name their routes themselves.
+func (e *Engine) SetRoutes(isRoute func(name string) bool) {
+	e.Metrics.Routes = isRoute
+	if e.usage != nil {
+		e.usage.SetRoutes(isRoute)
+	}
+	if e.candidates != nil {
+		e.candidates.SetRoutes(isRoute)
+	}
+}
+
+// Settlements returns the observer of what becomes of reservations.
+func (e *Engine) Settlements() reservation.Observer {
+	if e.usage == nil {
+		return e.Metrics.Settlements()
+	}
+	return settlements{e.Metrics.Settlements(), e.usage}
+}
+
+// settlements is a list of observers.
+type settlements []reservation.Observer
+
+// Reserved implements reservation.Observer.
+func (all settlements) Reserved(b *policy.Bound) {
+	for _, o := range all {
+		o.Reserved(b)
+	}
+}
+
+// Settled implements reservation.Observer.
+func (all settlements) Settled(b *policy.Bound, s reservation.Settlement) {
+	for _, o := range all {
+		o.Settled(b, s)
+	}
+}
+
+// candidates tries the open candidate beside requests, and reports to Postgres what it would change.
+type candidates struct {
+	*candidate.Evaluator
+	reporter *candidate.Reporter
+	sink     *policysync.CandidateSink
+}
+
+// newCandidates returns what tries the candidates of a database.
+func (e *Engine) newCandidates(o policysync.Options) *candidates {
+	evaluator, sink := candidate.New(candidate.Options{}), policysync.NewCandidateSink(o.Source)
+	reporter := candidate.NewReporter(candidate.ReporterOptions{
+		Counter: evaluator.Counter(), Sink: sink, Source: o.Node, Log: e.log,
+	})
+	return &candidates{evaluator, reporter, sink}
+}
+
+// Run tries and reports until ctx ends, and then reports what was counted last.
+func (c *candidates) Run(ctx context.Context) error {
+	defer c.sink.Close()
+	var group errgroup.Group
+	group.Go(func() error { return c.Evaluator.Run(ctx) })
+	group.Go(func() error { return c.reporter.Run(ctx) })
+	return group.Wait()
+}
+
+// view returns what tries candidates beside the requests of a config.
+func (e *Engine) view(config schema.Config) *candidate.View {
+	return e.candidates.View(func() (candidate.Buckets, error) {
+		buckets, shares, release, err := e.Stores.OpenCandidate(&config)
+		return candidate.Buckets{Buckets: buckets, Shares: shares, Release: release}, err
+	})
+}
+
+// releaseCandidate releases the buckets in which a candidate counts for a decider.
+func releaseCandidate(decider *admit.Decider, end bool) {
+	if view, ok := decider.Candidates.(*candidate.View); ok {
+		view.Release(end)
+	}
+}
+
+// candidate returns the metrics of candidates. Every reason is there from the start.
+func (e *Engine) candidate() metrics.Candidate {
+	c, open := e.candidates, e.snapshot().CandidateSet()
+	s := c.Stats()
+	n := metrics.Candidate{
+		Open: open != nil, Waiting: s.Waiting,
+		Active: metrics.CandidateResults(s.Active), Candidate: metrics.CandidateResults(s.Candidate),
+		Enforced: metrics.CandidateResults(s.Enforced),
+		Failed:   c.reporter.Failed(), Dropped: map[string]uint64{"report": c.reporter.Lost()},
+	}
+	for reason, dropped := range s.Dropped {
+		n.Dropped[candidate.Drop(reason).String()] = dropped
+	}
+	if open != nil && open.Created > 0 {
+		n.Age = max(0, time.Since(time.UnixMicro(int64(open.Created))))
+	}
+	return n
 }

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,4 +96,35 @@ type Usage struct {
 	Backlog       time.Duration     `metric:"usage_backlog_seconds"`      // since Postgres got the oldest one not unpacked
 	Rows          int               `metric:"usage_rows"`                 // since the last batch
 	DroppedCounts uint64            `metric:"usage_counts_dropped_total"` // for lack of rows
+}
+
+// Limit describes a configured limit.
+type Limit struct {
+	Policy string
+	Tier   string // "" for a limit without a tier: global or anonymous
+	Tokens int64  // per window
+}
+
+var configuredLimit = prometheus.NewDesc(prefix+"limit",
+	"Tokens per window that a policy allows in a tier, before overrides; the fewest if configs differ.",
+	[]string{"policy", "tier"}, nil)
+
+// limitCollector collects configured limits: the first maxSeries by name, so that the same series stay.
+type limitCollector struct{ read func() []Limit }
+
+func (c limitCollector) Describe(to chan<- *prometheus.Desc) { to <- configuredLimit }
+
+func (c limitCollector) Collect(to chan<- prometheus.Metric) {
+	defer recoverSource(to)
+	all := slices.Clone(c.read())
+	for i := range all {
+		all[i].Policy, all[i].Tier = labelValue(all[i].Policy), labelValue(orNone(all[i].Tier))
+	}
+	slices.SortFunc(all, func(a, b Limit) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Tokens, b.Tokens))
+	})
+	all = slices.CompactFunc(all, func(a, b Limit) bool { return a.Policy == b.Policy && a.Tier == b.Tier })
+	for _, l := range all[:min(len(all), maxSeries)] {
+		to <- prometheus.MustNewConstMetric(configuredLimit, prometheus.GaugeValue, float64(l.Tokens), l.Policy, l.Tier)
+	}
 }

@@ -2,8 +2,162 @@ package usage
 
 import (
 	"cmp"
+	"slices"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
+
+const (
+	// MaxDenials bounds the tenants with denials in a batch.
+	MaxDenials = 512
+	// maxDenied bounds the tenants with denials of all stripes. The denials of further ones count in rows only.
+	maxDenied = 4096
+)
+
+// Denials counts why requests of a tenant were denied, and from how many.
+type Denials struct {
+	Tenant                        string
+	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
+	Penalized                     int64  // of Limited: only by limits that a penalty has lowered
+	Unavailable                   int64  // only because the central store was away
+	Users, Addresses, Credentials Sketch // of Limited
+}
+
+// valid reports whether the numbers are within their bounds.
+func (n *Denials) valid() bool {
+	return n.Limited >= 0 && n.Limited <= maxCount && n.Penalized >= 0 && n.Penalized <= n.Limited &&
+		n.Unavailable >= 0 && n.Unavailable <= maxCount && n.Users.valid() && n.Addresses.valid() && n.Credentials.valid()
+}
+
+// Merge adds the denials of another process or time.
+func (n *Denials) Merge(o *Denials) {
+	n.Limited = sum(n.Limited, o.Limited)
+	n.Penalized = sum(n.Penalized, o.Penalized)
+	n.Unavailable = sum(n.Unavailable, o.Unavailable)
+	n.Users.Merge(&o.Users)
+	n.Addresses.Merge(&o.Addresses)
+	n.Credentials.Merge(&o.Credentials)
+}
+
+// cause says why limits denied a request.
+type cause struct {
+	limited     bool // limits of the tenant itself had no room
+	penalized   bool // and a penalty has lowered each of these
+	unavailable bool // a limit denied because the central store was away: by fail mode closed, or by a node's share
+}
+
+// causeOf returns why limits denied a request. A limit that tenants share may be full because of others, and a node's
+// share of a limit while the store is away because of the outage. Bans and missing names are no limits.
+func causeOf(d *decision.Decision) cause {
+	if d.Reason != decision.Counted {
+		return cause{limited: d.Reason == decision.MetaLimited, unavailable: d.Reason == decision.StoreAway}
+	}
+	of := cause{penalized: true}
+	for i := range d.Resolution.Bounds {
+		b, status := &d.Resolution.Bounds[i], &d.Statuses[i]
+		switch {
+		case !decision.Denies(b, status):
+		case status.Source == decision.Local || status.Source == decision.Unanswered:
+			of.unavailable = true
+		case !b.Key.Shared():
+			of.limited, of.penalized = true, of.penalized && b.Penalty != 0
+		}
+	}
+	return of
+}
+
+// countDenial counts why a request was denied. s.mu is held.
+func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
+	of := causeOf(d)
+	if tenant == "" || !of.limited && !of.unavailable {
+		return
+	}
+	n := c.denialsOf(s, tenant)
+	if n == nil {
+		return
+	}
+	if !of.limited {
+		n.Unavailable++
+		return
+	}
+	n.Limited++
+	if of.penalized {
+		n.Penalized++
+	}
+	id := &d.Identity
+	if id.User.Kind == identity.User {
+		n.Users.add(id.User.ID)
+	}
+	if id.IP != "" {
+		n.Addresses.add(id.IP)
+	}
+	if id.Credential != "" {
+		n.Credentials.add(id.Credential)
+	}
+}
+
+// denialsOf returns the denials of a tenant, or nil if there is no room for a new one. s.mu is held.
+func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
+	if s.denied != nil && s.denied.Tenant == tenant {
+		return s.denied
+	}
+	n := s.denials[tenant]
+	if n == nil {
+		if c.denied.Add(1) > maxDenied {
+			c.denied.Add(-1)
+			c.dropped.Add(1)
+			return nil
+		}
+		n = &Denials{Tenant: strings.Clone(tenant)}
+		if s.denials == nil {
+			s.denials = map[string]*Denials{}
+		}
+		s.denials[n.Tenant] = n
+	}
+	s.denied = n
+	return n
+}
+
+// cutDenials takes all denials out of the counter, sorted by tenant.
+func (c *Counter) cutDenials() []Denials {
+	index, all := map[string]int{}, []Denials(nil)
+	for i := range c.stripes {
+		s := &c.stripes[i]
+		s.mu.Lock()
+		taken := s.denials
+		s.denials, s.denied = nil, nil
+		c.denied.Add(-int64(len(taken)))
+		s.mu.Unlock()
+		for _, n := range taken {
+			n.Tenant = clean(n.Tenant)
+			at, ok := index[n.Tenant]
+			if !ok {
+				at = len(all)
+				index[n.Tenant], all = at, append(all, Denials{Tenant: n.Tenant})
+			}
+			all[at].Merge(n)
+		}
+	}
+	slices.SortFunc(all, func(a, b Denials) int { return strings.Compare(a.Tenant, b.Tenant) })
+	return all
+}
+
+// denials reads the denials of a tenant.
+func (r *reader) denials(names []string) Denials {
+	return Denials{
+		Tenant: r.name(names), Limited: r.number(maxCount), Penalized: r.number(maxCount), Unavailable: r.number(maxCount),
+		Users: r.sketch(), Addresses: r.sketch(), Credentials: r.sketch(),
+	}
+}
+
+// allDenials reads the denials of a batch.
+func (r *reader) allDenials(b *Batch, names []string) {
+	for n := r.number(MaxDenials); n > 0 && r.err == nil; n-- {
+		b.Denials = append(b.Denials, r.denials(names))
+	}
+}
 
 // Key identifies a row.
 type Key struct {
