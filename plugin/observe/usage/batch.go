@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -56,12 +57,20 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //
 // Numbers are varints, of which cost alone has a sign.
 func (b *Batch) MarshalBinary() ([]byte, error) {
+	text, err := b.encode()
+	if err != nil {
+		return nil, fmt.Errorf("encode a batch of usage: %w", err)
+	}
+	return text, nil
+}
+
+func (b *Batch) encode() ([]byte, error) {
 	epoch, err := hex.DecodeString(b.Epoch)
 	if err == nil {
 		err = b.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("encode a batch of usage: %w", err)
+		return nil, err
 	}
 	names, places := b.names()
 	text := append([]byte{version}, epoch...)
@@ -92,7 +101,7 @@ func (b *Batch) MarshalBinary() ([]byte, error) {
 	}
 	text = binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))
 	if len(text) > MaxPayload {
-		return nil, fmt.Errorf("encode a batch of usage: %w", errLong)
+		return nil, errLong
 	}
 	return text, nil
 }
@@ -215,9 +224,13 @@ func validName(name string) bool {
 // UnmarshalBinary implements encoding.BinaryUnmarshaler. It returns an error for anything that MarshalBinary does not
 // write.
 func (b *Batch) UnmarshalBinary(text []byte) error {
+	var again []byte
 	read, err := decodeBatch(text)
 	if err == nil {
-		err = read.check()
+		again, err = read.encode()
+	}
+	if err == nil && !bytes.Equal(again, text) {
+		err = errForm
 	}
 	if err != nil {
 		return fmt.Errorf("decode a batch of usage: %w", err)
@@ -250,23 +263,19 @@ func decodeBatch(text []byte) (*Batch, error) {
 	b.Seq = r.number(1 << 62)
 	b.Span = time.Duration(r.number(maxSpan.Microseconds())) * time.Microsecond
 	names := r.names()
-	for range r.number(MaxRows) {
+	for n := r.number(MaxRows); n > 0 && r.err == nil; n-- {
 		b.Rows = append(b.Rows, r.row(names))
-		if r.err != nil {
-			break
-		}
 	}
 	r.allDenials(b, names)
 	for n := r.number(MaxTiers); n > 0 && r.err == nil; n-- {
 		b.Tiers = append(b.Tiers, Tier{r.name(names), r.name(names), r.name(names), r.name(names)})
 	}
-	return b, r.end(names)
+	return b, r.err
 }
 
-// reader reads the parts of a batch. After an error all parts are zero values.
+// reader reads the parts of a batch, whose form UnmarshalBinary checks. After an error all parts are zero values.
 type reader struct {
 	text []byte
-	used []bool // of the names
 	err  error
 }
 
@@ -283,17 +292,10 @@ func (r *reader) take(n int) []byte {
 	return part
 }
 
-// varint moves on over a varint of n bytes, which must have no superfluous ones.
-func (r *reader) varint(n int) {
-	if part := r.take(n); r.err == nil && n > 1 && part[n-1] == 0 {
-		r.err = errForm
-	}
-}
-
 // number reads a number from 0 to a maximum.
 func (r *reader) number(most int64) int64 {
 	v, n := binary.Uvarint(r.text)
-	if r.varint(n); r.err == nil && v > uint64(most) {
+	if r.take(n); r.err == nil && v > uint64(most) {
 		r.err = fmt.Errorf("a number is %d, more than %d", v, most)
 	}
 	if r.err != nil {
@@ -305,28 +307,24 @@ func (r *reader) number(most int64) int64 {
 // signed reads a number with a sign.
 func (r *reader) signed() int64 {
 	v, n := binary.Varint(r.text)
-	if r.varint(n); r.err != nil {
+	if r.take(n); r.err != nil {
 		return 0
 	}
 	return v
 }
 
-// names reads the list of names, which are sorted.
+// names reads the list of names.
 func (r *reader) names() (names []string) {
 	for range r.number(maxPlaces) {
 		name := ""
 		if n := int(r.number(MaxName)); n > 0 {
 			name = string(r.take(n))
 		}
-		if r.err == nil && len(names) > 0 && names[len(names)-1] >= name {
-			r.err = errForm
-		}
 		if r.err != nil {
 			return nil
 		}
 		names = append(names, name)
 	}
-	r.used = make([]bool, len(names))
 	return names
 }
 
@@ -339,7 +337,6 @@ func (r *reader) name(names []string) string {
 	if r.err != nil {
 		return ""
 	}
-	r.used[i] = true
 	return names[i]
 }
 
@@ -352,17 +349,4 @@ func (r *reader) row(names []string) Row {
 			Cost: r.signed(), Remaining: r.number(maxCount+1) - 1,
 		},
 	}
-}
-
-// end returns the error of all parts. Nothing may follow them, and every name must be in use.
-func (r *reader) end(names []string) error {
-	switch {
-	case r.err != nil:
-		return r.err
-	case len(r.text) > 0:
-		return errors.New("there is more after its rows")
-	case slices.Contains(r.used, false):
-		return fmt.Errorf("a row uses not each of its %d names", len(names))
-	}
-	return nil
 }

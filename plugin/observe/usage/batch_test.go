@@ -143,17 +143,17 @@ func TestADamagedBatchIsNotRead(t *testing.T) {
 	good := encoded(t, sample())
 	body := good[:len(good)-4]
 	for want, text := range map[string][]byte{
-		"incomplete":         good[:12],
-		"checksum":           append(bytes.Clone(body[:len(body)-1]), good[len(body):]...),
-		"version 9":          append([]byte{9}, good[1:]...),
-		"more after":         sealed(append(bytes.Clone(body), 0)),
-		"more than 4096":     sealed(append(bytes.Clone(body[:9]), 1, 1, 0, 0xff, 0xff, 3)),
-		"not in the form":    sealed(append(bytes.Clone(body[:9]), 0x81, 0, 1, 0, 0)), // seq 1 in two bytes
-		"not each of its":    sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0, 0, 0)),
-		"seq is 0":           sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0, 0, 0)),
-		"more than 1048576":  make([]byte, MaxPayload+1),
-		"it is incomplete":   sealed(body[:len(body)-1]),
-		"a name of row 0 is": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+		"incomplete":          good[:12],
+		"checksum":            append(bytes.Clone(body[:len(body)-1]), good[len(body):]...),
+		"version 9":           append([]byte{9}, good[1:]...),
+		"not in the form of":  sealed(append(bytes.Clone(body), 0)),
+		"more than 4096":      sealed(append(bytes.Clone(body[:9]), 1, 1, 0, 0xff, 0xff, 3)),
+		"not in the form":     sealed(append(bytes.Clone(body[:9]), 0x81, 0, 1, 0, 0, 0, 0)), // seq 1 in two bytes
+		"the form of a batch": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0, 0, 0)),
+		"seq is 0":            sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0, 0, 0)),
+		"more than 1048576":   make([]byte, MaxPayload+1),
+		"it is incomplete":    sealed(body[:len(body)-1]),
+		"a name of row 0 is":  sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
 	} {
 		b := Batch{Seq: 99}
 		if err := b.UnmarshalBinary(text); err == nil || !strings.Contains(err.Error(), want) || b.Seq != 99 {

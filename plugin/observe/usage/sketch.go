@@ -1,9 +1,11 @@
 package usage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -86,7 +88,7 @@ func (s *Sketch) append(text []byte) []byte {
 // ScanBytes implements pgtype.BytesScanner. What Bytes does not return is of another program, and read as empty.
 func (s *Sketch) ScanBytes(text []byte) error {
 	r := reader{text: text}
-	if *s = r.sketch(); r.err != nil || len(r.text) > 0 {
+	if *s = r.sketch(); r.err != nil || !s.valid() || !bytes.Equal(s.Bytes(), text) {
 		*s = Sketch{}
 	}
 	return nil
@@ -99,18 +101,9 @@ func (r *reader) sketch() (s Sketch) {
 	case n > maxPairs:
 		copy(s[:], r.take(sketchRegisters))
 	case n > 0:
-		pairs, last := r.take(2*n), -1
-		for ; len(pairs) > 0 && r.err == nil; pairs = pairs[2:] {
-			i, rank := int(pairs[0]), pairs[1]
-			if i <= last || i >= sketchRegisters {
-				r.err = errForm
-				break
-			}
-			s[i], last = rank, i
+		for pair := range slices.Chunk(r.take(2*n), 2) {
+			s[pair[0]%sketchRegisters] = pair[1]
 		}
-	}
-	if r.err == nil && (s.used() != n || !s.valid()) {
-		r.err = errForm
 	}
 	return s
 }
