@@ -51,25 +51,23 @@ func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Spr
 // Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without
 // a route the file must have one config. It returns a [ChoiceError] if no config, or several, apply.
 func Load(text []byte, file, route string) (*Config, *resolve.Plan, error) {
-	configs, err := Configs(text, file)
+	f, err := Read(text, file)
 	if err != nil {
 		return nil, nil, err
 	}
-	routes := routesOf(text)
-	chosen, err := choose(configs, file, route, routes)
+	chosen, err := f.choose(file, route)
 	if err != nil {
 		return nil, nil, err
 	}
-	consumers := consumersOf(text)
-	chosen.Routes, chosen.ConsumerNames = routes, namesOf(consumers)
-	for _, name := range slices.Sorted(maps.Keys(routes)) {
-		if config, err := choose(configs, file, name, routes); err == nil && config == chosen {
+	chosen.Routes, chosen.ConsumerNames = f.routes, namesOf(f.consumers)
+	for _, name := range slices.Sorted(maps.Keys(f.routes)) {
+		if config, err := f.choose(file, name); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)
 		}
 	}
 	plan, err := resolve.FromConfig(chosen.Config)
 	if err == nil {
-		chosen.Consumers, err = chosen.consumerTiers(consumers)
+		chosen.Consumers, err = chosen.consumerTiers(f.consumers)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)
@@ -83,32 +81,32 @@ func Compiles(config schema.Config) error {
 	return err
 }
 
-// Configs returns the plugin's configs in a decK file, which must have no faults. It passes package deck a check with a
-// fault for each config, because deck returns the place of each fault.
+// Configs returns the plugin's configs in a decK file, which must have no faults. Its check reports the number of each
+// config as a fault, because package deck returns the place of each fault.
 func Configs(text []byte, file string) ([]*Config, error) {
-	var faults []error
-	for _, f := range deck.Validate(bytes.NewReader(text), file, Compiles) {
-		if f.Severity == deck.Error {
-			faults = append(faults, errors.New(f.String()))
-		}
-	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
 	var configs []*Config
 	take := func(config schema.Config) error {
+		if err := Compiles(config); err != nil {
+			return err
+		}
 		configs = append(configs, &Config{Config: config})
 		return schema.Faults{{Message: strconv.Itoa(len(configs) - 1)}}
 	}
+	var faults []error
 	for _, f := range deck.Validate(bytes.NewReader(text), file, take) {
-		i, err := strconv.Atoi(f.Message)
-		if f.Severity != deck.Error || err != nil || i >= len(configs) {
-			continue
+		switch i, err := strconv.Atoi(f.Message); {
+		case f.Severity != deck.Error:
+		case err != nil || i >= len(configs):
+			faults = append(faults, errors.New(f.String()))
+		default:
+			configs[i].Where = fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Path)
+			configs[i].locate(text, f.Path)
 		}
-		configs[i].Where = fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Path)
-		configs[i].locate(text, f.Path)
 	}
-	if len(configs) == 0 {
+	switch {
+	case len(faults) > 0:
+		return nil, errors.Join(faults...)
+	case len(configs) == 0:
 		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
 	}
 	return configs, nil
@@ -202,25 +200,23 @@ func deciding(configs []*Config) []*Config {
 
 // choose returns the config that Kong runs for a route: the one on the route, or else on its service, or else the
 // global one. It skips configs on consumers. Without a route it skips configs that only show usage.
-func choose(configs []*Config, file, route string, routes map[string]string) (*Config, error) {
+func (f *File) choose(file, route string) (*Config, error) {
 	if route == "" {
-		configs = deciding(configs)
-	}
-	if route == "" && len(configs) == 1 {
-		return configs[0], nil
-	}
-	if route == "" {
+		configs := deciding(f.Configs)
+		if len(configs) == 1 {
+			return configs[0], nil
+		}
 		return nil, choiceError("%s has %d configs of the plugin (%s): choose one with --plugin-route",
 			file, len(configs), placesOf(configs))
 	}
-	service, exists := routes[route]
-	best, rank := mostSpecific(configs, route, service)
+	service, exists := f.routes[route]
+	best, rank := mostSpecific(f.Configs, route, service)
 	switch {
 	case rank < 3 && !exists:
 		return nil, choiceError("--plugin-route: %s has no route %q", file, route)
 	case best == nil:
 		return nil, choiceError("no config of the plugin applies to route %s: %s has it on %s",
-			route, file, placesOf(configs))
+			route, file, placesOf(f.Configs))
 	}
 	return best, nil
 }

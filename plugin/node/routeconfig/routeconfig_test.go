@@ -68,17 +68,17 @@ routes:
 }
 
 func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
-	configs, err := Configs([]byte(scattered), "kong.yml")
+	f, err := Read([]byte(scattered), "kong.yml")
 	require.NoError(t, err)
 	for route, want := range map[string]string{
 		"records": "everything", "search": "by-reference", "cart": "cart", "goods": "shop", "late": "shop",
 	} {
-		chosen, err := choose(configs, "kong.yml", route, routesOf([]byte(scattered)))
+		chosen, err := f.choose("kong.yml", route)
 		if err != nil || chosen.Namespace != want {
 			t.Errorf("route %s: %v (%v), want the config of namespace %s", route, chosen, err, want)
 		}
 	}
-	_, err = choose(configs, "kong.yml", "", routesOf([]byte(scattered)))
+	_, err = f.choose("kong.yml", "")
 	const all = "everything; route search; service shop; route cart of service shop; consumer acme"
 	if err == nil || !strings.Contains(err.Error(), all) {
 		t.Errorf("without a route: %v, want it to list the configs: %s", err, all)

@@ -61,18 +61,27 @@ func (s *sketch) count(id string) {
 }
 
 func (s *set) count(id string, tag uint32) {
-	least := &s.ways[0]
+	w, found := s.find(id, tag)
+	if found {
+		w.hits++
+		return
+	}
+	*w = way{id: id, tag: tag, hits: w.hits + 1, over: w.hits}
+}
+
+// find returns the way of a tenant, or the least busy one.
+func (s *set) find(id string, tag uint32) (w *way, found bool) {
+	w = &s.ways[0]
 	for i := range s.ways {
-		w := &s.ways[i]
-		if w.tag == tag && w.id == id {
-			w.hits++
-			return
+		next := &s.ways[i]
+		if next.tag == tag && next.id == id {
+			return next, true
 		}
-		if w.hits < least.hits {
-			least = w
+		if next.hits < w.hits {
+			w = next
 		}
 	}
-	*least = way{id: id, tag: tag, hits: least.hits + 1, over: least.hits}
+	return w, false
 }
 
 // put adds a tenant that was counted elsewhere, unless all others of its set are busier.
@@ -80,19 +89,11 @@ func (s *sketch) put(id string, hits uint64) {
 	in, tag := s.setOf(id)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	least := &in.ways[0]
-	for i := range in.ways {
-		w := &in.ways[i]
-		if w.tag == tag && w.id == id {
-			w.hits += hits
-			return
-		}
-		if w.hits < least.hits {
-			least = w
-		}
-	}
-	if least.hits < hits {
-		*least = way{id: id, tag: tag, hits: hits}
+	switch w, found := in.find(id, tag); {
+	case found:
+		w.hits += hits
+	case w.hits < hits:
+		*w = way{id: id, tag: tag, hits: hits}
 	}
 }
 
@@ -101,10 +102,8 @@ func (s *sketch) remove(id string) {
 	in, tag := s.setOf(id)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for i := range in.ways {
-		if in.ways[i].tag == tag && in.ways[i].id == id {
-			in.ways[i] = way{}
-		}
+	if w, found := in.find(id, tag); found {
+		*w = way{}
 	}
 }
 
