@@ -16,23 +16,14 @@
 //
 // usage_state has two marks. All minutes before hours_until are in the hours, and all hours before days_until are in
 // the days. Moving a mark and adding the sums is one transaction. A batch that comes late is added to its minutes, and
-// also to each sum whose mark has passed it. So minutes, hours and days always have the same total, and no sum is
-// recomputed.
-//
-// A day before days_until is closed and does not change. What comes later for it is added to the day on which it comes,
-// in rows that are marked as late. Its minutes and hours have the true time.
-//
-// # Tiers
-//
-// tenant_tiers has by which tiers nodes decided the requests of a tenant, and when last. A batch that comes late
-// changes nothing that is newer. Package control/api resolves a tenant's tier by them.
+// also to each sum whose mark has passed it, but never to a closed day: there it counts on the day on which it comes. So
+// minutes, hours and days always have the same total, and no sum is recomputed.
 //
 // # Faults
 //
 // A batch that cannot be decoded is set aside: it stays in its table with the fault, and the batches after it are
-// added. A later leader, which may be of a newer program, tries it once more. A batch from before the oldest minute
-// that is kept is dropped and counted. After any other error the leader ends its session, logs the error once, and
-// tries again.
+// added. A later leader, which may be of a newer program, tries it once more. After any other error the leader ends its
+// session, logs the error once, and tries again.
 package usage
 
 import (
