@@ -76,6 +76,8 @@ type exchange struct {
 	method     string
 	target     string // as sent
 	requestURI string
+	rawPath    string // of the request URI
+	query      string // of the request URI
 	path       string // normalised
 	host       string // the Host header, or the authority of an absolute form
 	protocol   string
@@ -118,7 +120,8 @@ func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	if x.requestURI, ok = uri.Target(x.target); !ok {
 		return x, false
 	}
-	x.path = uri.Normalize(uri.Path(x.requestURI))
+	x.rawPath, x.query, _ = strings.Cut(x.requestURI, "?")
+	x.path = uri.Normalize(x.rawPath)
 	if x.header == nil {
 		x.header = http.Header{}
 	}
@@ -142,7 +145,7 @@ func hostWithoutPort(address string) string {
 
 // queryArguments returns the query's arguments by name, without those that cannot be decoded.
 func (x *exchange) queryArguments() url.Values {
-	return (&url.URL{RawQuery: uri.Query(x.requestURI)}).Query()
+	return (&url.URL{RawQuery: x.query}).Query()
 }
 
 // nginxVar returns one of the nginx variables that are simulated, and "" for any other, as nginx does for one that has

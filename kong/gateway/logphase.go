@@ -247,7 +247,7 @@ func (x *exchange) logEntry() map[string]any {
 
 // upstreamURI returns the path and the query that go to the upstream.
 func (x *exchange) upstreamURI() string {
-	path, query := uri.Escape(x.match.UpstreamPath), uri.Query(x.requestURI)
+	path, query := uri.Escape(x.match.UpstreamPath), x.query
 	if query == "" && !strings.HasSuffix(x.requestURI, "?") {
 		return path
 	}
@@ -257,7 +257,7 @@ func (x *exchange) upstreamURI() string {
 // queryTable returns the query's arguments as OpenResty does: true for one without "=", a list for several of a name.
 func (x *exchange) queryTable() map[string]any {
 	table := map[string]any{}
-	for _, pair := range strings.Split(uri.Query(x.requestURI), "&") {
+	for _, pair := range strings.Split(x.query, "&") {
 		if pair == "" {
 			continue
 		}

@@ -67,7 +67,7 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 
 // rewrite turns the client's request into the upstream's: the service's address and path, and Kong's X-Forwarded-*.
 func (x *exchange) rewrite(out *http.Request) {
-	s, path, query := x.service, uri.Escape(x.match.UpstreamPath), uri.Query(x.requestURI)
+	s, path := x.service, uri.Escape(x.match.UpstreamPath)
 	out.URL.Scheme = strings.Replace(s.Protocol, "grpc", "http", 1)
 	out.URL.Host = net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
 	out.Host = out.URL.Host
@@ -78,8 +78,8 @@ func (x *exchange) rewrite(out *http.Request) {
 	if strings.HasPrefix(path, "//") { // net/http would read Opaque as an authority
 		out.URL.Opaque, out.URL.Path = "", path
 	}
-	out.URL.RawQuery = query
-	out.URL.ForceQuery = query == "" && strings.HasSuffix(x.requestURI, "?")
+	out.URL.RawQuery = x.query
+	out.URL.ForceQuery = x.query == "" && strings.HasSuffix(x.requestURI, "?")
 	if s.SpeaksGRPC() {
 		out.Header.Set("Te", "trailers")
 	}
@@ -95,7 +95,7 @@ func (x *exchange) rewrite(out *http.Request) {
 	replaceRequestHeaders(out.Header, map[string]string{
 		"X-Forwarded-For": chain, "X-Forwarded-Proto": "http",
 		"X-Forwarded-Host": x.hostName(), "X-Forwarded-Port": x.node.port,
-		"X-Forwarded-Path": uri.Path(x.requestURI), "X-Forwarded-Prefix": prefix,
+		"X-Forwarded-Path": x.rawPath, "X-Forwarded-Prefix": prefix,
 		"X-Real-Ip": x.forwardedIP, "X-Kong-Request-Id": x.requestID,
 		"Via": strings.Join(append(x.header["Via"], "1.1 "+serverName), ", "),
 	})

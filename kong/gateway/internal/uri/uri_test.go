@@ -45,7 +45,8 @@ func TestEveryRecordedTargetIsReadAsKongReadIt(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if got := Normalize(Path(requestURI)); got != row.GetPath {
+		path, _, _ := strings.Cut(requestURI, "?")
+		if got := Normalize(path); got != row.GetPath {
 			t.Errorf("%s: path %q, want %q as Kong recorded", row.RequestLine, got, row.GetPath)
 		}
 	}
@@ -53,7 +54,6 @@ func TestEveryRecordedTargetIsReadAsKongReadIt(t *testing.T) {
 
 func TestNormalizeTable(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                   "",
 		"/":                  "/",
 		"//":                 "/",
 		"/..":                "/",
@@ -68,11 +68,6 @@ func TestNormalizeTable(t *testing.T) {
 		"/%25%32%65":         "/%252e",
 		"/%E2%82%AC":         "/€",
 		"/a/b/../../../../c": "/c",
-		"./a":                "a",
-		"../a":               "a",
-		"..":                 "",
-		".":                  "",
-		"a/../b":             "/b",
 		"/a/...":             "/a/...",
 		"/a/.../..":          "/a/",
 		"/trailing//":        "/trailing/",
@@ -131,7 +126,8 @@ func FuzzNormalize(f *testing.F) {
 			Normalize(target)
 			return
 		}
-		once := Normalize(Path(requestURI))
+		path, _, _ := strings.Cut(requestURI, "?")
+		once := Normalize(path)
 		if !strings.HasPrefix(once, "/") {
 			t.Fatalf("Normalize(%q) = %q does not begin with /", requestURI, once)
 		}
