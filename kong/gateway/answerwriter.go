@@ -24,7 +24,6 @@ type answerWriter struct {
 	upload            *countedBody  // of the request, if its length is not given
 	source            string        // "" for the usual one
 	proxied, answered time.Time     // when the upstream was called, and when its headers came; zero if not
-	retries           int           // of the upstream
 	status            int           // 0 before the headers were sent
 	header            http.Header   // as sent
 	body              int64         // bytes, with the framing of chunks

@@ -92,8 +92,8 @@ type exchange struct {
 	consumer     *Consumer
 	credentialID string
 
-	shared, ctx map[string]any // Lua values by key: kong.ctx.shared, ngx.ctx
-	serialized  []keyValue     // the additions to Kong's log entries
+	shared     map[string]any // kong.ctx.shared: Lua values by key
+	serialized []keyValue     // the additions to Kong's log entries
 
 	responseHeader http.Header // as plugins spelled the names
 	exit           *Exit

@@ -1,10 +1,8 @@
 package gateway
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -37,18 +35,10 @@ type logCases struct {
 
 func readLogCases(t *testing.T) *logCases {
 	t.Helper()
-	file, err := os.Open("testdata/kong-3.9.3-log.jsonl")
-	require.NoError(t, err)
-	defer file.Close()
 	r := &logCases{named: map[string]*logCase{}, arguments: map[string][]byte{}}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var f logFrame
-		require.NoError(t, json.Unmarshal(lines.Bytes(), &f))
+	for _, f := range recordedFrames(t, "testdata/kong-3.9.3-log.jsonl") {
 		r.add(t, f)
 	}
-	require.NoError(t, lines.Err())
 	return r
 }
 
@@ -169,10 +159,7 @@ func (r *logCases) config(t *testing.T) *Config {
 	document, err := json.Marshal(map[string]any{
 		"_format_version": "3.0", "plugins": global,
 		"services": []any{
-			entity(map[string]any{
-				"id": upID, "name": "up", "url": "http://127.0.0.1:9930", "retries": 1, "tags": []string{"svc-tag"},
-				"routes": up,
-			}),
+			map[string]any{"id": upID, "name": "up", "url": "http://127.0.0.1:9930", "routes": up},
 			map[string]any{"name": "refused", "url": "http://localhost:1", "routes": refused},
 		},
 		"consumers": []any{entity(map[string]any{

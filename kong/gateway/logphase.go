@@ -3,16 +3,12 @@ package gateway
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
 )
 
 // What the response came from, as kong.response.get_source answers.
@@ -28,11 +24,8 @@ type sentResponse struct {
 	source         string
 	header         map[string]any // OpenResty's table
 	size           int64          // bytes, headers included
-	upstreamStatus string
-	tries          int // calls of the upstream
-	proxied        time.Time
-	kong, proxy    int64 // ms: until the upstream was called or Kong answered; until the upstream's headers
-	receive, total int64 // ms: for the upstream's body; for all
+	kong, proxy    int64          // ms: until the upstream was called or Kong answered; until the upstream's headers, or -1
+	receive, total int64          // ms: for the upstream's body; for all
 }
 
 // startLogs sends the log events of a request. The client has its response, and does not wait for them. A response over
@@ -60,8 +53,8 @@ func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) 
 // sent returns what Kong keeps of the response.
 func (a *answerWriter) sent(now time.Time) *sentResponse {
 	s := &sentResponse{
-		status: a.status, source: sourceService, header: map[string]any{}, proxied: a.proxied,
-		proxy: -1, total: now.Sub(a.x.began).Milliseconds(),
+		status: a.status, source: sourceService, header: map[string]any{}, proxy: -1,
+		total: now.Sub(a.x.began).Milliseconds(),
 	}
 	switch {
 	case a.source != "":
@@ -70,7 +63,6 @@ func (a *answerWriter) sent(now time.Time) *sentResponse {
 		s.source = sourceExit
 	}
 	a.fillLatencies(s, now)
-	a.fillUpstream(s)
 	if a.status == statusClientClosed {
 		addLines(s.header, a.x.responseHeader, maxTableHeaders)
 		s.header["connection"] = "close"
@@ -99,7 +91,7 @@ func (r *Response) sent(x *exchange) *sentResponse {
 	s := &sentResponse{status: r.Status, source: r.Source, header: map[string]any{}, proxy: -1}
 	addLines(s.header, r.Header, maxTableHeaders)
 	if r.Source != sourceExit && x.service != nil {
-		s.tries, s.upstreamStatus, s.proxied, s.proxy = 1, strconv.Itoa(r.Status), x.began, 0
+		s.proxy = 0
 	}
 	return s
 }
@@ -115,18 +107,6 @@ func (a *answerWriter) fillLatencies(s *sentResponse, now time.Time) {
 	}
 	s.kong = a.proxied.Sub(a.x.began).Milliseconds()
 	s.proxy, s.receive = answered.Sub(a.proxied).Milliseconds(), now.Sub(answered).Milliseconds()
-}
-
-func (a *answerWriter) fillUpstream(s *sentResponse) {
-	if a.proxied.IsZero() {
-		return
-	}
-	s.tries = 1 + a.retries
-	s.upstreamStatus = "-" // of a call that the client has aborted
-	if a.status != statusClientClosed {
-		code := strconv.Itoa(a.status)
-		s.upstreamStatus = code + strings.Repeat(", "+code, a.retries)
-	}
 }
 
 // headSize returns the size of a response's status line and headers in HTTP/1.1.
@@ -145,16 +125,13 @@ func headSize(status int, table map[string]any) int64 {
 	return int64(size)
 }
 
-// logMethods holds the methods that Kong answers in the log phase, from what it has kept of the request. Any other one
-// raises an error there: those that read nginx's variables, and those that change the request or the response.
+// logMethods holds the simulated methods of the log phase, which Kong answers from what it has kept of the request. Those
+// that read nginx's variables, and those that change the request or the response, raise an error there.
 var logMethods = withMethodsOfAccess(map[string]pdkMethod{
 	"kong.log.serialize": serialize,
 	"kong.request.get_header": lookupString(func(x *exchange, name string) string {
 		return firstLine(x.headerTable(maxTableHeaders), name)
 	}),
-	"kong.request.get_headers": func(x *exchange, _ []byte) ([]byte, error) {
-		return encodeStruct(x.headerTable(maxTableHeaders)), nil
-	},
 	"kong.response.get_header": lookupString(func(x *exchange, name string) string {
 		return firstLine(x.sent.header, name)
 	}),
@@ -165,9 +142,7 @@ var logMethods = withMethodsOfAccess(map[string]pdkMethod{
 	},
 },
 	"kong.client.get_consumer", "kong.client.get_credential", "kong.ctx.shared.get", "kong.ctx.shared.set",
-	"kong.log.alert", "kong.log.crit", "kong.log.debug", "kong.log.err", "kong.log.info", "kong.log.notice",
-	"kong.log.warn", "kong.nginx.get_ctx", "kong.nginx.req_start_time", "kong.nginx.set_ctx", "kong.node.get_id",
-	"kong.request.get_uri_captures", "kong.router.get_route", "kong.router.get_service",
+	"kong.router.get_route",
 )
 
 func withMethodsOfAccess(methods map[string]pdkMethod, names ...string) map[string]pdkMethod {
@@ -209,140 +184,30 @@ func putPath(table map[string]any, key string, value any) error {
 	return nil
 }
 
-// logEntry returns the entry without what plugins have added to it.
+// logEntry returns the entry without what plugins have added to it: the part that has numbers, and what identifies the
+// request.
 func (x *exchange) logEntry() map[string]any {
 	s := x.sent
 	entry := map[string]any{
 		"client_ip": x.forwardedIP, "started_at": x.began.UnixMilli(), "source": "kong",
-		"upstream_uri": "", "upstream_status": s.upstreamStatus,
-		"workspace": workspaceID, "workspace_name": "default",
 		"latencies": map[string]any{"kong": s.kong, "proxy": s.proxy, "receive": s.receive, "request": s.total},
 		"request": map[string]any{
 			"id": x.requestID, "method": x.method, "size": x.size, "uri": x.requestURI,
-			"url":     "http://" + x.hostName() + ":" + x.node.port + x.requestURI,
-			"headers": x.headerTable(maxTableHeaders), "querystring": x.queryTable(),
+			"headers": x.headerTable(maxTableHeaders),
 		},
 		"response": map[string]any{"status": s.status, "size": s.size, "headers": s.header},
 	}
 	if s.source == sourceService {
 		entry["source"] = "upstream"
 	}
-	if x.credentialID != "" {
-		entry["authenticated_entity"] = map[string]any{"id": x.credentialID}
-	}
-	if x.consumer != nil {
-		entry["consumer"] = consumerTable(x.consumer)
-	}
-	if x.service != nil {
-		entry["service"] = serviceTable(x.service)
-	}
-	if x.route != nil {
-		entry["route"], entry["tries"] = routeTable(x.route), x.tries()
-	}
-	if x.match != nil {
-		entry["upstream_uri"] = x.upstreamURI()
+	switch {
+	case x.route == nil:
+	case s.proxy < 0:
+		entry["tries"] = []any{}
+	default:
+		entry["tries"] = []any{map[string]any{}} // without its fields: a balancer's
 	}
 	return entry
-}
-
-// upstreamURI returns the path and the query that go to the upstream.
-func (x *exchange) upstreamURI() string {
-	path, query := uri.Escape(x.match.UpstreamPath), x.query
-	if query == "" && !strings.HasSuffix(x.requestURI, "?") {
-		return path
-	}
-	return path + "?" + query
-}
-
-// queryTable returns the query's arguments as OpenResty does: true for one without "=", a list for several of a name.
-func (x *exchange) queryTable() map[string]any {
-	table := map[string]any{}
-	for _, pair := range strings.Split(x.query, "&") {
-		if pair == "" {
-			continue
-		}
-		name, text, given := strings.Cut(pair, "=")
-		value := any(unescape(text))
-		if !given {
-			value = true
-		}
-		switch earlier := table[unescape(name)].(type) {
-		case nil:
-			table[unescape(name)] = value
-		case []any:
-			table[unescape(name)] = append(earlier, value)
-		default:
-			table[unescape(name)] = []any{earlier, value}
-		}
-	}
-	return table
-}
-
-// unescape decodes a part of a query, which stays as it is where that fails.
-func unescape(text string) string {
-	if decoded, err := url.QueryUnescape(text); err == nil {
-		return decoded
-	}
-	return text
-}
-
-// tries returns the calls of the upstream. All but the last have failed.
-func (x *exchange) tries() []any {
-	tries := []any{}
-	for n := range x.sent.tries {
-		try := map[string]any{
-			"ip": x.service.Host, "port": x.service.Port,
-			"balancer_start": x.sent.proxied.UnixMilli(), "balancer_start_ns": x.sent.proxied.UnixNano(),
-			"balancer_latency": 0, "balancer_latency_ns": 0,
-		}
-		if n < x.sent.tries-1 {
-			maps.Copy(try, map[string]any{"state": "failed", "code": x.sent.status})
-		}
-		tries = append(tries, try)
-	}
-	return tries
-}
-
-// routeTable returns the route as the Lua table that Kong keeps of it, with the defaults of fields that the decK reader
-// does not take.
-func routeTable(r *Route) map[string]any {
-	table := map[string]any{
-		"id": r.ID, "created_at": r.CreatedAt, "updated_at": r.UpdatedAt, "ws_id": workspaceID,
-		"https_redirect_status_code": httpsRedirectStatus, "path_handling": "v0", "preserve_host": false,
-		"protocols": r.Protocols, "regex_priority": 0, "request_buffering": true, "response_buffering": true,
-		"strip_path": r.StripPath,
-	}
-	if r.Service != nil {
-		table["service"] = map[string]any{"id": r.Service.ID}
-	}
-	addGiven(table, map[string]string{"name": r.Name}, map[string][]string{
-		"hosts": r.Hosts, "methods": r.Methods, "paths": r.Paths, "tags": r.Tags,
-	})
-	return table
-}
-
-func serviceTable(s *Service) map[string]any {
-	table := map[string]any{
-		"id": s.ID, "created_at": s.CreatedAt, "updated_at": s.UpdatedAt, "ws_id": workspaceID, "enabled": true,
-		"protocol": s.Protocol, "host": s.Host, "port": s.Port, "retries": s.Retries,
-		"connect_timeout": serviceTimeout, "read_timeout": s.ReadTimeout, "write_timeout": serviceTimeout,
-	}
-	addGiven(table, map[string]string{"name": s.Name, "path": s.Path}, map[string][]string{"tags": s.Tags})
-	return table
-}
-
-// addGiven adds the texts and lists that are not empty.
-func addGiven(table map[string]any, texts map[string]string, lists map[string][]string) {
-	for name, text := range texts {
-		if text != "" {
-			table[name] = text
-		}
-	}
-	for name, list := range lists {
-		if len(list) > 0 {
-			table[name] = list
-		}
-	}
 }
 
 // requestSize returns the size of a request's line and headers in HTTP/1.1.

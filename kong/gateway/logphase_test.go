@@ -71,9 +71,8 @@ func TestALogEntryHasWhatTheUpstreamAnswered(t *testing.T) {
 		t.Errorf("%d with %d bytes", got.status, len(got.body))
 	}
 	for path, want := range map[string]any{
-		"response.status": 503.0, "upstream_status": "503", "source": "upstream", "client_ip": "127.0.0.1",
-		"request.uri":              "/x?status=503&size=1000&header=X-Tokens:34&header=X-Tokens:35&delay=2ms",
-		"request.querystring.size": "1000", "request.querystring.header": []any{"X-Tokens:34", "X-Tokens:35"},
+		"response.status": 503.0, "source": "upstream", "client_ip": "127.0.0.1",
+		"request.uri":               "/x?status=503&size=1000&header=X-Tokens:34&header=X-Tokens:35&delay=2ms",
 		"response.headers.x-tokens": []any{"34", "35"}, "response.headers.content-length": "1000",
 		"response.headers.connection": "keep-alive",
 	} {
@@ -121,26 +120,17 @@ func TestAChunkedUploadAndAChunkedResponseAreCounted(t *testing.T) {
 func TestFailedCallsOfTheUpstreamAreInTheLogEntry(t *testing.T) {
 	document := strings.Replace(oneRoute, "host: "+EchoHost, "{HOST}", 1)
 	for host, want := range map[string]struct {
-		status         float64
-		upstreamStatus string
-		tries          int
+		status float64
+		tries  []any
 	}{
-		"url: http://127.0.0.1:1\n  retries: 2": {502, "502, 502, 502", 3},
-		"url: http://127.0.0.1:1\n  retries: 0": {502, "502", 1},
-		"host: nowhere.invalid":                 {503, "", 0},
+		"url: http://127.0.0.1:1": {502, []any{map[string]any{}}}, "host: nowhere.invalid": {503, []any{}},
 	} {
 		g, entries := withLog(t, strings.Replace(document, "{HOST}", host, 1), pass)
 		send(t, g, "GET / HTTP/1.1")
 		entry := <-entries
-		tries, isList := at(entry, "tries").([]any)
-		if at(entry, "response.status") != want.status || at(entry, "upstream_status") != want.upstreamStatus ||
-			!isList || len(tries) != want.tries || at(entry, "source") != "kong" {
+		if at(entry, "response.status") != want.status || at(entry, "source") != "kong" ||
+			!reflect.DeepEqual(at(entry, "tries"), any(want.tries)) {
 			t.Errorf("%s: %v", host, entry)
-		}
-		for n, try := range tries {
-			if failed := at(try.(map[string]any), "state") == "failed"; failed != (n < len(tries)-1) {
-				t.Errorf("%s: try %d is %v", host, n, try)
-			}
 		}
 	}
 }

@@ -18,9 +18,6 @@ const EchoHost = "echo.internal"
 // AnswerHost is the service host of the other built-in upstream, [ServeAnswer]. Its chunks arrive as one.
 const AnswerHost = "answer.internal"
 
-// nodeID is the answer of kong.node.get_id.
-const nodeID = "b0e68085-6bb5-47c9-843d-d5777ca5efca"
-
 // Options configures a Gateway. Only Config is required; without Servers the gateway has only its bundled plugins.
 type Options struct {
 	// Config is the decK file to serve.

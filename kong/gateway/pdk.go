@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -17,37 +16,18 @@ type pdkMethod func(x *exchange, arg []byte) ([]byte, error)
 // pdkMethods holds the simulated methods of the access phase by the names that Kong derives from
 // kong/pluginsocket.proto.
 var pdkMethods = map[string]pdkMethod{
-	"kong.client.get_consumer":         func(x *exchange, _ []byte) ([]byte, error) { return encodeConsumer(x.consumer) },
-	"kong.client.get_credential":       answerString(func(x *exchange) string { return x.credentialID }),
-	"kong.client.get_forwarded_ip":     answerString(func(x *exchange) string { return x.forwardedIP }),
-	"kong.client.get_ip":               answerString(func(x *exchange) string { return x.peerIP }),
-	"kong.ctx.shared.get":              lookupValue(sharedValue),
-	"kong.ctx.shared.set":              withKV(func(x *exchange, key string, value any) { put(&x.shared, key, value) }),
-	"kong.log.alert":                   logLine,
-	"kong.log.crit":                    logLine,
-	"kong.log.debug":                   logLine,
-	"kong.log.err":                     logLine,
-	"kong.log.info":                    logLine,
-	"kong.log.notice":                  logLine,
-	"kong.log.serialize":               raiseInAccess,
-	"kong.log.set_serialize_value":     withKV(setSerializeValue),
-	"kong.log.warn":                    logLine,
-	"kong.nginx.get_ctx":               lookupValue(nginxCtx),
-	"kong.nginx.get_var":               lookupString((*exchange).nginxVar),
-	"kong.nginx.req_start_time":        startTime,
-	"kong.nginx.set_ctx":               withKV(func(x *exchange, key string, value any) { put(&x.ctx, key, value) }),
-	"kong.node.get_id":                 answerString(func(*exchange) string { return nodeID }),
-	"kong.request.get_header":          lookupString((*exchange).requestHeader),
-	"kong.request.get_headers":         requestHeaders,
-	"kong.request.get_host":            answerString((*exchange).hostName),
-	"kong.request.get_method":          answerString(func(x *exchange) string { return x.method }),
-	"kong.request.get_path":            answerString(func(x *exchange) string { return x.path }),
-	"kong.request.get_path_with_query": answerString(func(x *exchange) string { return x.requestURI }),
-	"kong.request.get_uri_captures":    uriCaptures,
-	"kong.response.exit":               exit,
-	"kong.response.set_headers":        setResponseHeaders,
-	"kong.router.get_route":            func(x *exchange, _ []byte) ([]byte, error) { return encodeRoute(x.route) },
-	"kong.router.get_service":          func(x *exchange, _ []byte) ([]byte, error) { return encodeService(x.service) },
+	"kong.client.get_consumer":     func(x *exchange, _ []byte) ([]byte, error) { return encodeConsumer(x.consumer) },
+	"kong.client.get_credential":   answerString(func(x *exchange) string { return x.credentialID }),
+	"kong.client.get_forwarded_ip": answerString(func(x *exchange) string { return x.forwardedIP }),
+	"kong.ctx.shared.get":          sharedValue,
+	"kong.ctx.shared.set":          withKV(func(x *exchange, key string, value any) { put(&x.shared, key, value) }),
+	"kong.log.set_serialize_value": withKV(setSerializeValue),
+	"kong.nginx.get_var":           lookupString((*exchange).nginxVar),
+	"kong.request.get_header":      lookupString((*exchange).requestHeader),
+	"kong.request.get_path":        answerString(func(x *exchange) string { return x.path }),
+	"kong.response.exit":           exit,
+	"kong.response.set_headers":    setResponseHeaders,
+	"kong.router.get_route":        func(x *exchange, _ []byte) ([]byte, error) { return encodeRoute(x.route) },
 }
 
 // answer runs one method. An error ends the event with a 500, but for errExited after kong.response.exit.
@@ -87,18 +67,6 @@ func lookupString(value func(x *exchange, name string) string) pdkMethod {
 	}
 }
 
-// lookupValue adapts a question that takes a key and answers a Value.
-func lookupValue(value func(x *exchange, key string) (any, error)) pdkMethod {
-	return func(x *exchange, arg []byte) ([]byte, error) {
-		key, err := decodeString(arg)
-		if err != nil {
-			return nil, err
-		}
-		found, err := value(x, key)
-		return encodeValue(found), err
-	}
-}
-
 // withKV adapts a method that takes a key and a value.
 func withKV(run func(x *exchange, key string, value any)) pdkMethod {
 	return func(x *exchange, arg []byte) ([]byte, error) {
@@ -122,63 +90,14 @@ func put(table *map[string]any, key string, value any) {
 	(*table)[key] = value
 }
 
-// raiseInAccess fails as a method of a later phase does in access: a Lua error, which no plugin can catch.
-func raiseInAccess(*exchange, []byte) ([]byte, error) {
-	return nil, errors.New("function cannot be called in access phase")
-}
-
-// requestHeaders answers kong.request.get_headers, whose argument bounds how many headers are returned.
-func requestHeaders(x *exchange, arg []byte) ([]byte, error) {
-	const highest = 1000
-	var limit pb.Int
-	if err := proto.Unmarshal(arg, &limit); err != nil {
-		return nil, err
-	}
-	if limit.V < 1 || limit.V > highest {
-		return nil, fmt.Errorf("max_headers must be 1 to %d, got %d", highest, limit.V)
-	}
-	return encodeStruct(x.headerTable(int(limit.V))), nil
-}
-
 func setSerializeValue(x *exchange, key string, value any) {
 	x.serialized = append(x.serialized, keyValue{key, value})
 }
 
-// logLine answers kong.log.notice and its like: it writes the values to the error log.
-func logLine(x *exchange, arg []byte) ([]byte, error) {
-	values, err := decodeList(arg, 0)
-	if err == nil {
-		x.node.log.Info(fmt.Sprint(values...), "request_id", x.requestID)
-	}
-	return nil, err
-}
-
-// startTime answers kong.nginx.req_start_time: seconds, to a millisecond.
-func startTime(x *exchange, _ []byte) ([]byte, error) {
-	return encodeMessage(&pb.Number{V: float64(x.began.UnixMilli()) / 1000})
-}
-
-// uriCaptures answers kong.request.get_uri_captures for a path that is no regular expression.
-func uriCaptures(x *exchange, _ []byte) ([]byte, error) {
-	if x.match != nil && x.match.IsRegex {
-		return nil, errors.New("captures of a regular expression are not simulated")
-	}
-	return nil, nil
-}
-
-func sharedValue(x *exchange, key string) (any, error) { return x.shared[key], nil }
-
-// nginxCtx returns a field of ngx.ctx: what plugins set, and Kong's own consumer.
-func nginxCtx(x *exchange, key string) (any, error) {
-	switch value, set := x.ctx[key]; {
-	case set:
-		return value, nil
-	case key == "plugins":
-		return nil, errors.New("cannot encode a value of type function")
-	case key == "authenticated_consumer" && x.consumer != nil:
-		return consumerTable(x.consumer), nil
-	}
-	return nil, nil
+// sharedValue answers kong.ctx.shared.get.
+func sharedValue(x *exchange, arg []byte) ([]byte, error) {
+	key, err := decodeString(arg)
+	return encodeValue(x.shared[key]), err
 }
 
 // setResponseHeaders answers kong.response.set_headers.
@@ -250,17 +169,6 @@ func encodeRoute(r *Route) ([]byte, error) {
 	return encodeMessage(answer)
 }
 
-func encodeService(s *Service) ([]byte, error) {
-	if s == nil {
-		return nil, nil
-	}
-	return encodeMessage(&pb.Service{
-		Id: s.ID, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, Name: s.Name, Retries: int32(s.Retries),
-		Protocol: s.Protocol, Host: s.Host, Port: int32(s.Port), Path: s.Path, ConnectTimeout: serviceTimeout,
-		WriteTimeout: serviceTimeout, ReadTimeout: int32(s.ReadTimeout), Tags: s.Tags,
-	})
-}
-
 // encodeMessage encodes an answer whose strings come from the decK file.
 func encodeMessage(m proto.Message) ([]byte, error) {
 	encoded, err := proto.Marshal(m)
@@ -268,19 +176,4 @@ func encodeMessage(m proto.Message) ([]byte, error) {
 		return nil, fmt.Errorf("encode answer: %w", err)
 	}
 	return encoded, nil
-}
-
-// consumerTable returns the consumer as the Lua table that Kong keeps of it.
-func consumerTable(c *Consumer) map[string]any {
-	table := map[string]any{"id": c.ID, "created_at": float64(c.CreatedAt), "updated_at": float64(c.UpdatedAt)}
-	if c.Username != "" {
-		table["username"] = c.Username
-	}
-	if c.CustomID != "" {
-		table["custom_id"] = c.CustomID
-	}
-	if len(c.Tags) > 0 {
-		table["tags"] = luaList(c.Tags)
-	}
-	return table
 }

@@ -112,7 +112,6 @@ func (a *answerWriter) upstreamFailed(err error) {
 	}
 	var dns *net.DNSError
 	var network net.Error
-	var dial *net.OpError
 	switch {
 	case errors.As(err, &dns):
 		a.proxied = time.Time{} // Kong resolves the name before
@@ -122,9 +121,6 @@ func (a *answerWriter) upstreamFailed(err error) {
 		a.x.fail(http.StatusGatewayTimeout, "")
 	default:
 		a.source = sourceError
-		if errors.As(err, &dial) && dial.Op == "dial" {
-			a.retries = a.x.service.Retries
-		}
 		a.x.fail(http.StatusBadGateway, "")
 	}
 	a.x.node.log.Error("upstream failed", "error", err, "request_id", a.x.requestID)

@@ -21,24 +21,21 @@ type Config struct {
 	Plugins []*Plugin
 }
 
-// Service is an upstream. Times are in seconds since the epoch, here and in the other entities.
+// Service is an upstream.
 type Service struct {
-	ID        string   `yaml:"id"`
-	Name      string   `yaml:"name"`
-	Protocol  string   `yaml:"protocol"`
-	Host      string   `yaml:"host"`
-	Port      int      `yaml:"port"`
-	Path      string   `yaml:"path"`
-	Retries   int      `yaml:"-"`
-	Tags      []string `yaml:"tags"`
-	CreatedAt int64    `yaml:"created_at"`
-	UpdatedAt int64    `yaml:"updated_at"`
+	ID       string   `yaml:"id"`
+	Name     string   `yaml:"name"`
+	Protocol string   `yaml:"protocol"`
+	Host     string   `yaml:"host"`
+	Port     int      `yaml:"port"`
+	Path     string   `yaml:"path"`
+	Tags     []string `yaml:"tags"`
 	// ReadTimeout bounds the wait for the headers of a response, in milliseconds.
-	ReadTimeout int `yaml:"-"`
+	ReadTimeout int `yaml:"read_timeout"`
 }
 
 // Route selects the requests that go to a service. A route without a Service only runs plugins. Paths that begin with
-// "~" are regular expressions.
+// "~" are regular expressions. Times are in seconds since the epoch, here and in the other entities.
 type Route struct {
 	ID        string   `yaml:"id"`
 	Name      string   `yaml:"name"`
@@ -158,11 +155,9 @@ type document struct {
 type serviceEntry struct {
 	Service `yaml:",inline"`
 
-	URL         string        `yaml:"url"`
-	Retries     *int          `yaml:"retries"`
-	ReadTimeout *int          `yaml:"read_timeout"`
-	Routes      []routeEntry  `yaml:"routes"`
-	Plugins     []pluginEntry `yaml:"plugins"`
+	URL     string        `yaml:"url"`
+	Routes  []routeEntry  `yaml:"routes"`
+	Plugins []pluginEntry `yaml:"plugins"`
 }
 
 type routeEntry struct {

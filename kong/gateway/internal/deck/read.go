@@ -77,12 +77,10 @@ func (r *reader) requireUnique(kind, value, path string) {
 	r.unique[kind+"\x00"+value] = path
 }
 
-// id checks a given id, or derives one from key.
+// id returns a given id, or derives one from key.
 func (r *reader) id(given, kind, key, path string) string {
 	if given == "" {
 		given = derivedID(kind, key)
-	} else if !uuidPattern.MatchString(given) {
-		r.faults.add(path+".id", "expected a valid UUID")
 	}
 	r.requireUnique("id of "+kind, given, path)
 	return given

@@ -31,12 +31,11 @@ type Request struct {
 }
 
 // Match is the route of a request. Prefix is the part of the path that the route matched ("" without paths),
-// UpstreamPath the path that goes to the service, not yet escaped. IsRegex means that a regular expression matched.
+// UpstreamPath the path that goes to the service, not yet escaped.
 type Match struct {
 	Route        *deck.Route
 	Prefix       string
 	UpstreamPath string
-	IsRegex      bool
 }
 
 type candidate struct {
@@ -124,7 +123,7 @@ func (c *candidate) match(request Request) *Match {
 	if len(c.route.Methods) > 0 && !slices.Contains(c.route.Methods, request.Method) {
 		return nil
 	}
-	m := &Match{Route: c.route, IsRegex: c.pattern != nil}
+	m := &Match{Route: c.route}
 	postfix := strings.TrimPrefix(request.Path, "/")
 	if len(c.route.Paths) > 0 {
 		if !c.matchPath(request.Path, m) {
