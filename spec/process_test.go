@@ -91,7 +91,7 @@ func TestAConfigChangeIsInForceAtOnceAndKeepsWhatWasSpent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, n.Reload(changed))
 	n.want([]int{200, 200, 429}, "/records", "apikey", "alice")
-	await.That(t, "the old instances' closing", func() bool { return n.Counters().Closes() > 0 })
+	await.That(t, "the old instances' closing", func() bool { return n.Counters().Closes.Load() > 0 })
 	n.want([]int{429, 429}, "/records", "apikey", "alice")
 }
 
@@ -109,7 +109,7 @@ func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 	}
 	n = start(t, deck(fmt.Sprintf(duplicate, "closed")))
 	n.want(times(3, 503), "/records", "apikey", "alice")
-	if got := n.Counters().Replays(); got != 0 {
+	if got := n.Counters().Replays.Load(); got != 0 {
 		t.Errorf("%d replays, want 0", got)
 	}
 }
@@ -175,7 +175,7 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 	n.want(times(4, 200), "/records", "apikey", "alice")
 	first.terminate()
 	n.want(times(20, 200), "/records", "apikey", "alice")
-	if got := n.Counters().ServerErrors(); got != 0 {
+	if got := n.Counters().ServerErrors.Load(); got != 0 {
 		t.Errorf("%d server errors, want 0", got)
 	}
 	second.terminate()
@@ -269,7 +269,7 @@ func TestHostileTenantNamesShareNoBucket(t *testing.T) {
 				}
 			}
 		}
-		if got := n.Counters().Replays() + n.Counters().ServerErrors(); got != 0 {
+		if got := n.Counters().Replays.Load() + n.Counters().ServerErrors.Load(); got != 0 {
 			t.Errorf("%d replays and server errors, want 0", got)
 		}
 	})

@@ -76,7 +76,7 @@ func (h *held) end() {
 		}
 	}
 	h.sent += heldRequests
-	await.That(h.t, "the log phases", func() bool { return h.Counters().LogEvents() >= h.sent })
+	await.That(h.t, "the log phases", func() bool { return h.Counters().LogEvents.Load() >= h.sent })
 }
 
 // wantSettled waits until the requests are charged what they used, and checks that nothing changes after that.

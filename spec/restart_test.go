@@ -146,11 +146,11 @@ func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 		for range soak.Count(4, 10) {
 			awaitCount(t, "requests before the restart", answered.Load, 100)
 			require.NoError(t, syscall.Kill(n.runningPID(), syscall.SIGTERM))
-			awaitCount(t, "a new process", n.Counters().Spawns, 1)
+			awaitCount(t, "a new process", n.Counters().Spawns.Load, 1)
 		}
 		awaitCount(t, "requests after the restarts", answered.Load, 100)
 	})
-	if got := n.Counters().Stalls(); got != 0 {
+	if got := n.Counters().Stalls.Load(); got != 0 {
 		t.Errorf("%d requests waited for an instance until they gave up, want 0", got)
 	}
 }

@@ -161,7 +161,7 @@ func (r *rows) end(e *ending, source string) int {
 		request.Header.Set(e.headers[i], e.headers[i+1])
 	}
 	r.sent++
-	defer await.That(r.t, e.name+": the log phase", func() bool { return r.Counters().LogEvents() >= r.sent })
+	defer await.That(r.t, e.name+": the log phase", func() bool { return r.Counters().LogEvents.Load() >= r.sent })
 	if rest == "/stuck" {
 		go func() {
 			if <-r.upstream.arrived; e.leaves {
@@ -207,7 +207,7 @@ func (r *rows) left(source string) int {
 	r.t.Helper()
 	r.sent++
 	a := r.get("/up/"+source, "apikey", "beth", "X-Uses", "0")
-	await.That(r.t, "the log phase", func() bool { return r.Counters().LogEvents() >= r.sent })
+	await.That(r.t, "the log phase", func() bool { return r.Counters().LogEvents.Load() >= r.sent })
 	left, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
 	if err != nil {
 		r.t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)

@@ -63,7 +63,7 @@ func (b *budget) get(path string, headers ...string) answer {
 	b.t.Helper()
 	b.sent++
 	a := b.node.get(path, append(headers, "apikey", "beth")...)
-	await.That(b.t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+	await.That(b.t, "the log phase", func() bool { return b.Counters().LogEvents.Load() >= b.sent })
 	return a
 }
 
@@ -104,7 +104,7 @@ func hostileDeck(store, source, plugin string) string {
 // wantSound fails the test if Kong had to replay an event, or the plugin's process has ended or panicked.
 func (b *budget) wantSound(process int) {
 	b.t.Helper()
-	if n := b.Counters().Replays(); n > 0 || b.PluginPID() != process || strings.Contains(b.log.String(), "panicked") {
+	if n := b.Counters().Replays.Load(); n > 0 || b.PluginPID() != process || strings.Contains(b.log.String(), "panicked") {
 		b.t.Errorf("%d events were replayed, the process %d is now %d", n, process, b.PluginPID())
 	}
 }
@@ -161,7 +161,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 			t.Helper()
 			b.sent++
 			a := b.node.get(fmt.Sprint("/answer?header=X-Tokens-Used:", tokens), "apikey", consumer)
-			await.That(t, "the log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+			await.That(t, "the log phase", func() bool { return b.Counters().LogEvents.Load() >= b.sent })
 			n, err := strconv.Atoi(a.Header.Get("X-RateLimit-Remaining"))
 			if err != nil {
 				t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
@@ -186,7 +186,7 @@ func TestTheIDOfAnotherReservationReturnsNoMoreThanThatReserved(t *testing.T) {
 		close(answer)
 		victim.Wait()
 		b.sent++
-		await.That(t, "the victim's log phase", func() bool { return b.Counters().LogEvents() >= b.sent })
+		await.That(t, "the victim's log phase", func() bool { return b.Counters().LogEvents.Load() >= b.sent })
 		if alice := use("alice", 0); alice != 99_000 {
 			t.Errorf("%d tokens are left to the victim after its end: its reservation was settled twice", alice)
 		}
@@ -272,7 +272,7 @@ func (c *calls) call(method string) (got grpctest.Result, left int) {
 	c.t.Helper()
 	c.sent++
 	got = grpctest.Call(c.t, c.URL(), method)
-	await.That(c.t, "the log phase", func() bool { return c.Counters().LogEvents() >= c.sent })
+	await.That(c.t, "the log phase", func() bool { return c.Counters().LogEvents.Load() >= c.sent })
 	left, err := strconv.Atoi(strings.Join(got.Metadata["x-ratelimit-remaining"], ","))
 	if err != nil {
 		c.t.Fatalf("%+v: %v", got, err)

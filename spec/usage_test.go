@@ -126,7 +126,7 @@ func TestUsageIsWhatWasAnsweredAlsoOverRestartsWithoutPostgres(t *testing.T) {
 	g.server.Start(t)
 	awaitCount(t, "traffic", tr.count, 100)
 	tr.stop()
-	answered, replays := tr.count(), g.Counters().Replays()
+	answered, replays := tr.count(), g.Counters().Replays.Load()
 	if err := g.Close(); err != nil { // ends the process with SIGTERM
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestSoakUsageOfKilledProcessesLacksOnlyTheirLastSeconds(t *testing.T) {
 		kills = append(kills, tr.signal(t, syscall.SIGKILL))
 	}
 	tr.stop()
-	answered, uncertain := tr.count(), tr.failed+g.Counters().Replays()
+	answered, uncertain := tr.count(), tr.failed+g.Counters().Replays.Load()
 	require.NoError(t, g.Close())
 	g.restart()
 	await.That(t, "all batches are sent", func() bool {

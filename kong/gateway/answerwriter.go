@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -76,7 +75,7 @@ func (a *answerWriter) start(status int) {
 		header["Content-Type"] = nil // net/http would guess one
 	}
 	if status >= http.StatusInternalServerError {
-		a.x.node.counters.serverErrors.Add(1)
+		a.x.node.counters.ServerErrors.Add(1)
 	}
 	a.started = true
 	if a.request == nil {
@@ -150,22 +149,6 @@ func (x *exchange) respond(status int, body []byte, pairs ...string) {
 // own message for the status.
 func (x *exchange) fail(status int, message string, pairs ...string) {
 	message = cmp.Or(message, errorTexts[status])
-	if x.isGRPC() { // Kong drops the message here
-		x.respond(status, nil, append(pairs, "Content-Type", grpcType)...)
-		x.completeGRPC(x.exit)
-		return
-	}
 	body := fmt.Appendf(nil, "{\n  \"message\":\"%s\",\n  \"request_id\":\"%s\"\n}", message, x.requestID)
 	x.respond(status, body, append(pairs, "Content-Type", "application/json; charset=utf-8")...)
-}
-
-// denyJSON ends the request with 401 and the table as its body, as kong.response.exit does.
-func (x *exchange) denyJSON(table map[string]string, challenge string) error {
-	body, err := json.Marshal(table)
-	if err != nil {
-		return fmt.Errorf("encode response body: %w", err)
-	}
-	x.respond(http.StatusUnauthorized, body,
-		"Content-Type", "application/json; charset=utf-8", "WWW-Authenticate", challenge)
-	return nil
 }

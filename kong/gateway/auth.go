@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -144,76 +143,69 @@ type jwtAuth struct {
 	config             *compiledConfig
 	headers, arguments []string
 	keyClaim           string
-	claimsToVerify     []string
+	parser             *jwt.Parser
 }
 
 func newJWTAuth(c *compiledConfig, config map[string]any) authPlugin {
 	p := &jwtAuth{
 		config: c, headers: listSetting(config, "header_names"), arguments: listSetting(config, "uri_param_names"),
-		keyClaim: setting[string](config, "key_claim_name"), claimsToVerify: listSetting(config, "claims_to_verify"),
+		keyClaim: setting[string](config, "key_claim_name"),
 	}
+	options := []jwt.ParserOption{jwt.WithPaddingAllowed(), jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()})}
+	switch verified := listSetting(config, "claims_to_verify"); {
+	case len(verified) == 0:
+		options = append(options, jwt.WithoutClaimsValidation())
+	case slices.Contains(verified, "exp"):
+		options = append(options, jwt.WithExpirationRequired())
+	}
+	p.parser = jwt.NewParser(options...)
 	return authPlugin{c, setting[string](config, "anonymous"), p.authenticate}
 }
 
 // authenticate identifies the consumer by a token, or returns Kong's denial.
 func (p *jwtAuth) authenticate(x *exchange) (deny func() error) {
-	denial, challenge := map[string]string{"message": "Unauthorized"}, "Bearer"
+	message, challenge := "Unauthorized", "Bearer"
 	if tokens := p.tokens(x); len(tokens) > 0 {
-		denial, challenge = p.verify(x, tokens), `Bearer error="invalid_token"`
+		message, challenge = p.verify(x, tokens), `Bearer error="invalid_token"`
 	}
-	if denial == nil {
+	if message == "" {
 		return nil
 	}
-	return func() error { return x.denyJSON(denial, challenge) }
+	return func() error {
+		x.respond(http.StatusUnauthorized, fmt.Appendf(nil, `{"message":%q}`, message),
+			"Content-Type", "application/json; charset=utf-8", "WWW-Authenticate", challenge)
+		return nil
+	}
 }
 
-var tokenParser = jwt.NewParser(jwt.WithoutClaimsValidation(), jwt.WithPaddingAllowed(),
-	jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}))
-
-// verify identifies the consumer, or returns the body of Kong's denial.
-func (p *jwtAuth) verify(x *exchange, tokens []string) (denial map[string]string) {
-	deny := func(format string, args ...any) map[string]string {
-		return map[string]string{"message": fmt.Sprintf(format, args...)}
-	}
+// verify identifies the consumer, or returns the message of Kong's denial.
+func (p *jwtAuth) verify(x *exchange, tokens []string) (denial string) {
 	if len(tokens) > 1 {
-		return deny("Multiple tokens provided")
+		return "Multiple tokens provided"
 	}
+	var name string
+	var known credential
 	claims := jwt.MapClaims{}
-	token, _, err := tokenParser.ParseUnverified(tokens[0], claims)
+	_, err := p.parser.ParseWithClaims(tokens[0], claims, func(*jwt.Token) (any, error) {
+		name, _ = claims[p.keyClaim].(string)
+		known = p.config.secrets[name]
+		return []byte(known.secret), nil
+	})
 	switch {
-	case errors.Is(err, jwt.ErrTokenUnverifiable):
-		return deny("Bad token; invalid alg")
+	case errors.Is(err, jwt.ErrTokenMalformed):
+		return "Bad token; invalid JSON"
+	case claims[p.keyClaim] == nil:
+		return fmt.Sprintf("No mandatory '%s' in claims", p.keyClaim)
+	case known.consumer == nil:
+		return fmt.Sprintf("No credentials found for given '%s'", p.keyClaim)
+	case errors.Is(err, jwt.ErrTokenInvalidClaims):
+		return "token expired"
 	case err != nil:
-		return deny("Bad token; invalid JSON")
+		return "Invalid signature"
 	}
-	key := claims[p.keyClaim]
-	if key == nil {
-		key = token.Header[p.keyClaim]
-	}
-	switch key {
-	case nil:
-		return deny("No mandatory '%s' in claims", p.keyClaim)
-	case "":
-		return deny("Invalid '%s' in claims", p.keyClaim)
-	}
-	name, _ := key.(string)
-	credential, found := p.config.secrets[name]
-	if !found {
-		return deny("No credentials found for given '%s'", p.keyClaim)
-	}
-	if token.Method != jwt.SigningMethodHS256 {
-		return deny("Invalid algorithm")
-	}
-	secret := func(*jwt.Token) (any, error) { return []byte(credential.secret), nil }
-	if _, err := tokenParser.Parse(tokens[0], secret); err != nil {
-		return deny("Invalid signature")
-	}
-	if faults := p.claimFaults(claims, time.Now()); len(faults) > 0 {
-		return faults
-	}
-	x.identify(credential.consumer, credential.id, name)
+	x.identify(known.consumer, known.id, name)
 	put(&x.shared, "authenticated_jwt_token", tokens[0])
-	return nil
+	return ""
 }
 
 var bearer = regexp.MustCompile(`\s*[Bb]earer\s+(.+)`)
@@ -232,21 +224,4 @@ func (p *jwtAuth) tokens(x *exchange) []string {
 	}
 	slices.Sort(tokens)
 	return slices.DeleteFunc(slices.Compact(tokens), func(token string) bool { return token == "" })
-}
-
-// claimFaults returns Kong's message for each claim to verify that does not hold.
-func (p *jwtAuth) claimFaults(claims jwt.MapClaims, now time.Time) map[string]string {
-	faults, seconds := map[string]string{}, float64(now.Unix())
-	for _, name := range p.claimsToVerify {
-		value, isNumber := claims[name].(float64)
-		switch {
-		case !isNumber:
-			faults[name] = "must be a number"
-		case name == "exp" && value <= seconds:
-			faults[name] = "token expired"
-		case name == "nbf" && value > seconds:
-			faults[name] = "token not valid yet"
-		}
-	}
-	return faults
 }

@@ -67,7 +67,7 @@ func TestDenialsHaveTheMessagesOfKong(t *testing.T) {
 		}
 	}
 	expired := send(t, g, "GET /token HTTP/1.1", "Host: x", bearing("s1", jwt.MapClaims{"iss": "iss1", "exp": 1}))
-	if expired.status != 401 || expired.body != `{"exp":"token expired"}` {
+	if expired.status != 401 || expired.body != `{"message":"token expired"}` {
 		t.Errorf("expired: %d %s", expired.status, expired.body)
 	}
 	valid := token(t, "s1", jwt.MapClaims{"iss": "iss1", "exp": far})

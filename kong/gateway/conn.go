@@ -66,7 +66,7 @@ func (c *Conn) Close() error { return c.conn.Close() }
 
 // StartInstance starts an instance of the plugin from the JSON that Kong would send and returns its id.
 func (c *Conn) StartInstance(plugin string, config []byte) (int32, error) {
-	c.node.counters.starts.Add(1)
+	c.node.counters.Starts.Add(1)
 	reply, err := c.call(&pb.RpcCall{Call: &pb.RpcCall_CmdStartInstance{
 		CmdStartInstance: &pb.CmdStartInstance{Name: plugin, Config: config},
 	}}, nil)
@@ -82,7 +82,7 @@ func (c *Conn) StartInstance(plugin string, config []byte) (int32, error) {
 
 // CloseInstance closes an instance.
 func (c *Conn) CloseInstance(id int32) error {
-	c.node.counters.closes.Add(1)
+	c.node.counters.Closes.Add(1)
 	_, err := c.call(&pb.RpcCall{Call: &pb.RpcCall_CmdCloseInstance{
 		CmdCloseInstance: &pb.CmdCloseInstance{InstanceId: id},
 	}}, nil)

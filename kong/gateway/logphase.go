@@ -42,7 +42,7 @@ func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) 
 	}
 	for _, handler := range handlers {
 		g.logging.Go(func() {
-			defer g.counters.logEvents.Add(1)
+			defer g.counters.LogEvents.Add(1)
 			if err := handler.log(a.x, worker); err != nil {
 				g.options.Log.Error("plugin failed in the log phase", "error", err, "request_id", a.x.requestID)
 			}

@@ -202,7 +202,7 @@ func TestAPluginWithBothPhasesHasOneInstance(t *testing.T) {
 		send(t, g, "GET / HTTP/1.1")
 		<-entries
 	}
-	if starts := g.counters.starts.Load(); starts > 2 { // one for each worker
+	if starts := g.counters.Starts.Load(); starts > 2 { // one for each worker
 		t.Errorf("%d starts", starts)
 	}
 }
@@ -246,7 +246,7 @@ func TestALogEventThatIsLostIsReplayedOnlySoLong(t *testing.T) {
 		t.Error(err)
 	}
 	failed := strings.Contains(log.String(), "plugin failed in the log phase")
-	if got.status != 200 || g.Counters().Replays() == 0 || !failed {
-		t.Errorf("status %d, %d replays, log %s", got.status, g.Counters().Replays(), log)
+	if got.status != 200 || g.Counters().Replays.Load() == 0 || !failed {
+		t.Errorf("status %d, %d replays, log %s", got.status, g.Counters().Replays.Load(), log)
 	}
 }

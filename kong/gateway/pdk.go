@@ -40,7 +40,7 @@ func (x *exchange) answer(method string, arg []byte) ([]byte, error) {
 	if !simulated {
 		return nil, fmt.Errorf("method %q is not simulated", method)
 	}
-	x.node.counters.questions.Add(1)
+	x.node.counters.Questions.Add(1)
 	x.logging.Lock()
 	defer x.logging.Unlock()
 	reply, err := run(x, arg)
@@ -134,7 +134,6 @@ func exit(x *exchange, arg []byte) ([]byte, error) {
 	if answer.Status < 100 || answer.Status > 599 {
 		return nil, fmt.Errorf("code must be a number between 100 and 599, got %d", answer.Status)
 	}
-	x.completeGRPC(answer)
 	x.exit = answer
 	return nil, errExited
 }

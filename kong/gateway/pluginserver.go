@@ -52,7 +52,7 @@ func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*plug
 		s.socket = socketPath(g.options.Prefix, given.Binary)
 		s.process = &process{
 			binary: given.Binary, args: append([]string{"-kong-prefix", g.options.Prefix}, given.Args...),
-			log: g.options.Log, name: s.info.Name, spawns: &g.counters.spawns,
+			log: g.options.Log, name: s.info.Name, spawns: &g.counters.Spawns,
 		}
 	}
 	if !filepath.IsAbs(s.socket) {

@@ -38,8 +38,8 @@ func TestAKilledPluginIsRestartedAndItsEventsAreNotReplayed(t *testing.T) {
 	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
 	await.That(t, "a new process", func() bool { return g.PluginPID() != 0 && g.PluginPID() != first })
 	await.That(t, "an answer", func() bool { return send(t, g, "GET / HTTP/1.1").status == 200 })
-	if g.Counters().Spawns() != 2 || g.Counters().Replays() != 0 {
-		t.Errorf("%d spawns, %d replays", g.Counters().Spawns(), g.Counters().Replays())
+	if g.Counters().Spawns.Load() != 2 || g.Counters().Replays.Load() != 0 {
+		t.Errorf("%d spawns, %d replays", g.Counters().Spawns.Load(), g.Counters().Replays.Load())
 	}
 }
 
@@ -49,7 +49,7 @@ func TestADyingPluginIsRespawnedAtMostOnceASecond(t *testing.T) {
 		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
 	})
 	start := time.Now()
-	for g.Counters().Spawns() < 3 {
+	for g.Counters().Spawns.Load() < 3 {
 		got := send(t, g, "GET / HTTP/1.1", "Host: x", "X-Die: 1")
 		if got.status != 500 {
 			t.Fatalf("status %d", got.status)

@@ -63,8 +63,8 @@ func TestHeadersSetInAccessPrecedeThoseOfTheUpstream(t *testing.T) {
 		"X-RateLimit-Limit: 5|X-List: a|X-List: " {
 		t.Errorf("lines: %s", lines)
 	}
-	if got.status != 503 || g.Counters().ServerErrors() != 1 {
-		t.Errorf("status %d, %d server errors", got.status, g.Counters().ServerErrors())
+	if got.status != 503 || g.Counters().ServerErrors.Load() != 1 {
+		t.Errorf("status %d, %d server errors", got.status, g.Counters().ServerErrors.Load())
 	}
 }
 
@@ -99,8 +99,8 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 	if after != errKongClosed {
 		t.Errorf("a call after exit: %v", after)
 	}
-	if got := send(t, g, "GET / HTTP/1.1"); got.status != 429 || g.Counters().Replays() != 0 {
-		t.Errorf("second request %d, %d replays", got.status, g.Counters().Replays())
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 429 || g.Counters().Replays.Load() != 0 {
+		t.Errorf("second request %d, %d replays", got.status, g.Counters().Replays.Load())
 	}
 }
 
@@ -173,8 +173,8 @@ func TestMethodsThatRaiseInKongAreA500(t *testing.T) {
 		})
 		got := send(t, g, "GET / HTTP/1.1")
 		<-finished
-		if got.status != 500 || lost != errKongClosed || g.Counters().Replays() != 0 {
-			t.Errorf("%s: status %d, plugin saw %v, %d replays", q.method, got.status, lost, g.Counters().Replays())
+		if got.status != 500 || lost != errKongClosed || g.Counters().Replays.Load() != 0 {
+			t.Errorf("%s: status %d, plugin saw %v, %d replays", q.method, got.status, lost, g.Counters().Replays.Load())
 		}
 		if !strings.Contains(got.body, `"message":"An unexpected error occurred"`) {
 			t.Errorf("%s: body %s", q.method, got.body)
@@ -194,8 +194,8 @@ func TestALostInstanceIsStartedAnewAndTheEventReplayed(t *testing.T) {
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
 		t.Fatalf("status %d", got.status)
 	}
-	if g.Counters().Replays() != 3 || len(fake.startedConfigs()) != 4 {
-		t.Errorf("%d replays, %d starts", g.Counters().Replays(), len(fake.startedConfigs()))
+	if g.Counters().Replays.Load() != 3 || len(fake.startedConfigs()) != 4 {
+		t.Errorf("%d replays, %d starts", g.Counters().Replays.Load(), len(fake.startedConfigs()))
 	}
 }
 
@@ -205,16 +205,16 @@ func TestReplaysEndWithA500(t *testing.T) {
 		Config: deckConfig(t, oneRoute), replayFor: time.Millisecond,
 		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
-	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Replays() == 0 {
-		t.Errorf("status %d after %d replays", got.status, g.Counters().Replays())
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Replays.Load() == 0 {
+		t.Errorf("status %d after %d replays", got.status, g.Counters().Replays.Load())
 	}
 }
 
 func TestAFailedStartIsA500WithoutReplay(t *testing.T) {
 	g, fake := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
 	fake.onStart = func(map[string]any) bool { return false }
-	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Replays() != 0 {
-		t.Errorf("status %d, %d replays", got.status, g.Counters().Replays())
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Replays.Load() != 0 {
+		t.Errorf("status %d, %d replays", got.status, g.Counters().Replays.Load())
 	}
 }
 
@@ -227,8 +227,8 @@ func TestASilentPluginIsA500(t *testing.T) {
 	})
 	got := send(t, g, "GET / HTTP/1.1")
 	close(release)
-	if got.status != 500 || g.Counters().Replays() != 0 {
-		t.Errorf("status %d, %d replays", got.status, g.Counters().Replays())
+	if got.status != 500 || g.Counters().Replays.Load() != 0 {
+		t.Errorf("status %d, %d replays", got.status, g.Counters().Replays.Load())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net/http"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 )
@@ -94,5 +95,20 @@ func (g *Gateway) route(config *compiledConfig, x *exchange) {
 		x.denyOtherProtocols()
 	case !x.route.Allows("http"):
 		x.fail(httpsRedirectStatus, "Please use HTTPS protocol", "Connection", "Upgrade", "Upgrade", "TLS/1.2, HTTP/1.1")
+	}
+}
+
+const (
+	grpcType = "application/grpc"
+	http2    = "HTTP/2.0"
+)
+
+// denyOtherProtocols answers a request on a gRPC route that Kong does not take for a gRPC call.
+func (x *exchange) denyOtherProtocols() {
+	switch {
+	case !strings.HasPrefix(x.header.Get("Content-Type"), grpcType):
+		x.fail(http.StatusUnsupportedMediaType, "Non-gRPC request matched gRPC route")
+	case x.protocol != http2:
+		x.fail(http.StatusUpgradeRequired, "Please use HTTP2 protocol", "Connection", "Upgrade", "Upgrade", "HTTP/2")
 	}
 }

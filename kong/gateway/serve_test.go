@@ -69,7 +69,7 @@ func TestBadTargetsNeverReachAPlugin(t *testing.T) {
 			t.Errorf("%s: status %d", line, got.status)
 		}
 	}
-	if n := g.Counters().Questions(); n != 0 || g.counters.starts.Load() != 0 {
+	if n := g.Counters().Questions.Load(); n != 0 || g.counters.Starts.Load() != 0 {
 		t.Errorf("%d questions", n)
 	}
 }

@@ -70,7 +70,7 @@ func (w *worker) run(phase string, config *instanceConfig, x *exchange, forgetIn
 		}
 		forgetInstances(config.plugin)
 		w.node.log.Warn("replay event", "error", err, "request_id", x.requestID)
-		w.node.counters.replays.Add(1)
+		w.node.counters.Replays.Add(1)
 		replayed = true
 	}
 }
@@ -113,7 +113,7 @@ func (w *worker) instanceID(config *instanceConfig) (int32, error) {
 	w.mu.Lock()
 	delete(w.instances, config.pluginID)
 	w.mu.Unlock()
-	w.node.counters.stalls.Add(1)
+	w.node.counters.Stalls.Add(1)
 	return 0, fmt.Errorf("could not claim instance_id for %s (key: %s)", config.plugin, config.pluginID)
 }
 

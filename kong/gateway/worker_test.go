@@ -159,9 +159,10 @@ func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if c := g.Counters(); c.Replays() != 0 || c.ServerErrors() != 0 || c.requests.Load() != 800 || c.starts.Load() != 2 {
+	c := g.Counters()
+	if c.Replays.Load() != 0 || c.ServerErrors.Load() != 0 || c.requests.Load() != 800 || c.Starts.Load() != 2 {
 		t.Errorf("%d replays, %d server errors, %d requests, %d starts",
-			c.Replays(), c.ServerErrors(), c.requests.Load(), c.starts.Load())
+			c.Replays.Load(), c.ServerErrors.Load(), c.requests.Load(), c.Starts.Load())
 	}
 }
 
@@ -220,8 +221,8 @@ func closeAndReload(t *testing.T, end func(*net.UnixConn) error) *Gateway {
 
 func TestAStartThatCannotBeWrittenLeaksItsClaimAndStallsTheRoute(t *testing.T) {
 	g := closeAndReload(t, (*net.UnixConn).Close)
-	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Stalls() != 1 {
-		t.Errorf("status %d, %d stalls; want a 500 after the wait for the claim", got.status, g.Counters().Stalls())
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 || g.Counters().Stalls.Load() != 1 {
+		t.Errorf("status %d, %d stalls; want a 500 after the wait for the claim", got.status, g.Counters().Stalls.Load())
 	}
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
 		t.Errorf("status %d; the claim was dropped", got.status)
@@ -230,7 +231,7 @@ func TestAStartThatCannotBeWrittenLeaksItsClaimAndStallsTheRoute(t *testing.T) {
 
 func TestAStartThatReadsTheEndDropsItsClaim(t *testing.T) {
 	g := closeAndReload(t, (*net.UnixConn).CloseWrite)
-	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 || g.Counters().Stalls() != 0 {
-		t.Errorf("status %d, %d stalls; want the next request to start the instance", got.status, g.Counters().Stalls())
+	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 || g.Counters().Stalls.Load() != 0 {
+		t.Errorf("status %d, %d stalls; want the next request to start the instance", got.status, g.Counters().Stalls.Load())
 	}
 }

@@ -166,7 +166,7 @@ func withCompanion(config *gateway.Config, servers []gateway.PluginServer) []gat
 func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdout io.Writer) (err error) {
 	switch {
 	case s.chats:
-		err = playChats(ctx, g.URL(), llm, g.Counters().LogEvents, stdout)
+		err = playChats(ctx, g.URL(), llm, g.Counters().LogEvents.Load, stdout)
 	case s.session || s.once:
 		err = playSession(ctx, g.URL(), stdout)
 	default:
@@ -175,7 +175,7 @@ func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdou
 	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
-	if replays := g.Counters().Replays(); replays > 0 {
+	if replays := g.Counters().Replays.Load(); replays > 0 {
 		return fmt.Errorf("session: %d events were replayed", replays)
 	}
 	return nil
