@@ -21,11 +21,12 @@ type call struct {
 	reply []byte // RESP
 
 	deadline deadline
+	sent     bool // is written, or about to be; under the wire's lock if there is one
 
 	// Of a run over a wire.
 	script    *script
 	apart     bool          // runs by a command of its own
-	sent      bool          // under the wire's lock
+	abandoned bool          // is not written if it is not yet
 	inCommand int           // requests of its command, set when it is sent
 	err       error         // set before answered
 	answered  chan struct{} // has room for one
@@ -33,7 +34,8 @@ type call struct {
 	// Of a run by go-redis.
 	command *redis.RawWriteToCmd
 	sha     string
-	values  []any // what the command sends
+	count   []byte // of the keys
+	values  []any  // what the command sends
 	bulks   []bulk
 }
 
@@ -52,15 +54,35 @@ type bulk []byte
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (b *bulk) MarshalBinary() ([]byte, error) { return *b, nil }
 
+// keyCount is a call as an argument of go-redis: the number of its keys. That it is encoded shows that go-redis is about
+// to write the command.
+type keyCount call
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (c *keyCount) MarshalBinary() ([]byte, error) {
+	c.sent = true
+	c.count = strconv.AppendInt(c.count[:0], int64(len(c.keys)), 10)
+	return c.count, nil
+}
+
+// outcome returns err, the error of a run by go-redis, as the error of a call that was not sent if it was not. A call
+// that had no more time is one whose outcome is unknown all the same.
+func (c *call) outcome(err error) error {
+	if err == nil || c.sent || callerTimedOut(err) {
+		return err
+	}
+	return notSent(err)
+}
+
 // forGoRedis returns the command that runs the script and streams the reply into c.
 func (c *call) forGoRedis(script *script) *redis.RawWriteToCmd {
 	first := 3 + len(c.keys)
 	if c.command == nil || c.sha != script.sha || len(c.values) != first+len(c.args) {
 		c.sha, c.values = script.sha, make([]any, first+len(c.args))
-		c.values[0], c.values[1] = "evalsha", script.sha
+		c.values[0], c.values[1], c.values[2] = "evalsha", script.sha, (*keyCount)(c)
 		c.command = redis.NewRawWriteToCmd(context.Background(), c, c.values...)
 	}
-	c.values[2] = len(c.keys)
+	c.sent = false
 	c.bulks = c.bulks[:0]
 	for _, arg := range c.args {
 		c.bulks = append(c.bulks, arg)
@@ -200,7 +222,7 @@ func (d *deadline) stop() {
 	if !d.timer.Stop() {
 		d.timer = nil // passed is closed, or about to be
 	}
-	d.Context = nil
+	d.Context = context.Background() // go-redis has had it
 }
 
 // Deadline implements context.Context.

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +147,7 @@ func (s *server) send(ctx context.Context, script *script, c *call, asking bool)
 			return err
 		}
 	}
-	return s.client.Process(ctx, c.forGoRedis(script))
+	return c.outcome(s.client.Process(ctx, c.forGoRedis(script)))
 }
 
 // sendAsking sends ASKING and the call over one connection.
@@ -155,10 +156,7 @@ func (s *server) sendAsking(ctx context.Context, script *script, c *call) error 
 	asking, command := pipeline.Do(ctx, "asking"), c.forGoRedis(script)
 	_ = pipeline.Process(ctx, command)
 	_, _ = pipeline.Exec(ctx) // the commands hold the errors
-	if err := asking.Err(); err != nil {
-		return err
-	}
-	return command.Err()
+	return c.outcome(cmp.Or(asking.Err(), command.Err()))
 }
 
 // load sends the script to the server, once for all calls that miss it at the same time. It uses SCRIPT LOAD and not
@@ -173,11 +171,7 @@ func (s *server) load(ctx context.Context, script *script) error {
 		if result.Err == nil {
 			return nil
 		}
-		kind := kindOf(result.Err)
-		if kind == Unknown {
-			kind = NotSent
-		}
-		return &Error{Kind: kind, err: fmt.Errorf("load the script: %w", result.Err)}
+		return notSent(fmt.Errorf("load the script: %w", result.Err))
 	case <-ctx.Done():
 	case <-caller.Done():
 	}

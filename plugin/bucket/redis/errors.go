@@ -65,12 +65,6 @@ type dialError struct {
 func (e *dialError) Error() string { return "connect to " + e.address + ": " + e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// unsent holds the errors of go-redis from before a command is written.
-var unsent = []error{redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrAutoPipelineQueueFull}
-
-// unsentText begins the one such error that go-redis exports no value for.
-const unsentText = "redis: all sentinels specified in configuration are unreachable"
-
 // rejections holds how errors begin that Redis returns before a script's first write. What a script reports later is
 // not among them, because it may have written by then.
 var rejections = []string{
@@ -149,24 +143,21 @@ func classify(err error) *Error {
 	if errors.As(err, &known) {
 		return known
 	}
-	return &Error{Kind: kindOf(err), err: err}
-}
-
-func kindOf(err error) Kind {
-	var dial *dialError
-	if errors.As(err, &dial) || strings.HasPrefix(err.Error(), unsentText) {
-		return NotSent
-	}
-	for _, e := range unsent {
-		if errors.Is(err, e) {
-			return NotSent
-		}
-	}
+	kind := Unknown
 	var reply redis.Error
 	if errors.As(err, &reply) && isRejection(reply.Error()) {
-		return Rejected
+		kind = Rejected
 	}
-	return Unknown
+	return &Error{Kind: kind, err: err}
+}
+
+// notSent returns the error of a call that was not sent because of err.
+func notSent(err error) *Error {
+	e := classify(err)
+	if e.Kind == Unknown {
+		e = &Error{Kind: NotSent, err: err}
+	}
+	return e
 }
 
 // failure returns what an error of a call means for the bounds of its request.

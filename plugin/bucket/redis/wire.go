@@ -46,15 +46,16 @@ type wire struct {
 	retiring     func(*wire) // is called once, when no more calls are taken
 	cancel       func()      // ends the opening
 
-	mu      sync.Mutex
-	conn    net.Conn // nil: not open yet
-	calls   []*call  // without a reply, in the order in which they are written
-	written int      // how many of them are written
-	writing bool
-	spare   []byte    // for the next write
-	active  time.Time // when the last reply was whole, or the first call since none was left
-	retired bool      // takes no more calls
-	err     error     // why it is closed
+	mu        sync.Mutex
+	conn      net.Conn // nil: not open yet
+	calls     []*call  // without a reply, in the order in which they are written
+	written   int      // how many of them are written
+	writing   bool
+	abandoned int       // calls in the queue that are never written
+	spare     []byte    // for the next write
+	active    time.Time // when the last reply was whole, or the first call since none was left
+	retired   bool      // takes no more calls
+	err       error     // why it is closed
 
 	finished []*call // of the reader
 }
@@ -141,6 +142,7 @@ func (w *wire) encode() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	buffer := w.spare[:0]
+	w.dropAbandoned()
 	for w.written < len(w.calls) {
 		together := merge(w.calls[w.written:])
 		for _, c := range together {
@@ -171,19 +173,25 @@ func merge(calls []*call) []*call {
 // abandon ends a call whose caller has no more time, and the wire too if its server has not replied for that long.
 func (w *wire) abandon(c *call, cause error) error {
 	w.mu.Lock()
-	sent := c.sent
-	if i := slices.Index(w.calls[w.written:], c); !sent && i >= 0 {
-		w.calls = slices.Delete(w.calls, w.written+i, w.written+i+1)
+	err := cause
+	if !c.sent {
+		err, c.abandoned = notSent(cause), true
+		if w.abandoned++; 2*w.abandoned > len(w.calls)-w.written {
+			w.dropAbandoned()
+		}
 	}
 	silent := w.conn != nil && w.written > 0 && time.Since(w.active) > w.timeout*7/8
 	w.mu.Unlock()
 	if silent {
 		w.end(fmt.Errorf("the server has not replied for %v: %w", w.timeout, os.ErrDeadlineExceeded))
 	}
-	if sent {
-		return cause
-	}
-	return &Error{Kind: NotSent, err: cause}
+	return err
+}
+
+// dropAbandoned removes the abandoned calls from the queue. The caller holds w.mu.
+func (w *wire) dropAbandoned() {
+	left := slices.DeleteFunc(w.calls[w.written:], func(c *call) bool { return c.abandoned })
+	w.calls, w.abandoned = w.calls[:w.written+len(left)], 0
 }
 
 // open begins to write the calls, and reads the replies until the wire ends.
@@ -308,7 +316,7 @@ func (w *wire) end(err error) {
 	}
 	wasRetired := w.retired
 	w.err, w.retired = err, true
-	calls, written := w.calls, w.written
+	calls := w.calls
 	w.calls, w.written = nil, 0
 	conn := w.conn
 	w.mu.Unlock()
@@ -319,18 +327,10 @@ func (w *wire) end(err error) {
 	if conn != nil {
 		_ = conn.Close() // whatever is wrong with it, it is given up
 	}
-	for i, c := range calls {
-		if c.err = err; i >= written {
-			c.err = unsentError(err)
+	for _, c := range calls {
+		if c.err = err; !c.sent {
+			c.err = notSent(err)
 		}
 		c.answered <- struct{}{}
 	}
-}
-
-// unsentError returns the error of a call that was not written because of err.
-func unsentError(err error) error {
-	if kind := kindOf(err); kind != Unknown {
-		return &Error{Kind: kind, err: err}
-	}
-	return &Error{Kind: NotSent, err: err}
 }
