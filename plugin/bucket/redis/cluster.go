@@ -25,22 +25,19 @@ const (
 	maxProbeKeys = 4096
 )
 
-// cluster is a Redis Cluster. Every master has a pipeline of its own, so that one that hangs delays no calls of others:
-// in go-redis's pipeline for a whole cluster all calls wait for the slowest server.
+// cluster is a Redis Cluster. Every server has a client and a pipeline of its own, so that one that hangs delays no
+// calls of others: in go-redis's pipeline for a whole cluster all calls wait for the slowest server.
 type cluster struct {
-	client    *redis.ClusterClient
-	connect   func(address string) *redis.Client // to a server that a redirection leads to
+	client    *redis.ClusterClient               // finds the masters
+	connect   func(address string) *redis.Client // to a server
 	gate      func(address string) Gate
 	pipelined bool
 
 	searchGate Gate // admits the search for the cluster's servers, until they are found
 	searched   atomic.Bool
 
-	servers sync.Map // *redis.Client, which ClusterClient owns → *server
-
-	mu       sync.Mutex
-	made     int                // how many servers were made since all were dropped
-	targets  map[string]*server // address → a server that a redirection led to, with a client that we own
+	mu       sync.RWMutex
+	servers  map[string]*server // by address: masters, and where redirections led to
 	isClosed bool
 }
 
@@ -52,7 +49,7 @@ func newCluster(options *redis.UniversalOptions, gate func(address string) Gate,
 			one.Addr = address
 			return redis.NewClient(one)
 		},
-		targets: map[string]*server{},
+		servers: map[string]*server{},
 	}
 }
 
@@ -73,8 +70,8 @@ func (c *cluster) Run(ctx context.Context, script *script, call *call) error {
 		if address == "" {
 			break
 		}
-		if s, err = c.targetAt(address); err != nil {
-			return &Error{Kind: NotSent, err: err}
+		if s, err = c.serverAt(address); err != nil {
+			return err
 		}
 		err = s.run(ctx, script, call, asking)
 	}
@@ -110,11 +107,7 @@ func (c *cluster) findMaster(ctx context.Context, key string) (*server, error) {
 	if err != nil {
 		return nil, &Error{Kind: NotSent, err: fmt.Errorf("find the master of a key: %w", err)}
 	}
-	s, err := c.serverOf(client)
-	if err != nil {
-		return nil, &Error{Kind: NotSent, err: err}
-	}
-	return s, nil
+	return c.serverAt(client.Options().Addr)
 }
 
 // redirection returns the address that err points to, "" when it is none, and whether that server wants ASKING. A
@@ -135,104 +128,86 @@ func redirection(err error, from string) (target string, asking bool) {
 	return net.JoinHostPort(host, address[colon+1:]), asking
 }
 
-// serverOf returns the server of a client of the ClusterClient's.
-func (c *cluster) serverOf(client *redis.Client) (*server, error) {
-	if s, ok := c.servers.Load(client); ok {
-		return s.(*server), nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s, ok := c.servers.Load(client); ok {
-		return s.(*server), nil
-	}
-	if c.isClosed {
-		return nil, redis.ErrClosed
-	}
-	s := c.newServer(client, client.Options().Addr)
-	if c.made++; c.made > maxServers {
-		c.dropMasters(func(*redis.Client) bool { return true })
-		c.made = 1
-	}
-	c.servers.Store(client, s)
-	return s, nil
-}
-
-// newServer returns a server of the cluster, whose calls are of many slots.
-func (c *cluster) newServer(client *redis.Client, address string) *server {
-	s := newServer(client, c.gate(address), c.pipelined)
-	if s.pipeline != nil {
-		s.pipeline.apart.Store(true)
-	}
-	return s
-}
-
-// dropMasters drops the servers whose clients dropped reports, though the ClusterClient may still have them.
-func (c *cluster) dropMasters(dropped func(*redis.Client) bool) {
-	c.servers.Range(func(client, s any) bool {
-		if dropped(client.(*redis.Client)) {
-			c.servers.Delete(client)
-			s.(*server).drop()
-		}
-		return true
-	})
-}
-
-// targetAt returns the server at an address that a redirection named. Most are masters of the ClusterClient too, but
-// not all, and it lends out clients by key only.
-func (c *cluster) targetAt(address string) (*server, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosed {
-		return nil, redis.ErrClosed
-	}
-	if s, ok := c.targets[address]; ok {
+// serverAt returns the server at an address.
+func (c *cluster) serverAt(address string) (*server, error) {
+	c.mu.RLock()
+	s := c.servers[address]
+	c.mu.RUnlock()
+	if s != nil {
 		return s, nil
 	}
-	if len(c.targets) >= maxServers {
-		if err := c.closeTargets(); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s = c.servers[address]; s != nil {
+		return s, nil
+	}
+	if c.isClosed {
+		return nil, notSent(redis.ErrClosed)
+	}
+	if len(c.servers) >= maxServers {
+		if _, err := c.dropAll(); err != nil {
 			return nil, err
 		}
 	}
-	s := c.newServer(c.connect(address), address)
-	c.targets[address] = s
+	s = newServer(c.connect(address), c.gate(address), c.pipelined)
+	if s.pipeline != nil {
+		s.pipeline.apart.Store(true) // its calls are of many slots
+	}
+	c.servers[address] = s
 	return s, nil
 }
 
-// closeTargets closes and drops all targets; calls in flight there fail. The caller holds c.mu.
-func (c *cluster) closeTargets() error {
+// dropAll closes and drops all servers, and returns them; calls in flight there fail. The caller holds c.mu.
+func (c *cluster) dropAll() ([]*server, error) {
+	all := slices.Collect(maps.Values(c.servers))
+	clear(c.servers)
 	var errs []error
-	for address, s := range c.targets {
+	for _, s := range all {
 		s.drop()
 		errs = append(errs, s.client.Close())
-		delete(c.targets, address)
 	}
-	return errors.Join(errs...)
+	return all, errors.Join(errs...)
 }
 
 func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
 	return c.client.ForEachMaster(ctx, visit)
 }
 
-// Probe implements transport. It drops the servers that are masters no more.
+// Probe implements transport. A server that does not answer, and is no master any more, is dropped: no request goes
+// there that could find out whether it is back.
 func (c *cluster) Probe(ctx context.Context) {
-	var current, addresses sync.Map
+	var masters sync.Map // by address
 	err := c.client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
-		current.Store(client, nil)
-		addresses.Store(client.Options().Addr, nil)
-		s, err := c.serverOf(client)
+		address := client.Options().Addr
+		masters.Store(address, nil)
+		s, err := c.serverAt(address)
 		if err == nil {
-			s.probe(ctx, func() string { return c.probeKeyOf(ctx, client.Options().Addr) })
+			s.probe(ctx, func() string { return c.probeKeyOf(ctx, address) })
 		}
 		return err
 	})
 	if err != nil {
 		return // the masters are unknown; the gates of their servers have the cause
 	}
-	c.dropMasters(func(client *redis.Client) bool {
-		_, ok := current.Load(client)
-		return !ok
-	})
-	c.probeTargets(ctx, &addresses)
+	c.mu.RLock()
+	others := maps.Clone(c.servers)
+	c.mu.RUnlock()
+	for address, s := range others {
+		if _, ok := masters.Load(address); !ok && !s.probe(ctx, func() string { return "" }) {
+			c.drop(address, s)
+		}
+	}
+}
+
+// drop closes and drops a server.
+func (c *cluster) drop(address string, s *server) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.servers[address] == s {
+		delete(c.servers, address)
+		s.drop()
+		_ = s.client.Close() // whatever is wrong with it, it was given up for that
+	}
 }
 
 // probeKeyOf returns a key that the master at an address keeps, "" if none is found.
@@ -248,44 +223,13 @@ func (c *cluster) probeKeyOf(ctx context.Context, address string) string {
 	return ""
 }
 
-// probeTargets pings the servers that redirections led to. One that does not answer, and is no master either, is
-// dropped: no request goes there any more that could find out whether it is back.
-func (c *cluster) probeTargets(ctx context.Context, masters *sync.Map) {
-	c.mu.Lock()
-	targets := maps.Clone(c.targets)
-	c.mu.Unlock()
-	for address, s := range targets {
-		if _, ok := masters.Load(address); ok {
-			s.probe(ctx, func() string { return c.probeKeyOf(ctx, address) })
-			continue
-		}
-		if s.probe(ctx, func() string { return "" }) {
-			continue
-		}
-		c.mu.Lock()
-		if c.targets[address] == s {
-			delete(c.targets, address)
-			s.drop()
-			_ = s.client.Close() // whatever is wrong with it, it was given up for that
-		}
-		c.mu.Unlock()
-	}
-}
-
 // Close ends the connections and pipelines to all servers.
 func (c *cluster) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
-	ending := slices.Collect(maps.Values(c.targets))
-	err := c.closeTargets()
+	ending, err := c.dropAll()
 	c.mu.Unlock()
 	c.searchGate.Close()
-	c.dropMasters(func(client *redis.Client) bool {
-		if s, ok := c.servers.Load(client); ok {
-			ending = append(ending, s.(*server))
-		}
-		return true
-	})
 	for _, s := range ending {
 		s.wait()
 	}

@@ -130,16 +130,16 @@ func TestAServerThatARedirectionLedToIsForgottenWhenItIsGone(t *testing.T) {
 	gone, lives, master := net.JoinHostPort("127.0.0.1", strconv.Itoa(freeport.Port(t))), redistest.Single(t).Address(),
 		nodes.Masters[1].Address()
 	for _, address := range []string{gone, lives, master} {
-		if _, err := cluster.targetAt(address); err != nil {
+		if _, err := cluster.serverAt(address); err != nil {
 			t.Fatal(err)
 		}
 	}
 	first := gates[master]
 	c.Probe(t.Context())
-	if gate := gates[gone]; cluster.targets[gone] != nil || gate.failed != 1 || !gate.closed {
+	if gate := gates[gone]; cluster.servers[gone] != nil || gate.failed != 1 || !gate.closed {
 		t.Errorf("a server that is gone has the gate %+v: want it closed for good, or it counts as unavailable forever", gate)
 	}
-	if cluster.targets[lives] == nil || cluster.targets[master] == nil || gates[lives].closed || first.closed {
+	if cluster.servers[lives] == nil || cluster.servers[master] == nil || gates[lives].closed || first.closed {
 		t.Error("servers that live are forgotten")
 	}
 	if gates[lives].in != 1 || first.in != 1 {
@@ -151,9 +151,7 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	t.Parallel()
 	_, c, gates := guarded(t, among(covering(t, 0), true))
 	require.NoError(t, c.close())
-	late := redis.NewClient(&redis.Options{Addr: "late:6379"})
-	defer late.Close()
-	if _, err := c.backend.(*cluster).serverOf(late); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
+	if _, err := c.backend.(*cluster).serverAt("late:6379"); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
 		t.Errorf("%v, and the gate %v, which would never be closed", err, gates["late:6379"])
 	}
 }
