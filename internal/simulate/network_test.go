@@ -178,8 +178,13 @@ func (l *link) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 	return nil
 }
 
-// Refund implements store.Refunder.
-func (l *link) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+// Settle implements store.Store. It only refunds: nothing settles, see [Scenario].
+func (l *link) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if actual != nil {
+		return errSettle
+	}
 	var charged []policy.Bound
 	var receipts []decision.Status
 	var indexes []int
@@ -193,14 +198,9 @@ func (l *link) Refund(ctx context.Context, bounds []policy.Bound, statuses []dec
 	l.refundCharged(ctx, scripts)
 	fill(scripts, receipts)
 	for j, i := range indexes {
-		statuses[i].Charged, statuses[i].Returned = false, receipts[j].Returned
+		statuses[i].Charged, statuses[i].Settled = false, receipts[j].Settled
 	}
 	return nil
-}
-
-// Settle implements store.Store. Nothing settles: see [Scenario].
-func (*link) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error {
-	return errSettle
 }
 
 // divide returns the scripts for bounds. do runs one of them.
@@ -255,7 +255,7 @@ func (l *link) refundCharged(ctx context.Context, scripts []*script) {
 		}
 		refund := &script{to: s.to, cost: redisCost(len(s.bounds))}
 		refund.run = func() {
-			if err := s.to.buckets.Refund(ctx, s.bounds, s.statuses); err != nil {
+			if err := s.to.buckets.Settle(ctx, s.bounds, s.statuses, nil); err != nil {
 				panic(fmt.Sprintf("simulate: %v", err)) // the slices fit together
 			}
 		}

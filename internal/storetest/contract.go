@@ -51,8 +51,8 @@ func refundReturnsOnce(t *testing.T, f *fixture) {
 		f.take(t, bounds...)
 		statuses := f.take(t, bounds...)
 		for range 2 { // the second time nothing is Charged any more
-			require.NoError(t, f.keeper().Refund(context.Background(), bounds, statuses))
-			if statuses[0].Charged || statuses[1].Charged || statuses[0].Returned != 3 || statuses[1].Returned != 1 {
+			require.NoError(t, f.Settle(context.Background(), bounds, statuses, nil))
+			if statuses[0].Charged || statuses[1].Charged || statuses[0].Settled != -3 || statuses[1].Settled != -1 {
 				t.Errorf("%s: refunded %+v, want 3 and 1 returned", algorithm, statuses)
 			}
 			f.expect(t, "after a refund", bounds, 3, 1)
@@ -80,8 +80,10 @@ func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
 func statusesMustFit(t *testing.T, f *fixture) {
 	bounds, statuses := []policy.Bound{fixed(t, "one", 5), fixed(t, "two", 5)}, make([]decision.Status, 1)
 	calls := map[string]decide{"take": f.Take, "peek": f.Peek}
-	if keeper := f.keeper(); keeper != nil {
-		calls["refund"] = keeper.Refund
+	if f.keeper() != nil {
+		calls["refund"] = func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+			return f.Settle(ctx, bounds, statuses, nil)
+		}
 	}
 	for name, call := range calls {
 		if err := call(context.Background(), bounds, statuses); err == nil {

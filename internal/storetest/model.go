@@ -111,31 +111,13 @@ func (m *Model) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 	return nil
 }
 
-// Refund implements store.Refunder.
-func (m *Model) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return errMisfit
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.now = m.clock.Now()
-	for i := range statuses {
-		if status := &statuses[i]; status.Charged {
-			_, kept := m.buckets[bounds[i].Key]
-			if status.Charged, status.Returned = false, 0; kept {
-				l, s := &bounds[i].Policy.Limit, m.state(&bounds[i])
-				status.Returned = l.WholeTokens(l.Refund(&s, m.now, bounds[i].Cost, status.Receipt))
-				m.buckets[bounds[i].Key] = modelBucket{state: s, expiry: m.buckets[bounds[i].Key].expiry}
-			}
-		}
-	}
-	return nil
-}
-
 // Settle implements store.Store.
 func (m *Model) Settle(
 	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
+	if actual == nil {
+		actual = make([]int64, len(bounds))
+	}
 	if len(bounds) != len(statuses) || len(bounds) != len(actual) {
 		return errMisfit
 	}

@@ -89,8 +89,8 @@ func (c *counted) Take(ctx context.Context, bounds []policy.Bound, statuses []de
 	return c.Store.Take(ctx, bounds, statuses)
 }
 
-// Refund implements store.Store.
-func (c *counted) Refund(context.Context, []policy.Bound, []decision.Status) error {
+// Settle implements store.Store.
+func (c *counted) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error {
 	c.taken.Add(1)
 	return nil
 }
@@ -108,7 +108,7 @@ func monotonic() func() limit.Micros {
 }
 
 // leasing returns the buckets of the only node that leases from shared. It runs until the end of tb.
-func leasing(tb testing.TB, shared store.Refunder) admit.Buckets {
+func leasing(tb testing.TB, shared store.Store) admit.Buckets {
 	tb.Helper()
 	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: oneNode{}})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -19,12 +19,12 @@ const slack = 2 * limit.Second
 type Store struct {
 	budget *Budget
 	next   store.Store
-	local  store.Refunder
+	local  store.Store
 }
 
 // Store returns a store that takes from next, which the budget's store keeps, and above the budget from local, which
 // keeps buckets in this process, with this node's shares of the limits, and does no I/O.
-func (b *Budget) Store(next store.Store, local store.Refunder) *Store {
+func (b *Budget) Store(next store.Store, local store.Store) *Store {
 	return &Store{budget: b, next: next, local: local}
 }
 
@@ -147,7 +147,7 @@ func (v *Store) takeParts(
 	err := v.next.Take(ctx, d.shared.bounds, d.shared.statuses)
 	denied := err != nil || d.shared.report(statuses)
 	if denied && len(d.local.bounds) > 0 {
-		if failed := v.local.Refund(ctx, d.local.bounds, d.local.statuses); failed != nil {
+		if failed := v.local.Settle(ctx, d.local.bounds, d.local.statuses, nil); failed != nil {
 			return fmt.Errorf("refund what addresses have spent in this process: %w", failed)
 		}
 		d.local.report(statuses)

@@ -143,7 +143,7 @@ func (denies) Take(_ context.Context, _ []policy.Bound, statuses []decision.Stat
 	return nil
 }
 
-func (denies) Refund(context.Context, []policy.Bound, []decision.Status) error { return nil }
+func (denies) Settle(context.Context, []policy.Bound, []decision.Status, []int64) error { return nil }
 
 func TestARequestThatIsDeniedSpendsNothingInThisProcess(t *testing.T) {
 	w, p := newWorld(t, 1000, 1), perMinute(t, 2)

@@ -83,11 +83,11 @@ func TestOfARequestThatIsAnsweredInPartTheAnsweredPartIsNoted(t *testing.T) {
 // patient is a bank that is called as real stores are: not at all when the caller's time is up.
 type patient struct{ *bank }
 
-func (p patient) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+func (p patient) Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return p.bank.Refund(ctx, bounds, statuses)
+	return p.bank.Settle(ctx, bounds, statuses, actual)
 }
 
 func TestLeasesAreGivenBackThoughTheContextOfRunHasEnded(t *testing.T) {

@@ -60,7 +60,7 @@ const defaultEntries = 1 << 16
 // Make it with New; requests take through a [Store], one for each plugin config. Without [Leases.Run] nothing is
 // leased.
 type Leases struct {
-	central      store.Refunder
+	central      store.Store
 	now          func() limit.Micros
 	nodes        Nodes
 	observer     Observer // nil: none
@@ -84,7 +84,7 @@ type Leases struct {
 
 // New returns a store that leases from central, which all nodes share. It must not answer with the source Local: what a
 // node admits on its own cannot be leased. New does no I/O and starts nothing: see [Leases.Run].
-func New(central store.Refunder, o Options) *Leases {
+func New(central store.Store, o Options) *Leases {
 	s := &Leases{
 		central: central, now: o.Now, nodes: o.Nodes, observer: o.Observer,
 		denialMemory: cmp.Or(o.DenialMemory, limit.Second),

@@ -278,12 +278,12 @@ func (s *Leases) refund(ctx context.Context, some []pendingReturn) {
 		statuses[i] = decision.Status{Receipt: b.receipt, Source: decision.Redis, Charged: true}
 	}
 	s.refunds.Add(1)
-	if err := s.central.Refund(ctx, bounds, statuses); err != nil {
+	if err := s.central.Settle(ctx, bounds, statuses, nil); err != nil {
 		clear(statuses) // a misuse error: nothing was returned
 	}
 	for i, b := range some {
 		b.of.shard.mu.Lock()
-		b.of.entry.holdings.endReturn(b.bound.Cost, min(statuses[i].Returned, b.bound.Cost))
+		b.of.entry.holdings.endReturn(b.bound.Cost, min(-statuses[i].Settled, b.bound.Cost))
 		b.of.shard.mu.Unlock()
 	}
 }

@@ -134,27 +134,23 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 	}
 }
 
-// Refund implements store.Refunder.
-func (b *bank) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refunds++
-	switch {
-	case b.is == unreachable:
-	case b.late:
-		b.mail = append(b.mail, func() { b.refund(bounds, statuses) })
-	default:
-		b.refund(bounds, statuses)
-	}
-	return nil
-}
-
 // Settle implements store.Store.
 func (b *bank) Settle(
 	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if actual == nil {
+		b.refunds++
+		switch {
+		case b.is == unreachable:
+		case b.late:
+			b.mail = append(b.mail, func() { b.refund(bounds, statuses) })
+		default:
+			b.refund(bounds, statuses)
+		}
+		return nil
+	}
 	b.settlements++
 	for i := range bounds {
 		status := &statuses[i]
@@ -185,7 +181,7 @@ func (b *bank) deliver() {
 func (b *bank) refund(bounds []policy.Bound, statuses []decision.Status) {
 	for i := range bounds {
 		l, state := &bounds[i].Policy.Limit, b.states[bounds[i].Key]
-		statuses[i].Returned = l.WholeTokens(l.Refund(&state, b.Now(), bounds[i].Cost, statuses[i].Receipt))
+		statuses[i].Settled = -l.WholeTokens(l.Refund(&state, b.Now(), bounds[i].Cost, statuses[i].Receipt))
 		b.states[bounds[i].Key] = state
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Local returns the buckets of this process with this node's shares of the limits, whatever the state of the central
 // store and the fail modes: for subjects that must not leave anything there. Nothing is charged later. Statuses have
 // the source Local and no failure.
-func (v *Store) Local() store.Refunder { return local{v} }
+func (v *Store) Local() store.Store { return local{v} }
 
 // local is the store of [Store.Local].
 type local struct{ view *Store }
@@ -40,13 +40,6 @@ func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decis
 		markLocal(bounds, statuses)
 	}
 	return err
-}
-
-// Refund implements store.Refunder.
-func (l local) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return l.run("refund", bounds, func(shares []policy.Bound) error {
-		return l.view.store.fallback.Refund(ctx, shares, statuses)
-	})
 }
 
 // Settle implements store.Store.

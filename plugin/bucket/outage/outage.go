@@ -29,9 +29,9 @@ import (
 // Central is a store that all nodes share, and that may be unavailable, as a whole or in part.
 type Central interface {
 	// Store decides the bounds whose servers answer. The statuses of the others must have as Wait the least time after
-	// which another call is worthwhile. If an answered bound denies, nothing that was answered may stay spent. Refund must
+	// which another call is worthwhile. If an answered bound denies, nothing that was answered may stay spent. Settle must
 	// leave statuses alone whose source is not Redis.
-	store.Refunder
+	store.Store
 	// Beat reports that node is alive, for ttl from now, among the nodes of namespace. It returns the number of live
 	// nodes, itself included.
 	Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error)
@@ -43,7 +43,7 @@ type Central interface {
 
 // Fallback keeps buckets in this process. It never blocks.
 type Fallback interface {
-	store.Refunder
+	store.Store
 	// Seed raises what is spent of a bucket to tokens, spent at the instant at under l. It leaves a bucket alone of which
 	// as much is spent already.
 	Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros)

@@ -231,7 +231,7 @@ func (s *Guard) putBack(d *draft) {
 func (s *Guard) refundCentral(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {
 		if statuses[i].Source == decision.Redis && statuses[i].Charged {
-			return s.central.Refund(ctx, bounds, statuses)
+			return s.central.Settle(ctx, bounds, statuses, nil)
 		}
 	}
 	return nil

@@ -249,7 +249,7 @@ func TestWhatIsTakenLocallyIsThisNodesShareAndIsRecordedNowhereElse(t *testing.T
 	}
 	w.clock.Advance(minute)
 	take()
-	if err := w.view.Local().Refund(t.Context(), bounds, statuses); err != nil || statuses[0].Charged ||
+	if err := w.view.Local().Settle(t.Context(), bounds, statuses, nil); err != nil || statuses[0].Charged ||
 		statuses[0].Used != 0 {
 		t.Errorf("%+v, %v: want all given back", statuses[0], err)
 	}

@@ -170,27 +170,23 @@ func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, n
 	}
 }
 
-// Refund implements Shared.
-func (s *servers) Refund(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refunds++
-	for i := range statuses {
-		if statuses[i].Charged && statuses[i].Source == decision.Redis {
-			statuses[i].Charged = false
-			s.spent[bounds[i].Policy.Name] -= bounds[i].Cost
-		}
-	}
-	maps.Copy(s.states, s.before)
-	return nil
-}
-
 // Settle implements Shared.
 func (s *servers) Settle(
 	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if actual == nil {
+		s.refunds++
+		for i := range statuses {
+			if statuses[i].Charged && statuses[i].Source == decision.Redis {
+				statuses[i].Charged = false
+				s.spent[bounds[i].Policy.Name] -= bounds[i].Cost
+			}
+		}
+		maps.Copy(s.states, s.before)
+		return nil
+	}
 	s.settlements++
 	for i := range bounds {
 		b, status := &bounds[i], &statuses[i]

@@ -111,13 +111,13 @@ func TestWhatIsGivenBackAfterTheClockHasSteppedBackIsWhatWasTaken(t *testing.T) 
 			f.take(t, costing(b, 5000))
 			taken := f.take(t, costing(b, 20))
 			clock.Advance(-back)
-			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, taken)
+			f.Settle(context.Background(), []policy.Bound{costing(b, 20)}, taken, nil)
 			if used := f.take(t, costing(b, 0))[0].Used; used != 5000 {
 				t.Errorf("%s: 20 of 5020 are given back by a clock that stepped %d µs back, and %d are used",
 					b.Policy.Describe(), back, used)
 			}
 			later := decision.Status{Now: clock.Now() + 2*back, Source: decision.Redis, Charged: true}
-			f.Refund(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{later})
+			f.Settle(context.Background(), []policy.Bound{costing(b, 20)}, []decision.Status{later}, nil)
 			if used := f.take(t, costing(b, 0))[0].Used; used < 4980 {
 				t.Errorf("%s: what a bucket never held is given back to it: %d are used", b.Policy.Describe(), used)
 			}

@@ -16,98 +16,60 @@ type settlement struct {
 	actual  int64 // tokens, of the bound's cost
 }
 
-// Refund implements store.Refunder, for the statuses with the source Redis. What is doubtful stays spent, as does the
-// refund of a call that fails.
-func (s *Store) Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("refund", bounds, statuses); err != nil {
-		return err
-	}
-	runAll(s.partsOf(bounds, markRefunded(bounds, statuses)), func(p *part) {
-		receipts := make([]limit.Receipt, len(p.indexes))
-		for j, bound := range p.indexes {
-			receipts[j] = statuses[bound].Receipt
-		}
-		for j, change := range s.giveBack(ctx, p.bounds, receipts) {
-			statuses[p.indexes[j]].Returned = -change
-		}
-	})
-	return nil
-}
-
-// markRefunded marks the statuses that Redis has charged as not charged, and returns their indexes.
-func markRefunded(bounds []policy.Bound, statuses []decision.Status) (indexes []int) {
-	for i := range statuses {
-		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
-			indexes = append(indexes, i)
-			status.Charged, status.Returned = false, 0
-			status.Used, status.Remaining = status.Used-bounds[i].Cost, status.Remaining+bounds[i].Cost
-		}
-	}
-	return indexes
-}
-
-// giveBack refunds bounds of one group, and returns the change of each in tokens; nil: unknown, because the call
-// failed.
-func (s *Store) giveBack(ctx context.Context, bounds []policy.Bound, receipts []limit.Receipt) []int64 {
-	if len(bounds) == 0 {
-		return nil
-	}
-	settlements := make([]settlement, len(receipts))
-	for i := range receipts {
-		settlements[i].receipt = receipts[i]
-	}
-	changes, err := s.runSettle(ctx, bounds, settlements)
-	if err != nil {
-		s.countAndWarn(&s.lostRefunds, 1, "refunding what a denied request had spent failed", "error", err)
-		return nil
-	}
-	return changes
-}
-
 // Settle implements store.Store, for the statuses with the source Redis. In a cluster each group of bounds with one
-// hash tag is settled by a call of its own, all at once, whether or not the others are answered.
+// hash tag is settled by a call of its own, all at once, whether or not the others are answered. What is doubtful of a
+// refund stays spent, as does the refund of a call that fails.
 func (s *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
+	refunds := actual == nil
+	if refunds {
+		actual = make([]int64, len(bounds))
+	}
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {
 		return err
 	}
-	runAll(s.partsOf(bounds, markSettled(bounds, statuses, actual)), func(p *part) {
-		s.settlePart(ctx, p, statuses, actual)
+	runAll(s.partsOf(bounds, markSettled(bounds, statuses, actual, refunds)), func(p *part) {
+		settlements := make([]settlement, len(p.indexes))
+		for j, i := range p.indexes {
+			settlements[j] = settlement{statuses[i].Receipt, actual[i]}
+		}
+		changes, err := s.runSettle(ctx, p.bounds, settlements)
+		switch {
+		case err == nil:
+		case refunds:
+			s.warnOfLostRefund(err)
+			return
+		default:
+			s.countAndWarn(&s.lostSettlements, len(p.indexes), "settling what requests had reserved failed", "error", err)
+		}
+		for j, i := range p.indexes {
+			if err != nil {
+				statuses[i].Failure = failure(err)
+			} else {
+				statuses[i].Settled = changes[j]
+			}
+		}
 	})
 	return nil
 }
 
 // markSettled marks the statuses that Redis has charged as not charged, and returns the indexes of those that change.
-func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int64) (indexes []int) {
+func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int64, refunds bool) (indexes []int) {
 	for i := range statuses {
-		if status := &statuses[i]; status.Charged && status.Source == decision.Redis {
-			status.Charged, status.Settled = false, 0
-			if unitsToReturn(&bounds[i].Policy.Limit, bounds[i].Cost, actual[i]) != 0 {
-				indexes = append(indexes, i)
-			}
+		status, cost := &statuses[i], bounds[i].Cost
+		if !status.Charged || status.Source != decision.Redis {
+			continue
+		}
+		status.Charged, status.Settled = false, 0
+		if unitsToReturn(&bounds[i].Policy.Limit, cost, actual[i]) != 0 {
+			indexes = append(indexes, i)
+		}
+		if refunds {
+			status.Used, status.Remaining = status.Used-cost, status.Remaining+cost
 		}
 	}
 	return indexes
-}
-
-// settlePart settles the bounds of a part by one call.
-func (s *Store) settlePart(ctx context.Context, p *part, statuses []decision.Status, actual []int64) {
-	settlements := make([]settlement, len(p.indexes))
-	for j, i := range p.indexes {
-		settlements[j] = settlement{statuses[i].Receipt, actual[i]}
-	}
-	changes, err := s.runSettle(ctx, p.bounds, settlements)
-	if err != nil {
-		s.countAndWarn(&s.lostSettlements, len(p.indexes), "settling what requests had reserved failed", "error", err)
-	}
-	for j, i := range p.indexes {
-		if err != nil {
-			statuses[i].Failure = failure(err)
-		} else {
-			statuses[i].Settled = changes[j]
-		}
-	}
 }
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.
@@ -198,4 +160,23 @@ func (p *scriptCall) provisional() (spent []policy.Bound, receipts []limit.Recei
 		}
 	}
 	return spent, receipts
+}
+
+// giveBack returns what the calls of a request have spent that another one denies.
+func (s *Store) giveBack(ctx context.Context, p *scriptCall) {
+	spent, receipts := p.provisional()
+	if len(spent) == 0 {
+		return
+	}
+	settlements := make([]settlement, len(receipts))
+	for i := range receipts {
+		settlements[i].receipt = receipts[i]
+	}
+	if _, err := s.runSettle(ctx, spent, settlements); err != nil {
+		s.warnOfLostRefund(err)
+	}
+}
+
+func (s *Store) warnOfLostRefund(err error) {
+	s.countAndWarn(&s.lostRefunds, 1, "refunding what a denied request had spent failed", "error", err)
 }

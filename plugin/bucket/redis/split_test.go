@@ -44,8 +44,8 @@ func TestNoStringHoldsManyBuckets(t *testing.T) {
 	assert.True(t, longest <= headSize+33*entrySize, "a string has %d bytes, with 1,000 buckets", longest)
 	// Another node, which knows nothing of it, finds the same, and a receipt from before counts.
 	other := &fixture{Store: turned(newStore("other", f.transport, turnedClock, quiet)), client: f.client}
-	other.Refund(t.Context(), []policy.Bound{costing(bounds[0], 10)}, first)
-	assert.EqualValues(t, 10, first[0].Returned, "%d of 10 come back after the subject was split", first[0].Returned)
+	other.Settle(t.Context(), []policy.Bound{costing(bounds[0], 10)}, first, nil)
+	assert.EqualValues(t, -10, first[0].Settled, "%d of -10 come back after the subject was split", first[0].Settled)
 	for i := range bounds {
 		if s := other.take(t, costing(bounds[i], 0))[0]; s.Used != 1 {
 			t.Fatalf("bucket %d has %d used, want 1", i, s.Used)

@@ -222,8 +222,7 @@ func (s *Store) decideParts(ctx context.Context, parts []part, statuses []decisi
 	if denied && mode == modeTake {
 		runAll(parts, func(p *part) {
 			if p.err == nil && !p.plan.denied() {
-				spent, receipts := p.plan.provisional()
-				s.giveBack(ctx, spent, receipts)
+				s.giveBack(ctx, &p.plan)
 			}
 		})
 	}

@@ -32,26 +32,20 @@ type Store interface {
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 	// Settle replaces what a Take of the same bounds spent for the statuses that are Charged by the actual tokens, one
-	// number for each bound. It returns what is less by the rules of [Refunder], and charges what is more even where the
-	// bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0
+	// number for each bound. It returns what is less, as far as that is certain to be missing from the bucket, and charges
+	// what is more even where the bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0
 	// returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement whose outcome is unknown
 	// is not repeated. A refund that cannot be made is lost. Where the central store did not settle a bound that it had
 	// charged, Failure has the cause. An error means that the slices do not fit together.
+	//
+	// A store that has no other store behind it takes nil for actual, from a caller that denies the request after all. It
+	// then returns all that was spent, and the statuses show the buckets without the request.
 	Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error
-}
-
-// Refunder is a Store that returns what a Take has spent, for a caller that denies the request after all.
-type Refunder interface {
-	Store
-	// Refund returns what a Take of the same bounds spent for the statuses that are Charged, clears Charged, and sets
-	// Returned to what the buckets got back: no more than is certain to be missing from them, once or never. A refund that
-	// a store cannot make is lost, and its Returned is 0. An error means that the slices do not fit together.
-	Refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 }
 
 // Keeper is a Store that keeps the buckets itself, and so can delete them.
 type Keeper interface {
-	Refunder
+	Store
 	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
 	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)

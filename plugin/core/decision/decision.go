@@ -63,7 +63,6 @@ type Status struct {
 	Failure      Failure       // of the central store, also where this process answered instead
 	Charged      bool          // the bound's cost was spent
 	Receipt      limit.Receipt // where Charged: identifies the charge to a refund
-	Returned     int64         // after a refund: the tokens that the bucket got back
 	Settled      int64         // after a settlement: the tokens that the bucket was charged; below 0: that it got back
 	Capacity     int64         // where Wait is limit.Never: the bucket's capacity in tokens; 0: the limit's
 }
