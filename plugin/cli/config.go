@@ -1,11 +1,19 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
+	"net/url"
 	"os"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
 
@@ -50,4 +58,57 @@ func (c *call) load(f *configFlags) (*routeconfig.Config, *resolve.Plan, error) 
 		config.Changed = c.now()
 	}
 	return config, plan, nil
+}
+
+// knownConfigFlag defines --config and --plugin-route of a command that goes without them, and has the file read before
+// the database is opened.
+func (c *call) knownConfigFlag() {
+	f := c.configFlag()
+	c.flags.Lookup("config").Usage = "a decK `file` with the plugin's config (- reads standard input): " +
+		"also check against its tiers, limits and namespace (default: check against the database only)"
+	c.flags.Lookup("plugin-route").Usage = routeUsage
+	c.check(func() error {
+		document := c.flags.Lookup("file")
+		switch {
+		case f.file == "":
+		case f.file == "-" && document != nil && document.Value.String() == "-":
+			return wrong("only one of --file and --config can read standard input")
+		default:
+			loaded, plan, err := c.load(f)
+			if err != nil {
+				return err
+			}
+			c.configure = func(_ context.Context, o *api.Options) error {
+				o.Decider = new(admit.Decider)
+				o.IsConsumer = func(name string) bool { return loaded.ConsumerNames[name] }
+				o.Decider.Policies.Store(plan)
+				return nil
+			}
+		}
+		return nil
+	})
+}
+
+// reviewFlags defines --force, which it adds to the query, and --config of a command that writes policies.
+func (c *call) reviewFlags(query url.Values) {
+	c.flags.BoolFunc("force", forceUsage, func(text string) error {
+		query.Set("force", text)
+		return nil
+	})
+	c.knownConfigFlag()
+}
+
+// readSaved returns what a node has saved, however many rows.
+func readSaved(file string) (policysync.Saved, error) {
+	saved, err := policysync.ReadFile(file, math.MaxInt)
+	if err != nil {
+		return saved, fmt.Errorf("--snapshot: %w", err)
+	}
+	return saved, nil
+}
+
+// savedRows returns the rows that a node has saved, without its candidate.
+func savedRows(file string) (policy.Rows, error) {
+	saved, err := readSaved(file)
+	return saved.Rows, err
 }

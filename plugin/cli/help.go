@@ -2,12 +2,22 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
 func init() { cobra.EnableCommandSorting = false } // the help lists commands as the table does
@@ -83,4 +93,121 @@ func valueFault(err *pflag.InvalidValueError) string {
 		return "must be a whole number"
 	}
 	return fault.Error()
+}
+
+const (
+	completeTime = 2 * time.Second // how long a shell waits for names of the database
+	maxCompleted = 100             // tenants
+)
+
+// complete defines the values that a shell completes for a flag.
+func (c *call) complete(flag string, values ...string) {
+	c.completeBy(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (c *call) completeBy(flag string, complete cobra.CompletionFunc) {
+	if err := c.cobra.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // the flag is not defined yet, or completed already
+	}
+}
+
+// completeNames has a shell complete the flags and the argument that name a tenant, a policy or a tier.
+func (c *call) completeNames() {
+	group, _, _ := strings.Cut(c.command.words, " ")
+	argument := strings.Trim(c.command.args, "[]")
+	for _, kind := range [...]string{"tenant", "policy", "tier"} {
+		if c.flags.Lookup(kind) != nil {
+			c.completeBy(kind, c.namesOf(kind))
+		}
+		if argument == strings.ToUpper(kind) || group == kind && (argument == "NAME" || argument == "ID") {
+			c.cobra.ValidArgsFunction = c.namesOf(kind)
+		}
+	}
+}
+
+// namesOf completes names of a kind that begin with what is typed; of policies all. Without a database or a server that
+// answers in time there are none: a shell shows no errors.
+func (c *call) namesOf(kind string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) (names []string, _ cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		defer cancel()
+		path, query, most := policiesPath, url.Values{}, 0
+		switch kind {
+		case "tenant":
+			path, query, most = orgsPath, url.Values{"prefix": {typed}, "usage": {"true"}}, maxCompleted
+		case "tier":
+			path, query = tiersPath, url.Values{"prefix": {typed}}
+		}
+		err := c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
+			type row struct {
+				ID   any
+				Name string // a tenant has an id alone
+			}
+			for r, err := range answers.Each[row](ctx, rest, path, query, most) {
+				if err != nil {
+					return err
+				}
+				names = append(names, cmp.Or(r.Name, fmt.Sprint(r.ID)))
+			}
+			return nil
+		})
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+		}
+		slices.Sort(names)
+		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+var completionCommand = &command{
+	words: "completion",
+	args:  "SHELL",
+	brief: "print the completion script for bash, zsh or fish",
+	least: 1,
+	most:  1,
+	about: `The script completes commands, flags and their values, and the names of tenants, policies and tiers if
+RATELIMIT_DATABASE or the flags before them name the database.
+
+  ratelimit completion bash > /etc/bash_completion.d/ratelimit
+  ratelimit completion zsh > "${fpath[1]}/_ratelimit"
+  ratelimit completion fish > ~/.config/fish/completions/ratelimit.fish`,
+	define: func(c *call) action {
+		c.cobra.ValidArgs = []string{"bash", "zsh", "fish"}
+		return func(context.Context) error {
+			// A script has tabs, which a screen replaces. It is made of nothing but the names and texts of commands.
+			switch root, out := c.cobra.Root(), c.stdout.to; c.arg() {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			}
+			return wrong("%q: the shell must be bash, zsh or fish", c.arg())
+		}
+	},
+}
+
+// manCommand writes the man pages that packages install.
+var manCommand = &command{
+	words: "man", args: "DIR", brief: "write a man page for each command to a directory", least: 1, most: 1,
+	about: `  ratelimit man /usr/local/share/man/man1`,
+	define: func(c *call) action {
+		return func(context.Context) error {
+			if err := os.MkdirAll(c.arg(), 0o755); err != nil {
+				return err
+			}
+			root := c.cobra.Root()
+			root.DisableAutoGenTag = true
+			header := doc.GenManHeader{
+				Section: "1",
+				Source:  "tenant-rate-limiting " + process.Version,
+				Manual:  "tenant-rate-limiting",
+			}
+			if err := doc.GenManTree(root, &header, c.arg()); err != nil {
+				return fmt.Errorf("write the man pages: %w", err)
+			}
+			return nil
+		}
+	},
 }

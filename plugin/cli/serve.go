@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
@@ -252,4 +256,86 @@ func (c *call) fromEnvironment() error {
 		return wrong("%s", strings.Join(wrongs, "; "))
 	}
 	return nil
+}
+
+// abuseSwitch is the variable that turns abuse detection off, whatever --abuse says.
+const abuseSwitch = "ABUSE_DETECTION_ENABLED"
+
+// abuseFlags defines the flags of abuse detection.
+func (c *call) abuseFlags(s *server.Settings) {
+	s.Abuse = abuse.Options{Mode: abuse.Shadow, Config: abuse.Default()}
+	c.flags.Func("abuse", "the `mode` of abuse detection, in the process that leads: shadow records what it would do; "+
+		"enforce makes overrides; off scores nothing, and ends its overrides at once. ABUSE_DETECTION_ENABLED=false is "+
+		"off too (default shadow)", func(text string) error {
+		if s.Abuse.Mode = abuse.Mode(text); !slices.Contains(abuse.Modes, s.Abuse.Mode) {
+			return fmt.Errorf("must be off, shadow or enforce")
+		}
+		return nil
+	})
+	c.flags.Func("abuse-exempt-tiers", "a comma-separated `list` of tiers whose tenants abuse detection leaves alone "+
+		"(default none)", func(text string) error {
+		s.Abuse.ExemptTiers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	})
+	share := int(100 * s.Abuse.Config.DeniedShare)
+	c.wholeFlag(&share, 50, 100, "abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its "+
+		"requests of 5 minutes, 50 to 100 (default 80)")
+	c.complete("abuse", "off", "shadow", "enforce")
+	c.check(func() error {
+		s.Abuse.Config.DeniedShare = float64(share) / 100
+		text := c.getenv(abuseSwitch)
+		if text == "" {
+			return nil
+		}
+		on := true
+		switch strings.ToLower(text) {
+		case "false", "off", "0", "no":
+			on = false
+		case "true", "on", "1", "yes":
+		default:
+			return wrong("%s: %q: must be true or false", abuseSwitch, text)
+		}
+		if !on {
+			s.Abuse.Mode = abuse.Off
+		}
+		return nil
+	})
+}
+
+// portalFlags defines the flags of the pages for people.
+func (c *call) portalFlags(s *server.Settings) {
+	s.Portal = server.Portal{On: true, Idle: session.DefaultIdle}
+	c.flags.Func("portal", "`on`: serve pages for operators and tenants at /portal/, on the address of the API; off: do "+
+		"not (default on)", func(text string) error { return process.ParseSwitch(text, &s.Portal.On) })
+	c.flags.StringVar(&s.Portal.KeyFile, "portal-key-file", "",
+		"a `file` with 32 random bytes, or their base64, that seal the sessions of the portal; processes behind one "+
+			"balancer share it (default: a random key, so a restart signs people out)")
+	c.flags.Func("portal-idle", "end a session of the portal after this `duration` without a request, up to 12h "+
+		"(default 30m)", func(text string) error {
+		if err := process.ParseDuration(text, &s.Portal.Idle); err != nil {
+			return err
+		}
+		if s.Portal.Idle > session.Absolute {
+			return fmt.Errorf("must be at most %s", session.Absolute)
+		}
+		return nil
+	})
+	c.oidcFlags(&s.Portal.OIDC)
+}
+
+// oidcFlags defines the flags of signing in by OpenID Connect.
+func (c *call) oidcFlags(s *oidc.Settings) {
+	f := c.flags
+	f.StringVar(&s.Issuer, "portal-oidc-issuer", "", "the `URL` of an OpenID Connect provider that signs people in to "+
+		"the portal, exactly as its tokens have it (default: none, people sign in with tokens)")
+	f.StringVar(&s.ClientID, "portal-oidc-client-id", "", "the `id` that the provider has for this portal")
+	f.StringVar(&s.SecretFile, "portal-oidc-client-secret-file", "", "a `file` with the secret of that client; it is "+
+		"read at each sign-in (default: none, for a public client)")
+	f.StringVar(&s.RedirectURL, "portal-oidc-redirect-url", "", "the `URL` that the provider sends browsers back to: the "+
+		"address of the portal for browsers, with the path "+oidc.CallbackPath)
+	f.StringVar(&s.RolesClaim, "portal-oidc-roles-claim", oidc.DefaultRolesClaim, "the `claim` with a person's roles, or "+
+		"a path such as realm_access.roles; its values are ratelimit:admin, ratelimit:viewer and ratelimit:tenant:{org} "+
+		"(default roles)")
+	f.StringVar(&s.Scopes, "portal-oidc-scopes", oidc.DefaultScopes, "the `scopes` that a sign-in requests, separated by "+
+		"spaces (default openid email profile)")
 }
