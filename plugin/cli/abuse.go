@@ -27,12 +27,10 @@ warn, half and tenth of each limit, ban_5m and ban_1h.
 	},
 	{
 		words: "abuse explain", args: "TENANT", brief: "show why a tenant is on its step, and its last moves",
-		least: 1, most: 1,
 		define: gets(abusePath, abusePage),
 	},
 	{
 		words: "abuse forgive", args: "TENANT", brief: "take a tenant off the ladder of abuse detection",
-		least: 1, most: 1,
 		about: `It ends the tenant's penalty, and keeps the tenant off the ladder for a time. What it usually sends stays
 remembered. An exemption keeps a tenant off the ladder for good.
 

@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -157,15 +157,11 @@ func (c *call) documentFlags(query url.Values) *document {
 
 // readDocument reads a file of policies. Faults of its contents are no wrong call.
 func (c *call) readDocument(d *document, file string) error {
-	var faults error
-	err := c.read(file, func(r io.Reader, name string) error {
-		faults = d.read(r, name)
-		return nil
-	})
+	text, name, err := c.readAll(file)
 	if err != nil {
 		return wrong("--file: %v", err)
 	}
-	return faults
+	return d.read(bytes.NewReader(text), name)
 }
 
 // writeDiff writes a diff, one policy in each line.

@@ -167,16 +167,11 @@ func (c *call) find(ctx context.Context, f *configFlags, r *requestFlags, from *
 
 // read reads the buckets as they are now, and returns the status of each. Those of prefixes that count nothing are left
 // out from then on.
-func (b *tenantBuckets) read(ctx context.Context) ([]decision.Status, error) {
-	store, closeRedis, err := b.open()
-	if err != nil {
-		return nil, err
-	}
-	defer closeRedis()
-	statuses, err := b.peek(ctx, store)
-	if err != nil { // it reads, so it can be sent again whatever became of it
+func (b *tenantBuckets) read(ctx context.Context) (statuses []decision.Status, err error) {
+	err = b.withRedis(func(store *redis.Store) (err error) {
 		statuses, err = b.peek(ctx, store)
-	}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -221,15 +216,10 @@ func failureText(failure decision.Failure) string {
 
 // empty empties the buckets.
 func (b *tenantBuckets) empty(ctx context.Context) error {
-	store, closeRedis, err := b.open()
-	if err != nil {
+	err := b.withRedis(func(store *redis.Store) error {
+		_, err := store.Forget(ctx, policy.KeysOf(b.bounds))
 		return err
-	}
-	defer closeRedis()
-	keys := policy.KeysOf(b.bounds)
-	if _, err = store.Forget(ctx, keys); err != nil { // an empty bucket stays empty
-		_, err = store.Forget(ctx, keys)
-	}
+	})
 	if err != nil {
 		return fmt.Errorf("reset the buckets (already recorded in the audit log): %w", err)
 	}
@@ -239,10 +229,19 @@ func (b *tenantBuckets) empty(ctx context.Context) error {
 // redisTimeout is the shortest Redis timeout of a command, in milliseconds. A person waits longer than a request.
 const redisTimeout = 5000
 
-func (b *tenantBuckets) open() (*redis.Store, func(), error) {
+// withRedis opens the store for do, which it calls again after an error: do reads, or empties what may be empty.
+func (b *tenantBuckets) withRedis(do func(*redis.Store) error) error {
 	config := b.config.WithDefaults()
 	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
-	return registry.Open(bucket.WithTimeouts(config.Redis, redisTimeout))
+	store, closeRedis, err := registry.Open(bucket.WithTimeouts(config.Redis, redisTimeout))
+	if err != nil {
+		return err
+	}
+	defer closeRedis()
+	if do(store) == nil {
+		return nil
+	}
+	return do(store)
 }
 
 // showBuckets shows the buckets, given the status of each.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -22,67 +23,45 @@ docs/rollout.md describes how.`
 
 var candidateCommands = []*command{
 	{
-		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet", least: 1, most: 1,
-		about: candidateAbout + ` At most one is open. A name is used once.`,
-		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				return c.sendCandidate(ctx, rest, "created", change{
-					method: http.MethodPost, path: candidatesPath, body: object{"name": c.arg()},
-				})
-			})
-		},
+		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet",
+		about:  candidateAbout + ` At most one is open. A name is used once.`,
+		define: writesCandidate("created", func(c *call) change { return post(candidatesPath, object{"name": c.arg()}) }),
 	},
 	candidatePut,
 	candidateDelete,
 	{
 		words: "candidate list", brief: "list candidates, the newest first",
-		define: func(c *call) action {
-			return c.asks(func(ctx context.Context, rest *answers.Client) error {
-				var found answers.CandidateList
-				if err := rest.Get(ctx, candidatesPath, nil, &found); err != nil {
-					return err
-				}
-				return c.print(found.Items, func(out *page) { candidateList.add(out, found.Items...) })
-			})
-		},
+		define: func(c *call) action { return showsItems(c, candidatesPath, nil, candidateList) },
 	},
 	{
-		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name", most: 1,
-		define: showsCandidate(candidatePage, candidateChanges),
+		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name",
+		define: func(c *call) action { return showsCandidate(c, "/diff", nil, candidatePage) },
 	},
 	{
-		words: "candidate diff", args: "[NAME]", most: 1,
+		words: "candidate diff", args: "[NAME]",
 		brief:  "show what a candidate changes, and how the active policies have moved since its base",
-		define: showsCandidate(candidateChanges),
+		define: func(c *call) action { return showsCandidate(c, "/diff", nil, candidateChanges) },
 	},
 	candidateReport,
 	candidateAssign,
 	candidatePromote,
 	{
-		words: "candidate rollback", args: "NAME", least: 1, most: 1,
-		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
-		about: `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
-		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				return c.sendPolicies(ctx, rest, "rolled back", c.changeCandidate("/rollback", nil, object{}))
-			})
-		},
+		words: "candidate rollback", args: "NAME",
+		brief:  "restore the policies that the promotion of a candidate has replaced, in one change",
+		about:  `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
+		define: writesCandidate("rolled back", func(c *call) change { return c.changeCandidate("/rollback", nil, object{}) }),
 	},
 	candidateRebase,
 	{
-		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect", least: 1, most: 1,
-		define: func(c *call) action {
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				return c.sendCandidate(ctx, rest, "dropped", change{
-					method: http.MethodDelete, path: c.path(candidatePath),
-				})
-			})
-		},
+		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect",
+		define: writesCandidate("dropped", func(c *call) change {
+			return change{method: http.MethodDelete, path: c.path(candidatePath)}
+		}),
 	},
 }
 
 var candidatePut = &command{
-	words: "candidate put", args: "NAME [POLICY]", least: 1, most: 2,
+	words: "candidate put", args: "NAME [POLICY]",
 	brief: "make a candidate create or replace a policy, or those in a file",
 	about: `The whole policy is replaced, as by ratelimit policy put. With --file the candidate puts each policy of the
 file, which is that of ratelimit apply; policies that are not in the file stay. A policy that is put as it is active is
@@ -91,7 +70,7 @@ no change.
   ratelimit candidate put july daily --tier gold --limit 500 --window 1d --reason "half of it"
   ratelimit candidate put july -f policies.yaml --reason "as suggested"`,
 	define: func(c *call) action {
-		key, fields, d := c.matchFlags(), c.limitFlags(), new(document)
+		key, p, d := c.matchFlags(), c.limitFlags(), new(document)
 		file := c.flags.StringP("file", "f", "", "a `file` of policies to put (- reads standard input)")
 		force := url.Values{}
 		c.reviewFlags(force)
@@ -101,8 +80,8 @@ no change.
 			}
 			if *file == "" {
 				key.Name = c.args[1]
-				fields.setKey(*key)
-				d.set.Policies = []rows.Policy{fields.Policy}
+				setKey(p, *key)
+				d.set.Policies = []rows.Policy{*p}
 				return nil
 			}
 			err := c.readDocument(d, *file)
@@ -118,7 +97,7 @@ no change.
 				}
 			}
 			put := c.changeCandidate("/policies", force, object{"policies": d.set.Policies})
-			done, err := c.sendPolicies(ctx, rest, "put into", put)
+			done, err := c.sendCandidate(ctx, rest, "put into", put)
 			if *file != "" {
 				err = d.locateProblem(err)
 			}
@@ -128,7 +107,7 @@ no change.
 }
 
 var candidateDelete = &command{
-	words: "candidate delete", args: "NAME POLICY", least: 2, most: 2,
+	words: "candidate delete", args: "NAME POLICY",
 	brief: "make a candidate delete an active policy, or forget its own",
 	about: `With --undo the candidate leaves the policy as it is active.`,
 	define: func(c *call) action {
@@ -141,7 +120,7 @@ var candidateDelete = &command{
 			query.Del("name")
 			remove := change{method: http.MethodDelete, path: c.path(candidatePath + "/policies"), query: query}
 			if !*undo {
-				return c.sendPolicies(ctx, rest, "put into", remove)
+				return c.sendCandidate(ctx, rest, "put into", remove)
 			}
 			query.Set("undo", "true")
 			version, err := c.send(ctx, rest, remove, &struct{}{})
@@ -151,7 +130,7 @@ var candidateDelete = &command{
 }
 
 var candidateAssign = &command{
-	words: "candidate assign", args: "NAME", brief: "enforce a candidate for some tenants", least: 1, most: 1,
+	words: "candidate assign", args: "NAME", brief: "enforce a candidate for some tenants",
 	about: `For tenants that are assigned, the candidate decides in place of the active policies, on the same buckets. A
 percentage takes tenants by a hash of their names: a larger one keeps those of a smaller one. A candidate that promote
 denies without --force is not enforced for more tenants without it either.
@@ -179,16 +158,14 @@ denies without --force is not enforced for more tenants without it either.
 			var done struct{ Candidate rows.Candidate }
 			version, err := c.send(ctx, rest, c.changeCandidate("/assign", force, assigns), &done)
 			row := done.Candidate
-			return written{
-				What:    fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row)),
-				Version: version, Row: row,
-			}, err
+			what := fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row))
+			return written{What: what, Version: version, Row: row}, err
 		})
 	},
 }
 
 var candidatePromote = &command{
-	words: "candidate promote", args: "NAME", least: 1, most: 1,
+	words: "candidate promote", args: "NAME",
 	brief: "apply the changes of a candidate to the active policies, in one change",
 	about: `If policies have changed since its base, promote shows the difference and writes nothing: look at ratelimit
 candidate diff, and rebase it. ratelimit candidate rollback takes a promotion back.
@@ -201,14 +178,13 @@ only with --force.`,
 			seen.Set)
 		force := url.Values{}
 		c.reviewFlags(force)
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-			return c.sendPolicies(ctx, rest, "promoted", c.changeCandidate("/promote", force, object{"if_version": seen.n}))
-		})
+		promote := func(c *call) change { return c.changeCandidate("/promote", force, object{"if_version": seen.n}) }
+		return writesCandidate("promoted", promote)(c)
 	},
 }
 
 var candidateRebase = &command{
-	words: "candidate rebase", args: "NAME", least: 1, most: 1,
+	words: "candidate rebase", args: "NAME",
 	brief: "make the active policies the base of a candidate, after they have moved",
 	about: `Without --version, it shows how they have moved and changes nothing.`,
 	define: func(c *call) action {
@@ -235,25 +211,19 @@ func (c *call) showRebase(ctx context.Context, rest *answers.Client) error {
 	return wrong("nothing was changed: use --version %d to make these policies the base", d.Version)
 }
 
-// showsCandidate returns what a command does that shows parts of what a candidate changes.
-func showsCandidate(parts ...func(*page, *rows.CandidateDiff)) func(*call) action {
-	return func(c *call) action {
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			var d rows.CandidateDiff
-			path, err := c.openCandidate(ctx, rest)
-			if err == nil {
-				err = rest.Get(ctx, path+"/diff", nil, &d)
-			}
-			if err != nil {
-				return err
-			}
-			return c.print(d, func(out *page) {
-				for _, add := range parts {
-					add(out, &d)
-				}
-			})
-		})
-	}
+// showsCandidate defines the flags of a command that shows an answer about a candidate, and returns what it does.
+func showsCandidate[T any](c *call, at string, query url.Values, show func(out *page, answer *T)) action {
+	return c.asks(func(ctx context.Context, rest *answers.Client) error {
+		path, err := c.openCandidate(ctx, rest)
+		var answer T
+		if err == nil {
+			err = rest.Get(ctx, path+at, query, &answer)
+		}
+		if err != nil {
+			return err
+		}
+		return c.print(&answer, func(out *page) { show(out, &answer) })
+	})
 }
 
 // openCandidate returns the path of the candidate that the argument names; without one, of the open one.
@@ -278,21 +248,32 @@ func (c *call) changeCandidate(operation string, query url.Values, body object) 
 	return change{method: http.MethodPost, path: c.path(candidatePath + operation), query: query, body: body}
 }
 
-// sendCandidate sends a change of a candidate.
-func (c *call) sendCandidate(ctx context.Context, rest *answers.Client, done string, r change) (written, error) {
-	var answer struct{ Candidate rows.Candidate }
-	version, err := c.send(ctx, rest, r, &answer)
-	return written{What: done + " candidate " + c.arg(), Version: version, Row: answer.Candidate}, err
+// writesCandidate returns what a command does that makes a change of a candidate.
+func writesCandidate(done string, r func(*call) change) func(*call) action {
+	return func(c *call) action {
+		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.sendCandidate(ctx, rest, done, r(c))
+		})
+	}
 }
 
-// sendPolicies sends a change of policies by a candidate.
-func (c *call) sendPolicies(ctx context.Context, rest *answers.Client, done string, r change) (written, error) {
-	var answer struct{ Diff rows.Diff }
-	version, err := c.send(ctx, rest, r, &answer)
-	return written{
-		What: done + " candidate " + c.arg(), Version: version, Diff: answer.Diff,
-		lines: func(out *page) { writeDiff(out, policyDiff(answer.Diff)) },
-	}, err
+// sendCandidate sends a change of a candidate, or of policies by one.
+func (c *call) sendCandidate(
+	ctx context.Context, rest *answers.Client, done string, r change,
+) (result written, err error) {
+	var answer struct {
+		Candidate *rows.Candidate
+		Diff      *rows.Diff
+	}
+	result.Version, err = c.send(ctx, rest, r, &answer)
+	result.What = done + " candidate " + c.arg()
+	if answer.Candidate != nil {
+		result.Row = answer.Candidate
+	}
+	if answer.Diff != nil {
+		result.Diff, result.lines = answer.Diff, func(out *page) { writeDiff(out, policyDiff(*answer.Diff)) }
+	}
+	return result, err
 }
 
 var candidateList = listing[rows.Candidate]{
@@ -320,16 +301,17 @@ func assigned(c *rows.Candidate) string {
 	return orDefault(strings.Join(parts, " and "), "no tenant")
 }
 
-// candidatePage adds the state of a candidate.
+// candidatePage adds the state of a candidate, and what it changes.
 func candidatePage(out *page, d *rows.CandidateDiff) {
 	c := &d.Candidate
 	out.line("candidate %s is %s", c.Name, strings.ReplaceAll(c.State, "_", " "))
 	out.line("created at %s by %s: %s", timeText(c.CreatedAt), c.CreatedBy, c.Reason)
 	if c.State != rows.CandidateOpen {
 		out.line("ended at %s by %s: %s", timeText(c.EndedAt), c.EndedBy, c.EndReason)
-		return
+	} else {
+		out.line("enforced for %s; its policies are of version %d", assigned(c), c.PoliciesAt)
 	}
-	out.line("enforced for %s; its policies are of version %d", assigned(c), c.PoliciesAt)
+	candidateChanges(out, d)
 }
 
 // candidateChanges adds what a candidate changes, and how its base has moved.
@@ -350,4 +332,64 @@ func candidateChanges(out *page, d *rows.CandidateDiff) {
 	out.line("it cannot be promoted before a rebase: since version %d, up to %d, these have changed",
 		d.Candidate.BaseVersion, d.Version)
 	writeDiff(out, policyDiff(d.Moved))
+}
+
+var candidateReport = &command{
+	words: "candidate report", args: "[NAME]",
+	brief: "show which requests a candidate would answer differently, by tenant, endpoint and policy",
+	about: `Nodes count requests of tenants for which the candidate is not enforced, and report every 5 seconds. SEEN is
+how much of a policy's window the candidate has seen: before 100 % it may deny more than the report shows. The policy
+(request) counts requests, whichever policy denies them; the other rows count what one policy answers.
+
+  ratelimit candidate report july --tenant acme`,
+	define: func(c *call) action {
+		return showsCandidate(c, "/report", c.queryFlags(rows.CandidateReportFilter{}), reportPage)
+	},
+}
+
+// reportPage adds what a candidate would change.
+func reportPage(out *page, r *rows.CandidateReport) {
+	if r.Processes == 0 {
+		out.line("no node has compared requests under candidate %s yet: they report every 5 seconds", r.Candidate.Name)
+		return
+	}
+	out.line("candidate %s, compared for %s by %s, until %s", r.Candidate.Name, r.Until.Sub(r.Since).Round(time.Second),
+		plural(int(r.Processes), "process", "processes"), timeText(r.Until))
+	t := r.Total
+	out.line("%s: %d denied by the candidate only (%s, %s), %d by the active policies only, %d by both",
+		counted(int(t.Requests), "request"), t.CandidateOnly, percentOf(t.CandidateOnly, t.Requests),
+		counted(int(t.Tenants), "tenant"), t.ActiveOnly, t.Both)
+	if r.Dropped > 0 {
+		out.line("%s found no room: there are too many tenants and endpoints", counted(int(r.Dropped), "count"))
+	}
+	out.gap()
+	columns(out, "POLICY|WINDOW|SEEN", r.Windows, func(w rows.CandidateWindow) []any {
+		return []any{w.Policy, fmt.Sprintf("%d s", w.WindowSize), fmt.Sprintf("%.0f %%", 100*w.Seen)}
+	})
+	out.gap()
+	columns(out, "TENANT|ENDPOINT|POLICY|REQUESTS|CANDIDATE ONLY|ACTIVE ONLY|BOTH|LAST EXAMPLE", r.Items,
+		func(n rows.CandidateCount) []any {
+			return []any{
+				n.Tenant, n.Endpoint, orDefault(n.Policy, "(request)"), n.Requests, n.CandidateOnly, n.ActiveOnly, n.Both,
+				exampleText(n.Examples),
+			}
+		})
+}
+
+// percentOf returns a part of a number in percent.
+func percentOf(part, all int64) string {
+	if all == 0 {
+		return "0 %"
+	}
+	return fmt.Sprintf("%.3g %%", 100*float64(part)/float64(all))
+}
+
+// exampleText describes the latest example.
+func exampleText(list []rows.CandidateExample) string {
+	if len(list) == 0 {
+		return ""
+	}
+	e := list[0]
+	return fmt.Sprintf("%s, denied by the %s: active %s, candidate %s", timeText(e.At), e.DeniedBy,
+		orDefault(e.Active, "no limit"), orDefault(e.Candidate, "no limit"))
 }

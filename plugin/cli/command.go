@@ -18,11 +18,9 @@ import (
 // command is one row of the table of commands, from which newRoot makes cobra's tree.
 type command struct {
 	words string // "policy put"
-	args  string // that stand beside the flags, as the usage names them
+	args  string // that stand beside the flags, as the usage names them: [X] may be left out, ... is any number
 	brief string // what it does, in one line
 	about string // what else there is to know; "": nothing
-	least int    // fewest arguments
-	most  int    // most arguments; -1: any number
 
 	// trouble is the exit code of a failure, where exitFailed has another meaning; 0: exitFailed.
 	trouble int
@@ -70,7 +68,6 @@ func commands() []*command {
 		costCommands,
 		candidateCommands,
 		overrideCommands,
-		overrideChangeCommands,
 		documentCommands,
 		[]*command{dumpCommand, replayCommand, suggestCommand},
 		[]*command{
@@ -195,11 +192,13 @@ func newCall(o *operator, row *command) *call {
 // run runs the command with the arguments beside its flags.
 func (c *call) run(ctx context.Context, args []string) error {
 	c.args = args
+	named := strings.Fields(c.command.args)
 	switch n := len(args); {
-	case n < c.command.least:
+	case strings.Contains(c.command.args, "..."):
+	case n < len(named)-strings.Count(c.command.args, "["):
 		return wrong("expected %s", c.command.args)
-	case c.command.most >= 0 && n > c.command.most:
-		return wrong("unexpected argument %q", args[c.command.most])
+	case n > len(named):
+		return wrong("unexpected argument %q", args[len(named)])
 	}
 	for _, check := range c.checks {
 		if err := check(); err != nil {
@@ -230,6 +229,16 @@ func (c *call) arg() string {
 
 // given reports whether a flag was given.
 func (c *call) given(name string) bool { return c.flags.Changed(name) }
+
+// givenOf returns those of some flags that were given, with their dashes.
+func (c *call) givenOf(names ...string) (given []string) {
+	for _, name := range names {
+		if c.given(name) {
+			given = append(given, "--"+name)
+		}
+	}
+	return given
+}
 
 // warn writes a warning to standard error.
 func (c *call) warn(format string, args ...any) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/url"
 	"os"
@@ -37,11 +36,7 @@ func (c *call) load(f *configFlags) (*routeconfig.Config, *resolve.Plan, error) 
 	if f.file == "" {
 		return nil, nil, wrong("--config is required: the decK file with the plugin's config, such as --config kong.yml")
 	}
-	var text []byte
-	err := c.read(f.file, func(r io.Reader, _ string) (err error) {
-		text, err = io.ReadAll(r)
-		return err
-	})
+	text, _, err := c.readAll(f.file)
 	if err != nil {
 		return nil, nil, wrong("--config: %v", err)
 	}

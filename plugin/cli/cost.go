@@ -19,7 +19,7 @@ var costCommands = []*command{
 		define: lists(costsPath, rows.CostFilter{}, costList),
 	},
 	{
-		words: "cost put", args: "ENDPOINT", brief: "set what requests to an endpoint cost", least: 1, most: 1,
+		words: "cost put", args: "ENDPOINT", brief: "set what requests to an endpoint cost",
 		about: `The endpoint is a pattern, as that of a policy. Of several that match a request the most specific one counts,
 before the costs in the plugin's config. A cost that the request itself states (cost_header) goes before both, and a
 policy with a cost of its own ignores all of them. A cost that a limit can never hold is written with a warning: that
@@ -51,7 +51,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 		},
 	},
 	{
-		words: "cost delete", args: "ENDPOINT", least: 1, most: 1,
+		words: "cost delete", args: "ENDPOINT",
 		brief: "delete the cost of an endpoint; the plugin's config then sets it",
 		define: func(c *call) action {
 			query := url.Values{}

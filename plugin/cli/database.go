@@ -75,13 +75,8 @@ func parseDSN(dsn, source string) (*pgxpool.Config, error) {
 
 // dsn returns the connection string, and where it is from.
 func (c *call) dsn() (dsn, source string, err error) {
-	switch {
-	case c.database.dsn != "" && c.database.file != "":
-		return "", "", wrong("use either --database or --database-file, not both")
-	case c.database.dsn != "":
-		return c.database.dsn, "--database", nil
-	case c.database.file != "":
-		return readDSN("--database-file", c.database.file)
+	if dsn, source, err = c.database.read("--database"); err != nil || dsn != "" {
+		return dsn, source, err
 	}
 	if dsn = c.getenv(databaseVariable); dsn == "" {
 		return "", "", wrong("no database configured: use --database, --database-file or the environment variable %s",
@@ -95,16 +90,23 @@ func (c *call) hasDatabase() bool {
 	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
 }
 
-// readDSN returns the connection string in the file of a flag.
-func readDSN(flag, file string) (dsn, source string, err error) {
-	text, err := os.ReadFile(file)
+// read returns the connection string of a flag, or of the flag that names a file, and which of them has it; "": neither.
+func (f databaseFlags) read(flag string) (dsn, source string, err error) {
+	fileFlag := flag + "-file"
+	switch {
+	case f.dsn != "" && f.file != "":
+		return "", "", wrong("use either %s or %s, not both", flag, fileFlag)
+	case f.file == "":
+		return f.dsn, flag, nil
+	}
+	text, err := os.ReadFile(f.file)
 	if err != nil {
-		return "", "", wrong("%s: %v", flag, err)
+		return "", "", wrong("%s: %v", fileFlag, err)
 	}
 	if dsn = strings.TrimSpace(string(text)); dsn == "" {
-		return "", "", wrong("%s: %s is empty", flag, file)
+		return "", "", wrong("%s: %s is empty", fileFlag, f.file)
 	}
-	return dsn, flag + " " + file, nil
+	return dsn, fileFlag + " " + f.file, nil
 }
 
 // open returns the repository, and what closes its connections.

@@ -72,7 +72,7 @@ func (c *call) withDoor(ctx context.Context, do func(ctx context.Context, rest *
 	}
 	defer closeStore()
 	caller := api.Caller{Token: by.Actor, Role: api.Admin, Direct: true}
-	log := new(doorLog)
+	log := &doorLog{Handler: slog.DiscardHandler}
 	rest, err := c.ownAPI(ctx, store, log)
 	if err != nil {
 		return err
@@ -103,6 +103,7 @@ func (c *call) ownAPI(ctx context.Context, store *rows.DB, log *doorLog) (*api.S
 
 // doorLog keeps the last error that the API in this process logs, which the command reports.
 type doorLog struct {
+	slog.Handler
 	text string
 	err  error
 }
@@ -120,12 +121,6 @@ func (l *doorLog) Handle(_ context.Context, r slog.Record) error {
 	})
 	return nil
 }
-
-// WithAttrs implements [slog.Handler].
-func (l *doorLog) WithAttrs([]slog.Attr) slog.Handler { return l }
-
-// WithGroup implements [slog.Handler].
-func (l *doorLog) WithGroup(string) slog.Handler { return l }
 
 // problemFault returns the problem of an answer as errors, one for each fault. A faulty flag is a wrong call.
 func (c *call) problemFault(err error) error {

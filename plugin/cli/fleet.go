@@ -48,8 +48,6 @@ var forgetCommand = &command{
 	words: "fleet forget",
 	args:  "NODE",
 	brief: "remove a dead node from the fleet",
-	least: 1,
-	most:  1,
 	about: `Make sure that the process has ended: --wait no longer waits for a node that was removed, even if it still
 admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
 instead.`,

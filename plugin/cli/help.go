@@ -163,8 +163,6 @@ var completionCommand = &command{
 	words: "completion",
 	args:  "SHELL",
 	brief: "print the completion script for bash, zsh or fish",
-	least: 1,
-	most:  1,
 	about: `The script completes commands, flags and their values, and the names of tenants, policies and tiers if
 RATELIMIT_DATABASE or the flags before them name the database.
 
@@ -190,7 +188,7 @@ RATELIMIT_DATABASE or the flags before them name the database.
 
 // manCommand writes the man pages that packages install.
 var manCommand = &command{
-	words: "man", args: "DIR", brief: "write a man page for each command to a directory", least: 1, most: 1,
+	words: "man", args: "DIR", brief: "write a man page for each command to a directory",
 	about: `  ratelimit man /usr/local/share/man/man1`,
 	define: func(c *call) action {
 		return func(context.Context) error {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -29,7 +28,6 @@ the same command without it, on the original file, makes the new entries enforce
 Examples:
   ratelimit import kong.yml --side-by-side -o kong-shadow.yml
   ratelimit import kong.yml -o kong-new.yml && ratelimit validate kong-new.yml`,
-	least: 1, most: 1,
 	exits: "0 all entries were converted, 1 some were not, or the file is not YAML, 2 usage error",
 	define: func(c *call) action {
 		f := new(importFlags)
@@ -69,11 +67,7 @@ func (c *call) convert(f *importFlags) error {
 		return err
 	}
 	f.options.Checks = []schema.Check{routeconfig.Compiles}
-	var text []byte
-	err := c.read(c.arg(), func(r io.Reader, _ string) (err error) {
-		text, err = io.ReadAll(r)
-		return err
-	})
+	text, _, err := c.readAll(c.arg())
 	if err != nil {
 		return wrong("%v", err)
 	}

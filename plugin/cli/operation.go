@@ -112,15 +112,29 @@ func lists[T any](path string, filter any, table listing[T]) func(*call) action 
 
 // gets returns what a command does that shows the row of its argument.
 func gets[T any](path string, show func(out *page, row *T)) func(*call) action {
-	return func(c *call) action {
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			var row T
-			if err := rest.Get(ctx, c.path(path), nil, &row); err != nil {
-				return err
-			}
-			return c.print(&row, func(out *page) { show(out, &row) })
-		})
-	}
+	return func(c *call) action { return shows(c, path, nil, show) }
+}
+
+// shows defines the flags of a command that shows an answer, and returns what it does.
+func shows[T any](c *call, path string, query url.Values, show func(out *page, answer *T)) action {
+	return c.asks(func(ctx context.Context, rest *answers.Client) error {
+		var answer T
+		if err := rest.Get(ctx, c.path(path), query, &answer); err != nil {
+			return err
+		}
+		return c.print(&answer, func(out *page) { show(out, &answer) })
+	})
+}
+
+// showsItems is shows for an answer that is a list in one page.
+func showsItems[T any](c *call, path string, query url.Values, table listing[T]) action {
+	return c.asks(func(ctx context.Context, rest *answers.Client) error {
+		var found answers.Page[T]
+		if err := rest.Get(ctx, c.path(path), query, &found); err != nil {
+			return err
+		}
+		return c.print(listed(found.Items), func(out *page) { table.add(out, found.Items...) })
+	})
 }
 
 // every selects a row by its id, whichever org it is of.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -67,13 +68,51 @@ applies.
 		},
 	},
 	{
-		words: "override end", args: "ID", brief: "end an override early", least: 1, most: 1,
+		words: "override end", args: "ID", brief: "end an override early",
 		define: func(c *call) action {
 			c.idArgument()
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				end := change{method: http.MethodDelete, path: c.path(overridesPath + "/{}" + every)}
 				version, err := c.send(ctx, rest, end, &struct{}{})
 				return written{What: "ended override " + c.arg(), Version: version}, err
+			})
+		},
+	},
+	{
+		words: "override update", args: "ID",
+		brief: "change the numbers, the times or the note of an override in place",
+		about: `The override keeps its id and author, and gets the reason of the change. Flags that are not given leave their
+fields unchanged. What the override is about cannot change, nor its start once it has begun: end it, and add another.
+One that has ended does not change.
+
+  ratelimit override update 7 --factor 3 --reason "they need more"`,
+		define: func(c *call) action {
+			edit := c.overrideEdits()
+			return c.changesOverride("updated", "", edit)
+		},
+	},
+	{
+		words: "override extend", args: "ID",
+		brief: "let an override end later, in place",
+		about: `The override keeps its id, author and reason; the reason of the change is in the audit.
+
+  ratelimit override extend 7 --by 3d --reason "the launch goes on"`,
+		define: func(c *call) action {
+			var (
+				by spanFlag
+				at instantFlag
+			)
+			c.flags.Var(&by, "by", "end this `duration` after its present end, such as 90m, 2h or 7d")
+			c.flags.Var(&at, "expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z")
+			permanent := c.flags.Bool("permanent", false, "never end")
+			c.check(func() error {
+				if len(c.givenOf("by", "expires-at", "permanent")) != 1 {
+					return wrong("one of --by, --expires-at or --permanent is required")
+				}
+				return nil
+			})
+			return c.changesOverride("extended", "change_reason", func(o *rows.Override) error {
+				return extend(o, by.length, at.at, *permanent)
 			})
 		},
 	},
@@ -141,13 +180,7 @@ func (c *call) expiryFlags(required bool) func(*rows.Override) {
 	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
 	permanent := c.flags.Bool("permanent", false, "never expire: stay in force until ended by override end")
 	c.check(func() error {
-		var given []string
-		for _, name := range [...]string{"expires-in", "expires-at", "permanent"} {
-			if c.given(name) {
-				given = append(given, "--"+name)
-			}
-		}
-		if len(given) > 1 {
+		if given := c.givenOf("expires-in", "expires-at", "permanent"); len(given) > 1 {
 			return wrong("use only one of %s", strings.Join(given, " and "))
 		}
 		if required && in.length == 0 && at.at.IsZero() && !*permanent {
@@ -233,64 +266,6 @@ func changeText(o schema.Override) string {
 	return text
 }
 
-var overrideChangeCommands = []*command{
-	{
-		words: "override update", args: "ID", least: 1, most: 1,
-		brief: "change the numbers, the times or the note of an override in place",
-		about: `The override keeps its id and author, and gets the reason of the change. Flags that are not given leave their
-fields unchanged. What the override is about cannot change, nor its start once it has begun: end it, and add another.
-One that has ended does not change.
-
-  ratelimit override update 7 --factor 3 --reason "they need more"`,
-		define: func(c *call) action {
-			edit := c.overrideEdits()
-			return c.changesOverride("updated", "", edit)
-		},
-	},
-	{
-		words: "override extend", args: "ID", least: 1, most: 1,
-		brief: "let an override end later, in place",
-		about: `The override keeps its id, author and reason; the reason of the change is in the audit.
-
-  ratelimit override extend 7 --by 3d --reason "the launch goes on"`,
-		define: func(c *call) action {
-			var (
-				by spanFlag
-				at instantFlag
-			)
-			c.flags.Var(&by, "by", "end this `duration` after its present end, such as 90m, 2h or 7d")
-			c.flags.Var(&at, "expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z")
-			permanent := c.flags.Bool("permanent", false, "never end")
-			c.check(func() error { return c.exactlyOne("by", "expires-at", "permanent") })
-			return c.changesOverride("extended", "change_reason", func(o *rows.Override) error {
-				return extend(o, by.length, at.at, *permanent)
-			})
-		},
-	},
-}
-
-// exactlyOne returns an error unless one of some flags is given.
-func (c *call) exactlyOne(names ...string) error {
-	given := 0
-	text := ""
-	for i, name := range names {
-		if c.given(name) {
-			given++
-		}
-		switch {
-		case i > 0 && i == len(names)-1:
-			text += " or "
-		case i > 0:
-			text += ", "
-		}
-		text += "--" + name
-	}
-	if given != 1 {
-		return wrong("one of %s is required", text)
-	}
-	return nil
-}
-
 // extend sets a later end of an override.
 func extend(o *rows.Override, by time.Duration, at time.Time, permanent bool) error {
 	switch {
@@ -322,11 +297,11 @@ func (c *call) overrideEdits() func(*rows.Override) error {
 	c.startFlags(edited)
 	setEnd := c.expiryFlags(false)
 	c.check(func() error {
-		names := []string{"starts-at", "from", "expires-at", "expires-in", "permanent"}
+		names := []string{"starts-at", "expires-at", "expires-in", "permanent"}
 		for _, f := range fields {
 			names = append(names, flagName(f))
 		}
-		if !slices.ContainsFunc(names, c.given) {
+		if len(c.givenOf(names...)) == 0 {
 			return wrong("nothing is to change: give a number, a time or --public-note")
 		}
 		return nil
@@ -334,26 +309,14 @@ func (c *call) overrideEdits() func(*rows.Override) error {
 	return func(o *rows.Override) error {
 		for _, f := range fields {
 			if c.given(flagName(f)) {
-				copyField(f.In(&edited.Override), f.In(&o.Override))
+				reflect.ValueOf(f.In(&o.Override)).Elem().Set(reflect.ValueOf(f.In(&edited.Override)).Elem())
 			}
 		}
-		if c.given("starts-at") || c.given("from") {
+		if c.given("starts-at") {
 			o.StartsAt = edited.StartsAt
 		}
 		setEnd(o)
 		return nil
-	}
-}
-
-// copyField copies the text or the number of a field to that of another row.
-func copyField(from, to any) {
-	switch from := from.(type) {
-	case *string:
-		*to.(*string) = *from
-	case *int64:
-		*to.(*int64) = *from
-	default:
-		panic(fmt.Sprintf("cli: a %T cannot be copied", from))
 	}
 }
 

@@ -32,7 +32,7 @@ apply and diff require --partial.`,
 		},
 	},
 	{
-		words: "policy get", args: "NAME", brief: "show one policy", least: 1, most: 1,
+		words: "policy get", args: "NAME", brief: "show one policy",
 		define: func(c *call) action {
 			key := c.keyFlags()
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
@@ -58,15 +58,13 @@ policy is replaced: flags that are not given reset their fields to the defaults.
 Policies with different names all apply to a request. If several have the same name, only one applies: that of the user,
 the credential, the narrowest network, the tenant, anonymous requests, the tier, or all requests, in this order; and of
 these the one with the most specific endpoint.`,
-		least: 1,
-		most:  1,
 		define: func(c *call) action {
-			key, fields, query := c.keyFlags(), c.limitFlags(), url.Values{}
+			key, p, query := c.keyFlags(), c.limitFlags(), url.Values{}
 			c.overFlag(query)
 			c.reviewFlags(query)
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				fields.setKey(key())
-				put := change{method: http.MethodPut, path: policiesPath, query: query, body: fields.Policy}
+				setKey(p, key())
+				put := change{method: http.MethodPut, path: policiesPath, query: query, body: p}
 				var done struct{ Policy rows.Policy }
 				version, err := c.send(ctx, rest, put, &done)
 				return written{What: "put " + done.Policy.Key().String(), Version: version, Row: done.Policy}, err
@@ -74,7 +72,7 @@ these the one with the most specific endpoint.`,
 		},
 	},
 	{
-		words: "policy delete", args: "NAME", brief: "delete a policy", least: 1, most: 1,
+		words: "policy delete", args: "NAME", brief: "delete a policy",
 		define: func(c *call) action {
 			key, query := c.keyFlags(), url.Values{}
 			c.overFlag(query)
@@ -162,10 +160,8 @@ func (c *call) matchFlags() *rows.PolicyKey {
 	return key
 }
 
-// policyFields are a policy as flags.
-type policyFields struct{ rows.Policy }
-
-func (p *policyFields) setKey(k rows.PolicyKey) {
+// setKey names a policy.
+func setKey(p *rows.Policy, k rows.PolicyKey) {
 	p.Namespace, p.Name, p.Endpoint = k.Namespace, k.Name, k.Endpoint
 	p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For = k.Tier, k.Tenant, k.User, k.Credential, k.IP, k.For
 	p.Scope = cmp.Or(p.Scope, p.DefaultScope())
@@ -175,12 +171,12 @@ func (p *policyFields) setKey(k rows.PolicyKey) {
 var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "endpoint"}
 
 // limitFlags defines all of a policy but its key.
-func (c *call) limitFlags() *policyFields {
-	p := new(policyFields)
+func (c *call) limitFlags() *rows.Policy {
+	p := new(rows.Policy)
 	fields := schema.PolicyFields()
 	for i := range fields {
 		if !slices.Contains(policyKeyFields, fields[i].Name) {
-			fieldFlag(c, &fields[i], &p.Policy.Policy)
+			fieldFlag(c, &fields[i], &p.Policy)
 		}
 	}
 	c.flags.Lookup("scope").Usage += " (default: what the policy is for, such as tenant)"
@@ -192,18 +188,8 @@ var policyList = listing[rows.Policy]{
 	"ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION",
 	func(p rows.Policy) []any {
 		return []any{
-			p.ID,
-			p.Name,
-			p.Target(),
-			p.Endpoint,
-			limitText(p),
-			p.Scope,
-			p.Algorithm,
-			modeCell(p.Mode),
-			p.FailMode,
-			p.Accuracy,
-			p.Namespace,
-			p.Revision,
+			p.ID, p.Name, p.Target(), p.Endpoint, limitText(p), p.Scope, p.Algorithm, modeCell(p.Mode), p.FailMode,
+			p.Accuracy, p.Namespace, p.Revision,
 		}
 	},
 }

@@ -76,7 +76,7 @@ func (e *failure) Unwrap() error { return e.error }
 // run runs one command, and returns the exit code.
 func (o *operator) run(ctx context.Context, args []string) int {
 	root := o.newRoot()
-	root.SetArgs(slices.Concat([]string{}, args)) // cobra takes those of the process in place of nil
+	root.SetArgs(append([]string{}, args...)) // cobra takes those of the process in place of nil
 	c, err := root.ExecuteContextC(ctx)
 	return o.report(c, err)
 }

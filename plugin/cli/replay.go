@@ -33,7 +33,6 @@ hold no request are counted and shown.
 The routes in the log select the configs, as in Kong. The consumers of --config add the tags and names that the log
 lacks; requests whose tenant still has no tier are counted. Logs carry no tokens: if a config reads names from
 jwt.<claim>, say with --tenant-from what to use.`,
-	most:  -1,
 	exits: "0 success, 1 failure, 2 usage error, 3 a log breaks off, 5 more is denied than --fail-if-denied-above allows",
 	define: func(c *call) action {
 		f := c.replayFlags()

@@ -69,30 +69,24 @@ func (c *call) serve(ctx context.Context, s *server.Settings, from *configFlags)
 // keeperDatabase returns how the leader reaches the database: by its own flags, else as the API does. It is nil if the
 // process does not lead.
 func (c *call) keeperDatabase(otherwise *server.Database) (*server.Database, error) {
-	const flag, fileFlag = "--keeper-database", "--keeper-database-file"
-	switch {
-	case c.keeper.dsn != "" && c.keeper.file != "":
-		return nil, wrong("use either %s or %s, not both", flag, fileFlag)
-	case c.keeper.dsn == "off" || c.keeper.file == "off":
-		return nil, nil
-	case c.keeper.dsn == "" && c.keeper.file == "":
+	switch c.keeper {
+	case databaseFlags{}:
 		return otherwise, nil
+	case databaseFlags{dsn: "off"}, databaseFlags{file: "off"}:
+		return nil, nil
 	}
-	name := flag
-	if c.keeper.file != "" {
-		name = fileFlag + " " + c.keeper.file
+	const flag = "--keeper-database"
+	dsn, name, err := c.keeper.read(flag)
+	if err == nil {
+		_, err = parseDSN(dsn, name)
 	}
 	connect := func() (*pgxpool.Config, error) {
-		if c.keeper.file == "" {
-			return parseDSN(c.keeper.dsn, name)
-		}
-		dsn, source, err := readDSN(fileFlag, c.keeper.file)
+		dsn, source, err := c.keeper.read(flag)
 		if err != nil {
 			return nil, err
 		}
 		return parseDSN(dsn, source)
 	}
-	_, err := connect()
 	return &server.Database{Name: name, Connect: connect}, err
 }
 

@@ -25,7 +25,6 @@ says how many tenants it would have denied, which a replay of the same logs find
 With --config, tenants, tiers and costs are those of the configs, and the file's consumers add the tags and names that
 the logs lack; without, they are read from the default sources, or from those of --tenant-from and --tier-from. Logs are
 as for ratelimit replay.`,
-	most:  -1,
 	exits: "0 success, 1 failure, 2 usage error, 3 a log breaks off",
 	define: func(c *call) action {
 		f := c.suggestFlags()

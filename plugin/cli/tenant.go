@@ -17,7 +17,7 @@ var tierCommands = []*command{
 		define: lists(tiersPath, rows.TierFilter{}, tierList),
 	},
 	{
-		words: "tier put", args: "NAME", brief: "create or update a tier", least: 1, most: 1,
+		words: "tier put", args: "NAME", brief: "create or update a tier",
 		define: func(c *call) action {
 			query := url.Values{}
 			description := c.flags.String("description", "", "the `text` that describes the tier")
@@ -33,7 +33,7 @@ var tierCommands = []*command{
 		},
 	},
 	{
-		words: "tier delete", args: "NAME", least: 1, most: 1,
+		words: "tier delete", args: "NAME",
 		brief:  "delete a tier; tenants and policies that name it are kept",
 		define: deletes(tierPath, "deleted tier"),
 	},
@@ -45,11 +45,11 @@ var tenantCommands = []*command{
 		define: lists(orgsPath, rows.TenantFilter{}, tenantList),
 	},
 	{
-		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant", least: 1, most: 1,
+		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant",
 		define: gets(orgPath, func(out *page, t *rows.Tenant) { tenantList.add(out, *t) }),
 	},
 	{
-		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant", least: 1, most: 1,
+		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant",
 		about: `Flags that are not given leave their fields unchanged. An empty one, such as --tier "", sets the default.`,
 		define: func(c *call) action {
 			var t rows.Tenant
@@ -72,10 +72,9 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words: "tenant delete",
-		args:  "ID",
-		brief: "delete the tier and time zone of a tenant; its policies and overrides are kept",
-		least: 1, most: 1,
+		words:  "tenant delete",
+		args:   "ID",
+		brief:  "delete the tier and time zone of a tenant; its policies and overrides are kept",
 		define: deletes(orgPath, "deleted tenant"),
 	},
 }

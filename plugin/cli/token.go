@@ -18,8 +18,6 @@ var tokenCommands = []*command{
 		words: "token create",
 		args:  "NAME",
 		brief: "create a token for the REST API and print its secret once",
-		least: 1,
-		most:  1,
 		about: `Roles:
 
   admin         full access
@@ -44,7 +42,7 @@ stores a hash of it.
 		define: lists(tokensPath, rows.TokenFilter{}, tokenList),
 	},
 	{
-		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)", least: 1, most: 1,
+		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)",
 		define: func(c *call) action {
 			revoke := func() change { return change{method: http.MethodDelete, path: c.path(tokensPath + "/{}")} }
 			return sends(c, revoke, func(t rows.Token) string { return "revoked token " + t.Name })

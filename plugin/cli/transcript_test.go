@@ -63,7 +63,10 @@ func TestTranscripts(t *testing.T) {
 	}
 	server := pgtest.Shared(t)
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) { play(t, file, server) })
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			play(t, file, server)
+		})
 	}
 }
 

@@ -22,7 +22,7 @@ var usageCommands = []*command{
 }
 
 var usageShowCommand = &command{
-	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day", least: 1, most: 1,
+	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day",
 	about: `It shows the requests that all nodes have reported, without the last seconds. Minutes are kept for 2 days,
 hours for 60 days and days for 3 years. Without --step, the step follows from --last: minutes up to 2h, hours up to 14d,
 and days beyond. Steps are cut at UTC; steps without requests are not listed.
@@ -40,11 +40,12 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 		c.flags.StringVar(&q.Policy, "policy", "", "show what this `policy` did, instead of the requests")
 		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
 		c.check(func() error {
-			var err error
-			if q.Step, err = stepOf(step, last.length); err != nil {
-				return err
+			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy"}); err != nil {
+				return wrong("--by: %q: must be endpoint, policy or endpoint,policy", by)
 			}
-			q.ByEndpoint, q.ByPolicy, err = groupsOf(by)
+			q.ByEndpoint, q.ByPolicy = strings.Contains(by, "endpoint"), strings.Contains(by, "policy")
+			var err error
+			q.Step, err = stepOf(step, last.length)
 			return err
 		})
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
@@ -83,22 +84,6 @@ func stepOf(name string, last time.Duration) (rows.UsageStep, error) {
 		return step, wrong("--step: %q: must be 1m, 1h or 1d", name)
 	}
 	return step, nil
-}
-
-// groupsOf returns the groups that --by names.
-func groupsOf(by string) (endpoint, policy bool, err error) {
-	for group := range strings.SplitSeq(by, ",") {
-		switch group {
-		case "endpoint":
-			endpoint = true
-		case "policy":
-			policy = true
-		case "":
-		default:
-			return false, false, wrong("--by: %q: must be endpoint, policy or endpoint,policy", group)
-		}
-	}
-	return endpoint, policy, nil
 }
 
 // usagePage adds a usage history: a line that shows its course, and a table.
@@ -200,14 +185,7 @@ of these in UTC. ratelimit top refreshes it.
   ratelimit usage top --by denied --last 7d
   ratelimit usage top --by cost --policy tokens --from 2026-11-01T00:00:00Z --to 2026-12-01T00:00:00Z`,
 	define: func(c *call) action {
-		query := c.queryFlags(api.UsageTopQuery{})
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			var found rows.UsageTop
-			if err := rest.Get(ctx, usageTopPath, query, &found); err != nil {
-				return err
-			}
-			return c.print(found, func(out *page) { usageTopPage(out, &found) })
-		})
+		return shows(c, usageTopPath, c.queryFlags(api.UsageTopQuery{}), usageTopPage)
 	},
 }
 
@@ -246,13 +224,7 @@ and tenants that are banned or exempt now, are not listed.
 		c.flags.Lookup("config").Usage += "; not with --server, which has its own"
 		query := c.queryFlags(api.NearLimitQuery{})
 		c.configure = func(ctx context.Context, o *api.Options) error { return c.configurePlan(ctx, f, o) }
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			var found answers.NearLimits
-			if err := rest.Get(ctx, nearLimitPath, query, &found); err != nil {
-				return err
-			}
-			return c.print(found.Items, func(out *page) { nearLimits.add(out, found.Items...) })
-		})
+		return showsItems(c, nearLimitPath, query, nearLimits)
 	},
 }
 
@@ -306,7 +278,7 @@ func policyCell(name string, row int64, tier string) string {
 }
 
 var usageNoticesCommand = &command{
-	words: "usage notices", args: "[TENANT]", most: 1,
+	words: "usage notices", args: "[TENANT]",
 	brief: "list the tenants that have used 50, 80 or 100 % of a quota",
 	about: `A quota is a limit of a tenant with a window of an hour or more. ratelimit serve writes a notice when a threshold
 is reached, once in a window. EXHAUSTED AT is a forecast at the rate of that time, and - stands for none. LATE says that
@@ -315,14 +287,11 @@ the threshold may have been reached more than five minutes before the notice.
   ratelimit usage notices acme --last 30d`,
 	define: func(c *call) action {
 		query := c.queryFlags(api.QuotaNoticeQuery{}, "tenant")
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
+		c.check(func() error {
 			query.Set("tenant", c.arg())
-			var found answers.QuotaNotices
-			if err := rest.Get(ctx, "/v1/ratelimit/usage/notices", query, &found); err != nil {
-				return err
-			}
-			return c.print(found.Items, func(out *page) { notices.add(out, found.Items...) })
+			return nil
 		})
+		return showsItems(c, "/v1/ratelimit/usage/notices", query, notices)
 	},
 }
 

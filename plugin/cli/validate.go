@@ -21,7 +21,6 @@ var validateCommand = &command{
 duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. A file of policies, as apply and
 diff read it, is checked by itself, without a database. Warnings do not change the exit code. If none of the files has a
 config of the plugin or is a file of policies, nothing was checked, and the exit code is 1.`,
-	most:  -1,
 	exits: "0 no errors, 1 errors found, or nothing to check in any file, 2 usage error",
 	define: func(c *call) action {
 		c.outputFlag()
@@ -106,25 +105,21 @@ func (v *validated) writeTo(out *page) {
 }
 
 func (c *call) validateFile(file string) (found validated, err error) {
-	err = c.read(file, func(r io.Reader, name string) error {
-		text, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		if isDocument(text) {
-			found = validatedDocument(file, name, text)
-			return nil
-		}
-		configs := 0
-		compiles := func(config schema.Config) error {
-			configs++
-			return routeconfig.Compiles(config)
-		}
-		found = newValidated(file, deck.Validate(bytes.NewReader(text), name, compiles))
-		found.Configs = configs
-		return nil
-	})
-	return found, err
+	text, name, err := c.readAll(file)
+	switch {
+	case err != nil:
+		return found, err
+	case isDocument(text):
+		return validatedDocument(file, name, text), nil
+	}
+	configs := 0
+	compiles := func(config schema.Config) error {
+		configs++
+		return routeconfig.Compiles(config)
+	}
+	found = newValidated(file, deck.Validate(bytes.NewReader(text), name, compiles))
+	found.Configs = configs
+	return found, nil
 }
 
 // validatedDocument checks a file of policies.
@@ -143,6 +138,16 @@ func validatedDocument(file, name string, text []byte) validated {
 	}
 	found.Faults = len(found.Findings)
 	return found
+}
+
+// readAll returns what a file has, and its name for messages. The file - is standard input.
+func (o *operator) readAll(file string) (text []byte, name string, err error) {
+	err = o.read(file, func(r io.Reader, called string) (err error) {
+		name = called
+		text, err = io.ReadAll(r)
+		return err
+	})
+	return text, name, err
 }
 
 // read calls do with an open file and the name for messages. The file - is standard input.

@@ -18,7 +18,6 @@ import (
 var webhookCommands = []*command{
 	{
 		words: "webhook create", args: "URL", brief: "send events to a URL, and print their signing secret once",
-		least: 1, most: 1,
 		about: `One process of ratelimit serve sends the events, in batches, as docs/webhooks.md describes. The receiver needs
 the secret to verify them. Only the secret is written to standard output.
 
@@ -49,14 +48,14 @@ the secret to verify them. Only the secret is written to standard output.
 		},
 	},
 	{
-		words: "webhook get", args: "ID", brief: "show a webhook", least: 1, most: 1,
+		words: "webhook get", args: "ID", brief: "show a webhook",
 		define: func(c *call) action {
 			c.idArgument()
 			return gets(webhookPath+every, func(out *page, w *rows.Webhook) { webhookList.add(out, *w) })(c)
 		},
 	},
 	{
-		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it", least: 1, most: 1,
+		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it",
 		define: func(c *call) action {
 			id := c.idArgument()
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
@@ -69,7 +68,7 @@ the secret to verify them. Only the secret is written to standard output.
 		},
 	},
 	{
-		words: "webhook rotate", args: "ID", brief: "give a webhook a new secret, and print it once", least: 1, most: 1,
+		words: "webhook rotate", args: "ID", brief: "give a webhook a new secret, and print it once",
 		about: `For 24 hours deliveries are signed by the old secret too, so the receiver can change it meanwhile.`,
 		define: func(c *call) action {
 			c.idArgument()
@@ -83,7 +82,7 @@ the secret to verify them. Only the secret is written to standard output.
 	webhookSwitch("enable", "send events to a webhook again, after it was disabled"),
 	webhookSwitch("disable", "send no more events to a webhook; what waits for it is kept for 3 days"),
 	{
-		words: "webhook test", args: "ID", brief: "send a test event to a webhook", least: 1, most: 1,
+		words: "webhook test", args: "ID", brief: "send a test event to a webhook",
 		about: `ratelimit serve sends it within a second. ratelimit webhook deliveries shows the result.`,
 		define: func(c *call) action {
 			c.idArgument()
@@ -93,17 +92,9 @@ the secret to verify them. Only the secret is written to standard output.
 	},
 	{
 		words: "webhook deliveries", args: "ID", brief: "list the last deliveries to a webhook, newest first",
-		least: 1, most: 1,
 		define: func(c *call) action {
 			c.idArgument()
-			query := c.queryFlags(api.DeliveryQuery{})
-			return c.asks(func(ctx context.Context, rest *answers.Client) error {
-				var found answers.Deliveries
-				if err := rest.Get(ctx, c.path(webhookPath+"/deliveries"+every), query, &found); err != nil {
-					return err
-				}
-				return c.print(listed(found.Items), func(out *page) { deliveryList.add(out, found.Items...) })
-			})
+			return showsItems(c, webhookPath+"/deliveries"+every, c.queryFlags(api.DeliveryQuery{}), deliveryList)
 		},
 	},
 }
@@ -121,7 +112,7 @@ func webhooksOf(tenant string) string {
 // webhookSwitch returns the command that enables or disables a webhook.
 func webhookSwitch(verb, brief string) *command {
 	return &command{
-		words: "webhook " + verb, args: "ID", brief: brief, least: 1, most: 1,
+		words: "webhook " + verb, args: "ID", brief: brief,
 		define: func(c *call) action {
 			c.idArgument()
 			set := func() change { return post(c.path(webhookPath+"/"+verb+every), object{}) }
