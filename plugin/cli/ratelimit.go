@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"os/user"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
