@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
@@ -175,4 +176,16 @@ func WantPlain(t testing.TB, text string, words ...string) {
 			t.Errorf("%q is not in\n%s", word, text)
 		}
 	}
+}
+
+// Execer is a pool, a connection or a transaction.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Exec runs statements.
+func Exec(t testing.TB, by Execer, sql string, args ...any) {
+	t.Helper()
+	_, err := by.Exec(context.Background(), sql, args...)
+	must(t, "run statements", err)
 }

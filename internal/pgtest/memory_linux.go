@@ -66,3 +66,6 @@ func startOfGo(pid int) (started string, isGo bool) {
 
 // startField is the index of the time of the start among the fields after the program.
 const startField = 22 - 3
+
+// endWithParent makes a process end with its parent, so that a killed test leaves no server behind.
+func endWithParent(attributes *syscall.SysProcAttr) { attributes.Pdeathsig = syscall.SIGKILL }

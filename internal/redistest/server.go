@@ -1,8 +1,18 @@
+// Package redistest starts real Redis servers for a test, and ends them with it: one server ([Single]), a cluster
+// ([Cluster]) or a master watched by Sentinels ([Sentinel]). They have temporary folders, unix sockets and free ports
+// of the loopback, and no persistence.
+//
+// A test without Redis fails and is never skipped. If redis-server is missing, this package installs it with apt-get,
+// once and if the environment asks for it (package debian).
+//
+// Tests inject real faults with [Server.Hang], [Server.Kill], [Server.Restart] and [Clocked.Step]. Package faultproxy
+// injects faults of the network.
 package redistest
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -175,4 +185,39 @@ func redisServer(t testing.TB) string {
 	path, err := program()
 	require.NoError(t, err)
 	return path
+}
+
+// Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
+// and the expiry of keys), but not the monotonic clock of its event loop.
+type Clocked struct {
+	*Server
+
+	file string // Redis reads it with the clock
+}
+
+// SingleClocked starts one Redis with the clock of the machine, until Step changes it. Reading the clock is slower than
+// in other servers. args are as for [Single].
+func SingleClocked(t testing.TB, args ...string) *Clocked {
+	t.Helper()
+	library, err := faketime()
+	require.NoError(t, err)
+	c := &Clocked{file: filepath.Join(folder(t), "clock")}
+	c.Step(t, 0)
+	// The library allocates memory when the clock is read. Redis's allocator reads the clock when it allocates memory.
+	// libc does not, so memory comes from libc.
+	c.Server = start(t, launch{args: single(args), environment: []string{
+		"LD_PRELOAD=" + library + ":libc.so.6",
+		"FAKETIME_TIMESTAMP_FILE=" + c.file,
+		"FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1",
+	}})
+	return c
+}
+
+// Step sets the clock, at once, to that of the machine plus by, which may be negative.
+func (c *Clocked) Step(t testing.TB, by time.Duration) {
+	t.Helper()
+	next := c.file + ".next"
+	require.NoError(t, os.WriteFile(next, fmt.Appendf(nil, "%+f\n", by.Seconds()), 0o600), "step the clock")
+	require.NoError(t, os.Rename(next, c.file), "step the clock")
 }

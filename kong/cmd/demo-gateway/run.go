@@ -1,3 +1,6 @@
+// Command demo-gateway runs the stand-in gateway in front of a plugin server. With -session it plays a short scripted
+// session, and fails if the plugin answers otherwise. With -chats it spends budgets of LLM tokens by concurrent chats,
+// and fails if reservations do not keep them.
 package main
 
 import (
@@ -9,8 +12,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -179,4 +185,11 @@ func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdou
 		return fmt.Errorf("session: %d events were replayed", replays)
 	}
 	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(status)
 }
