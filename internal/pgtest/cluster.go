@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
@@ -126,8 +128,8 @@ func Close() error {
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
 	standby, err := launch(s.copyTo)
-	must(t, "start a standby", err)
-	t.Cleanup(func() { must(t, "end the standby", standby.remove()) })
+	require.NoError(t, err, "start a standby")
+	t.Cleanup(func() { require.NoError(t, standby.remove(), "end the standby") })
 	return standby
 }
 
@@ -147,7 +149,7 @@ func (s *Server) copyTo(standby *Server) error {
 // Promote makes a standby writable and waits until it is.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()
-	must(t, "promote the standby", s.do("SELECT pg_promote()"))
+	require.NoError(t, s.do("SELECT pg_promote()"), "promote the standby")
 }
 
 // Here returns the connection string of another server's database for the same database on this server.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
@@ -40,7 +41,7 @@ func startShared() (*Server, error) {
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared()
-	must(t, "start postgres", err)
+	require.NoError(t, err, "start postgres")
 	return s
 }
 
@@ -83,10 +84,10 @@ func (s *Server) migrate(dsn string) error {
 func (s *Server) database(t testing.TB, from string) string {
 	t.Helper()
 	name := fmt.Sprint("test_", databases.Add(1))
-	must(t, "create a database", s.copyDatabase(from, name))
+	require.NoError(t, s.copyDatabase(from, name), "create a database")
 	t.Cleanup(func() {
 		if !s.process.HasEnded() { // else the databases are gone with it
-			must(t, "drop the database", s.do("DROP DATABASE "+name+" WITH (FORCE)"))
+			require.NoError(t, s.do("DROP DATABASE "+name+" WITH (FORCE)"), "drop the database")
 		}
 	})
 	return s.DSN(name)
@@ -136,7 +137,7 @@ func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), dsn)
-	must(t, "open a pool", err)
+	require.NoError(t, err, "open a pool")
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -151,13 +152,14 @@ func Denied(t testing.TB) (dsn string) {
 	dsn = server.Database(t)
 	pool := Pool(t, dsn)
 	_, err := pool.Exec(t.Context(), `CREATE ROLE ann LOGIN PASSWORD 'right'`)
-	must(t, "create a role", err)
+	require.NoError(t, err, "create a role")
 	server.Stop(t)
 	rules := "host all postgres 127.0.0.1/32 trust\nhost all ann 127.0.0.1/32 scram-sha-256\n"
-	must(t, "require a password", os.WriteFile(filepath.Join(server.Dir, "data", "pg_hba.conf"), []byte(rules), 0o600))
+	err = os.WriteFile(filepath.Join(server.data(), "pg_hba.conf"), []byte(rules), 0o600)
+	require.NoError(t, err, "require a password")
 	server.Start(t)
 	parsed, err := url.Parse(dsn)
-	must(t, "parse the connection string", err)
+	require.NoError(t, err, "parse the connection string")
 	parsed.User = url.UserPassword("ann", WrongSecret)
 	parsed.RawQuery = "" // the default: two attempts, with TLS and without
 	return parsed.String()
@@ -187,5 +189,5 @@ type Execer interface {
 func Exec(t testing.TB, by Execer, sql string, args ...any) {
 	t.Helper()
 	_, err := by.Exec(context.Background(), sql, args...)
-	must(t, "run statements", err)
+	require.NoError(t, err, "run statements")
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
@@ -96,12 +95,4 @@ func folder() (string, error) {
 		err = os.Chown(dir, uid, gid)
 	}
 	return dir, err
-}
-
-// must fails the test if there is an error.
-func must(t testing.TB, doing string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", doing, err)
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // The roles of migrations/README.md.
@@ -39,8 +41,8 @@ const (
 func Granted(t testing.TB) *Server {
 	t.Helper()
 	s, err := grantedCluster.start()
-	must(t, "start postgres with the grants", err)
-	t.Cleanup(func() { must(t, "end postgres", s.remove()) })
+	require.NoError(t, err, "start postgres with the grants")
+	t.Cleanup(func() { require.NoError(t, s.remove(), "end postgres") })
 	return s
 }
 
@@ -59,25 +61,25 @@ func (s *Server) grant() error {
 // SetUpRoles runs the README's block that creates the roles and the database.
 func (s *Server) SetUpRoles(t testing.TB) {
 	t.Helper()
-	must(t, "set up the roles", s.runBlock(s.DSN(superuser), setUpBlock))
+	require.NoError(t, s.runBlock(s.DSN(superuser), setUpBlock), "set up the roles")
 }
 
 // GrantAs runs the README's grants as the role that has migrated.
 func (s *Server) GrantAs(t testing.TB, role string) {
 	t.Helper()
-	must(t, "grant the rights", s.runBlock(s.RoleDSN(role), grantsBlock))
+	require.NoError(t, s.runBlock(s.RoleDSN(role), grantsBlock), "grant the rights")
 }
 
 // HandOver runs the README's block that gives the tables of a superuser to the owner.
 func (s *Server) HandOver(t testing.TB) {
 	t.Helper()
-	must(t, "give the tables to the owner", s.runBlock(s.RoleDSN(superuser), handBlock))
+	require.NoError(t, s.runBlock(s.RoleDSN(superuser), handBlock), "give the tables to the owner")
 }
 
 // MigrateAs applies all migrations to the README's database as a role.
 func (s *Server) MigrateAs(t testing.TB, role string) {
 	t.Helper()
-	must(t, "migrate as "+role, s.migrate(s.RoleDSN(role)))
+	require.NoError(t, s.migrate(s.RoleDSN(role)), "migrate as "+role)
 }
 
 // RoleDSN returns the connection string of a role to the README's database.
@@ -88,7 +90,7 @@ func (s *Server) RoleDSN(role string) string {
 // Psql runs a script with psql and fails the test at the first statement that fails.
 func (s *Server) Psql(t testing.TB, dsn, script string) {
 	t.Helper()
-	must(t, "run a script", s.psql(dsn, script))
+	require.NoError(t, s.psql(dsn, script), "run a script")
 }
 
 func (s *Server) psql(dsn, script string) error {
@@ -140,9 +142,9 @@ var blankLines = regexp.MustCompile(`\n{3,}`)
 func (s *Server) Dump(t testing.TB) string {
 	t.Helper()
 	cmd, err := command("pg_dump", "--schema-only", "--exclude-table", "rate_limiter.migrations*", s.RoleDSN(superuser))
-	must(t, "find pg_dump", err)
+	require.NoError(t, err, "find pg_dump")
 	output, err := cmd.Output()
-	must(t, "dump the database", err)
+	require.NoError(t, err, "dump the database")
 	text := noise.ReplaceAllString(string(output), "")
 	return strings.TrimSpace(blankLines.ReplaceAllString(text, "\n\n")) + "\n"
 }

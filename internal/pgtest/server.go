@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
@@ -69,8 +70,8 @@ type Server struct {
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s, err := create()
-	must(t, "start postgres", err)
-	t.Cleanup(func() { must(t, "end postgres", s.remove()) })
+	require.NoError(t, err, "start postgres")
+	t.Cleanup(func() { require.NoError(t, s.remove(), "end postgres") })
 	return s
 }
 
@@ -86,19 +87,19 @@ func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa
 // error.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
-	must(t, "stop postgres", s.end(syscall.SIGINT))
+	require.NoError(t, s.end(syscall.SIGINT), "stop postgres")
 }
 
 // Kill ends the server at once, as a crash of its process would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
-	must(t, "kill postgres", s.end(syscall.SIGKILL))
+	require.NoError(t, s.end(syscall.SIGKILL), "kill postgres")
 }
 
 // Start starts a server that was stopped or killed, on the same address with the same data, and waits until it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	must(t, "start postgres again", s.restart())
+	require.NoError(t, s.restart(), "start postgres again")
 }
 
 // create starts a server that has the template of the databases.

@@ -14,7 +14,7 @@ import (
 type authPlugin struct {
 	config       *compiledConfig
 	anonymous    string // the consumer of a request without a valid credential; "": it is denied
-	authenticate func(x *exchange) (deny func() error)
+	authenticate func(x *exchange) (deny func())
 }
 
 // access identifies the consumer, or denies the request.
@@ -28,7 +28,7 @@ func (p authPlugin) access(x *exchange, _ int) error {
 	case p.anonymous != "":
 		x.identifyAnonymous(p.config, p.anonymous)
 	default:
-		return deny()
+		deny()
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func newKeyAuth(c *compiledConfig, config map[string]any) authPlugin {
 }
 
 // authenticate identifies the consumer by an API key, or returns Kong's denial.
-func (p *keyAuth) authenticate(x *exchange) (deny func() error) {
+func (p *keyAuth) authenticate(x *exchange) (deny func()) {
 	message, keys := "", p.keys(x)
 	switch {
 	case len(keys) == 0 || len(keys) == 1 && keys[0] == "":
@@ -118,10 +118,7 @@ func (p *keyAuth) authenticate(x *exchange) (deny func() error) {
 		}
 		message = "Unauthorized"
 	}
-	return func() error {
-		x.fail(http.StatusUnauthorized, message, "WWW-Authenticate", "Key")
-		return nil
-	}
+	return func() { x.fail(http.StatusUnauthorized, message, "WWW-Authenticate", "Key") }
 }
 
 // keys returns the values under the first name that the request has, a header before a query argument.
@@ -163,7 +160,7 @@ func newJWTAuth(c *compiledConfig, config map[string]any) authPlugin {
 }
 
 // authenticate identifies the consumer by a token, or returns Kong's denial.
-func (p *jwtAuth) authenticate(x *exchange) (deny func() error) {
+func (p *jwtAuth) authenticate(x *exchange) (deny func()) {
 	message, challenge := "Unauthorized", "Bearer"
 	if tokens := p.tokens(x); len(tokens) > 0 {
 		message, challenge = p.verify(x, tokens), `Bearer error="invalid_token"`
@@ -171,10 +168,9 @@ func (p *jwtAuth) authenticate(x *exchange) (deny func() error) {
 	if message == "" {
 		return nil
 	}
-	return func() error {
+	return func() {
 		x.respond(http.StatusUnauthorized, fmt.Appendf(nil, `{"message":%q}`, message),
 			"Content-Type", "application/json; charset=utf-8", "WWW-Authenticate", challenge)
-		return nil
 	}
 }
 
