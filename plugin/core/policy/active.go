@@ -35,30 +35,42 @@ func (a *ActiveOverrides) Len() int { return len(a.list) }
 func (s *Snapshot) CollectOverrides(
 	id *identity.Identity, now limit.Micros, endpoints []int, found *ActiveOverrides,
 ) (rows *TenantRows) {
+	rows, found.networks = s.visitOverrides(id, endpoints, found.networks, func(list []*CompiledOverride) {
+		s.collectActive(list, id, now, endpoints, found)
+	})
+	return rows
+}
+
+// visitOverrides calls visit with the overrides of an identity's tenant, user, credential, tags and address, and with
+// overrides of endpoints of all tenants. It returns the rows of the tenant, and appends overrides of the address to
+// networks.
+func (s *Snapshot) visitOverrides(
+	id *identity.Identity, endpoints []int, networks []*CompiledOverride, visit func([]*CompiledOverride),
+) (rows *TenantRows, _ []*CompiledOverride) {
 	if id.Tenant.Kind == identity.Tenant {
 		if rows = s.Tenant(id.Tenant.ID); rows != nil {
-			s.collectActive(rows.overrides, id, now, endpoints, found)
+			visit(rows.overrides)
 		}
 		if id.User.Kind == identity.User && (s.targets[onUser] || s.targets[onUserEndpoint]) {
-			s.collectActive(s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID}), id, now, endpoints, found)
+			visit(s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID}))
 		}
 	}
 	if id.Credential != "" && s.targets[onCredential] {
-		s.collectActive(s.overridesOf(subject{onCredential, "", id.Credential}), id, now, endpoints, found)
+		visit(s.overridesOf(subject{onCredential, "", id.Credential}))
 	}
-	found.networks = s.addressOverrides(id, found.networks)
-	s.collectActive(found.networks, id, now, endpoints, found)
 	if s.targets[onTag] {
 		for _, tag := range id.Tags {
-			s.collectActive(s.overridesOf(subject{onTag, "", tag}), id, now, endpoints, found)
+			visit(s.overridesOf(subject{onTag, "", tag}))
 		}
 	}
 	if s.targets[onEndpointOfAll] {
 		for _, i := range endpoints {
-			s.collectActive(s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)}), id, now, endpoints, found)
+			visit(s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)}))
 		}
 	}
-	return rows
+	networks = s.addressOverrides(id, networks)
+	visit(networks)
+	return rows, networks
 }
 
 // collectActive adds the overrides of a list that apply to the request.
@@ -82,26 +94,13 @@ func (s *Snapshot) collectActive(
 
 // OverridesFor returns the overrides of an identity's tenant, user, credential, address and tags, and overrides of the
 // endpoints of all tenants.
-func (s *Snapshot) OverridesFor(id *identity.Identity) []*CompiledOverride {
-	var list []*CompiledOverride
-	if id.Tenant.Kind == identity.Tenant {
-		if rows := s.Tenant(id.Tenant.ID); rows != nil {
-			list = append(list, rows.overrides...)
-		}
-		if id.User.Kind == identity.User {
-			list = append(list, s.overridesOf(subject{onUser, id.Tenant.ID, id.User.ID})...)
-		}
+func (s *Snapshot) OverridesFor(id *identity.Identity) (list []*CompiledOverride) {
+	endpoints := make([]int, s.Endpoints().Len())
+	for i := range endpoints {
+		endpoints[i] = i
 	}
-	list = append(list, s.overridesOf(subject{onCredential, "", id.Credential})...)
-	for _, tag := range id.Tags {
-		list = append(list, s.overridesOf(subject{onTag, "", tag})...)
-	}
-	if s.targets[onEndpointOfAll] {
-		for i := range s.Endpoints().Len() {
-			list = append(list, s.overridesOf(subject{onEndpointOfAll, "", s.Endpoints().Text(i)})...)
-		}
-	}
-	return s.addressOverrides(id, list)
+	s.visitOverrides(id, endpoints, nil, func(found []*CompiledOverride) { list = append(list, found...) })
+	return list
 }
 
 // BanOrExemption returns the override that bans or exempts the request, or nil if none does.

@@ -22,7 +22,7 @@ type CompiledPolicy struct {
 	ownMode, ownFailMode, ownAccuracy bool // false: the config's
 	Policy
 	tenant   string // "": it is for no tenant
-	variants atomic.Pointer[[]*Policy]
+	variants cache[Modes]
 }
 
 func (r *CompiledPolicy) rowID() int64    { return r.Row }
@@ -43,21 +43,44 @@ func (r *CompiledPolicy) Variant(modes Modes) *Policy {
 	if modes == r.modes() {
 		return &r.Policy
 	}
-	cached := r.variants.Load()
-	var list []*Policy
+	return r.variants.get(modes, r.derive)
+}
+
+func (r *CompiledPolicy) derive(modes Modes) *Policy {
+	p := r.Policy
+	p.Mode, p.FailMode, p.Accuracy = modes.Mode, modes.FailMode, modes.Accuracy
+	return &p
+}
+
+// cache keeps the policies that are derived from a row for a few keys. The first request that needs one derives it.
+type cache[K comparable] struct{ atomic.Pointer[[]derived[K]] }
+
+type derived[K comparable] struct {
+	from   K
+	policy *Policy
+}
+
+// maxDerived bounds a cache: policies change when configs do, and old ones are useless.
+const maxDerived = 64
+
+func (c *cache[K]) get(from K, derive func(K) *Policy) *Policy {
+	cached := c.Load()
+	var list []derived[K]
 	if cached != nil {
 		list = *cached
 	}
-	for _, p := range list {
-		if p.modes() == modes {
-			return p
+	for i := range list {
+		if list[i].from == from {
+			return list[i].policy
 		}
 	}
-	p := r.Policy
-	p.Mode, p.FailMode, p.Accuracy = modes.Mode, modes.FailMode, modes.Accuracy
-	longer := inserted(list, len(list), &p)    // at most one for each combination of modes
-	r.variants.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
-	return &p
+	if len(list) >= maxDerived {
+		list = nil
+	}
+	p := derive(from)
+	longer := inserted(list, len(list), derived[K]{from, p})
+	c.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
+	return p
 }
 
 // normalized returns the row as it was given, except for spellings that mean the same.

@@ -3,7 +3,6 @@ package policy
 import (
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -45,9 +44,9 @@ var targetNames = [targets]string{
 // request reads come first: they share a cache line.
 type CompiledOverride struct {
 	ID       int64
-	Starts   limit.Micros // 0: it has begun
-	Expires  limit.Micros // 0: never
-	derived  atomic.Pointer[[]derivedPolicy]
+	Starts   limit.Micros   // 0: it has begun
+	Expires  limit.Micros   // 0: never
+	derived  cache[*Policy] // by base
 	kind     kind
 	target   target
 	Detector bool
@@ -64,35 +63,13 @@ type CompiledOverride struct {
 	publicNote     string
 }
 
-// derivedPolicy holds a policy and the result of applying an override to it.
-type derivedPolicy struct{ base, policy *Policy }
-
-// maxDerived bounds the cache of one override: policies change when configs do, and old ones are useless.
-const maxDerived = 64
-
 func (o *CompiledOverride) rowID() int64    { return o.ID }
 func (o *CompiledOverride) pattern() string { return o.endpoint }
 
 // apply returns base changed by o, or base itself if its algorithm cannot count o's numbers exactly. The first request
 // that needs a result derives it; later ones get the cached one.
 func (o *CompiledOverride) apply(base *Policy) *Policy {
-	cached := o.derived.Load()
-	var list []derivedPolicy
-	if cached != nil {
-		list = *cached
-	}
-	for i := range list {
-		if list[i].base == base {
-			return list[i].policy
-		}
-	}
-	if len(list) >= maxDerived {
-		list = nil
-	}
-	p := o.derive(base)
-	longer := inserted(list, len(list), derivedPolicy{base, p})
-	o.derived.CompareAndSwap(cached, &longer) // if another request was faster, a later one caches this result
-	return p
+	return o.derived.get(base, o.derive)
 }
 
 func (o *CompiledOverride) derive(base *Policy) *Policy {
