@@ -143,7 +143,7 @@ func (dr *Decider) resolveUsage(
 			}
 		}
 	} else if !d.Resolution.Exempt {
-		bounds = plan.AllBounds(id, now, shown)
+		bounds = plan.AllBounds(id, nil, now, shown)
 	}
 	if more = len(bounds) > maxUsed; more {
 		bounds = bounds[:maxUsed]

@@ -105,25 +105,34 @@ func (p *Plan) reserveFaults() []policy.Fault {
 			unread[header] = true
 		}
 	}
-	var faults []policy.Fault
 	if len(unread) == 0 || p.forCallers {
-		return faults
+		return nil
 	}
-	for row := range p.snapshot.Policies() {
-		if row.Settle == nil || row.Namespace != p.namespace || !unread[row.Settle.ReserveHeader] {
-			continue
+	return p.rowFaults(func(row schema.Policy) (field, problem string) {
+		if row.Settle == nil || !unread[row.Settle.ReserveHeader] {
+			return "", ""
 		}
 		header := row.Settle.ReserveHeader
-		delete(unread, header)
-		problem := fmt.Sprintf("is not in the config's trusted_headers, so %s is not read: requests reserve as without it",
-			header)
-		if p.trusts(header) {
-			problem = fmt.Sprintf("is not read, because a config reads reservations from at most %d headers: requests "+
-				"reserve as without it", identity.MaxReserveHeaders)
+		if delete(unread, header); p.trusts(header) {
+			return "settle.reserve_header", fmt.Sprintf("is not read, because a config reads reservations from at most %d "+
+				"headers: requests reserve as without it", identity.MaxReserveHeaders)
 		}
-		faults = append(faults, policy.Fault{
-			Table: policy.InPolicies, Key: strconv.FormatInt(row.ID, 10), Field: "settle.reserve_header", Problem: problem,
-		})
+		return "settle.reserve_header", fmt.Sprintf("is not in the config's trusted_headers, so %s is not read: requests "+
+			"reserve as without it", header)
+	})
+}
+
+// rowFaults returns the faults of the namespace's rows in which find finds a problem.
+func (p *Plan) rowFaults(find func(schema.Policy) (field, problem string)) (faults []policy.Fault) {
+	for row := range p.snapshot.Policies() {
+		if row.Namespace != p.namespace {
+			continue
+		}
+		if field, problem := find(row.Policy); problem != "" {
+			faults = append(faults, policy.Fault{
+				Table: policy.InPolicies, Key: strconv.FormatInt(row.ID, 10), Field: field, Problem: problem,
+			})
+		}
 	}
 	return faults
 }

@@ -145,27 +145,22 @@ func (b BoundsByUse) Find(ref policy.Ref, endpoint string) (policy.Bound, bool) 
 // route it returns the buckets of id's route and of routes. It omits bounds that all tenants share, or that are counted
 // by address alone.
 func (p *Plan) TenantBounds(id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
-	return p.boundsWhere(id, routes, now, inGroup(policy.ByTenant, id.Tenant.ID))
+	return p.AllBounds(id, routes, now, func(b *policy.Bound) bool {
+		return b.Key.Group == policy.ByTenant && b.Key.GroupID == id.Tenant.ID
+	})
 }
 
 // AddressBounds returns, as TenantBounds does for a tenant, the bounds of requests from id's address that are counted
 // by the address alone: limits per ip, and limits of requests without a tenant where the address stands in for it.
 func (p *Plan) AddressBounds(id identity.Identity, routes []string, now limit.Micros) []policy.Bound {
-	return p.boundsWhere(id, routes, now, inGroup(policy.ByIP, id.IP))
+	return p.AllBounds(id, routes, now, func(b *policy.Bound) bool {
+		return b.Key.Group == policy.ByIP && b.Key.GroupID == id.IP
+	})
 }
 
-func inGroup(group policy.Group, id string) func(*policy.Bound) bool {
-	return func(b *policy.Bound) bool { return b.Key.Group == group && b.Key.GroupID == id }
-}
-
-// AllBounds returns the bounds of id's requests to all endpoints for which wanted returns true, each bucket once. For a
-// limit counted per route it has none: the route is part of the bucket.
-func (p *Plan) AllBounds(id identity.Identity, now limit.Micros, wanted func(*policy.Bound) bool) []policy.Bound {
-	return p.boundsWhere(id, nil, now, wanted)
-}
-
-// boundsWhere returns the bounds of all kinds of requests for which wanted returns true, each bucket once.
-func (p *Plan) boundsWhere(
+// AllBounds returns the bounds of id's requests to all endpoints for which wanted returns true, each bucket once. Of a
+// limit counted per route it has the buckets of id's route and of routes.
+func (p *Plan) AllBounds(
 	id identity.Identity, routes []string, now limit.Micros, wanted func(*policy.Bound) bool,
 ) []policy.Bound {
 	var bounds []policy.Bound

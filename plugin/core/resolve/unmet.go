@@ -3,7 +3,6 @@ package resolve
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -58,16 +57,13 @@ func (p *Plan) unmetFaults() []policy.Fault {
 		(len(p.rows.Anonymous) == 0 || p.limitsAnonymous()) {
 		return nil // so that most snapshots need no look at each row
 	}
-	var faults []policy.Fault
-	reported := map[string]bool{}
-	for row := range p.snapshot.Policies() {
-		field, problem := p.Unmet(row.Policy)
-		if problem != "" && row.Namespace == p.namespace && !reported[problem] {
-			reported[problem] = true
-			faults = append(faults, policy.Fault{
-				Table: policy.InPolicies, Key: strconv.FormatInt(row.ID, 10), Field: field, Problem: problem,
-			})
+	reported := map[string]bool{"": true}
+	return p.rowFaults(func(row schema.Policy) (field, problem string) {
+		field, problem = p.Unmet(row)
+		if reported[problem] {
+			return "", ""
 		}
-	}
-	return faults
+		reported[problem] = true
+		return field, problem
+	})
 }
