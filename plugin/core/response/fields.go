@@ -129,7 +129,7 @@ func (re *Renderer) current(d *decision.Decision, shown int, all bool, into []in
 // lists reports whether the structured fields list a bound: it is enforced, clients read its numbers, and the fields
 // have a unit for what it counts.
 func (re *Renderer) lists(b *policy.Bound) bool {
-	return b.Policy.Quota() != "" && b.Enforced() && re.shows(b)
+	return b.Policy.Quota() != "" && b.Enforced() && re.Shows(b)
 }
 
 // remaining appends an item to the RateLimit field that begins at start.

@@ -146,7 +146,7 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	if status.Source == decision.FairShare { // not its size: it changes every second, and shows what other tenants demand
 		return appendParts(b, "Your share of a shared limit, '", name, "', is used up. Try again in ", wait, " s.")
 	}
-	if !re.shows(bound) {
+	if !re.Shows(bound) {
 		b = appendParts(b, "Limit '", name)
 		if d.RetryAfter == limit.Never {
 			return append(b, "', which all clients share, can never hold what this request costs: it will not succeed later "+

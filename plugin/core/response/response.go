@@ -91,12 +91,9 @@ func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	}
 }
 
-// shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
+// Shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
 // show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
-func (re *Renderer) shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
-
-// Shows reports whether clients read the numbers of a bound.
-func (re *Renderer) Shows(b *policy.Bound) bool { return re.shows(b) }
+func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
 
 // ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
 func (re *Renderer) ShowsShared() bool { return re.showShared }
@@ -205,7 +202,7 @@ func (re *Renderer) warns(d *decision.Decision) bool {
 		return false
 	}
 	for i := range d.Statuses {
-		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.shows(bound) {
+		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.Shows(bound) {
 			return true
 		}
 	}
@@ -218,7 +215,7 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.shows(bound) && !decision.Denies(bound, status) {
+		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.Shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
 		decidedBy := bound.Policy.FailMode.String()
