@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // candidateKind begins the kinds of changes to candidates.
@@ -45,19 +46,15 @@ func readCandidate(ctx context.Context, tx pgx.Tx) (*policy.CandidateSet, error)
 }
 
 func scanCandidateRow(row pgx.CollectableRow) (r policy.CandidateRow, err error) {
-	var key policy.CandidateRow
 	var body []byte
-	err = row.Scan(&key.Namespace, &key.Name, &key.Tier, &key.Tenant, &key.User, &key.Credential, &key.IP, &key.For,
-		&key.Endpoint, &body)
-	if err != nil {
+	key := []any{&r.Namespace, &r.Name, &r.Tier, &r.Tenant, &r.User, &r.Credential, &r.IP, &r.For, &r.Endpoint, &body}
+	if err := row.Scan(key...); err != nil {
 		return r, err
 	}
 	if r.Deleted = body == nil; !r.Deleted && json.Unmarshal(body, &r.Policy) != nil {
-		r.Policy = key.Policy
+		r.Policy = schema.Policy{}
 	}
-	r.Namespace, r.Name, r.Tier, r.Tenant, r.Endpoint = key.Namespace, key.Name, key.Tier, key.Tenant, key.Endpoint
-	r.User, r.Credential, r.IP, r.For = key.User, key.Credential, key.IP, key.For
-	return r, nil
+	return r, row.Scan(key...) // the columns are the key, whatever the body says
 }
 
 // withCandidate puts the open candidate beside a snapshot, and logs changes of it that do not compile, once.

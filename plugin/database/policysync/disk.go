@@ -34,7 +34,7 @@ func (s *Sync) loadSaved() {
 		return
 	}
 	snapshot, found := policy.NewSnapshot(saved.Rows, nil)
-	fresh := s.faults.replaceAll(found)
+	fresh := s.faults.replace(found, nil, nil)
 	s.candidate = saved.Candidate
 	s.swap(s.withCandidate(snapshot), FromDisk, saved.Confirmed, func(*state) {})
 	s.log.Info("the saved policies are in force until Postgres answers",
@@ -68,12 +68,10 @@ func (s *Sync) saveUntil(ctx context.Context) {
 		case <-s.unsaved:
 		}
 		s.save(false)
-		pause := time.NewTimer(max(s.options.SaveEvery, saveShare*s.saveTime))
 		select {
 		case <-ctx.Done():
-		case <-pause.C:
+		case <-time.After(max(s.options.SaveEvery, saveShare*s.saveTime)):
 		}
-		pause.Stop()
 	}
 }
 

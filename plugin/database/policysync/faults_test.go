@@ -23,14 +23,14 @@ func rowsOf(names ...string) map[rowKey]bool {
 
 func TestFaultsOfRowsThatWereNotFetchedStay(t *testing.T) {
 	var f faultSet
-	f.replaceAll([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")})
-	fresh := f.replaceSome([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
+	f.replace([]policy.Fault{wrong("1", "a"), wrong("2", "b"), wrong("3", "c")}, nil, nil)
+	fresh := f.replace([]policy.Fault{wrong("2", "b"), wrong("4", "d")}, rowsOf("1", "2", "4"), rowsOf("4"))
 	want := fmt.Sprint([]policy.Fault{wrong("3", "c"), wrong("2", "b"), wrong("4", "d")}, 3)
 	assert.Equal(t, want, fmt.Sprint(f.list, f.count), "the faults")
 	if len(fresh) != 1 || fresh[0].Key != "4" {
 		t.Errorf("%v are new, want that of 4: 2 was wrong before, and has not changed", fresh)
 	}
-	fresh = f.replaceSome([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2"))
+	fresh = f.replace([]policy.Fault{wrong("2", "b")}, rowsOf("2"), rowsOf("2"))
 	assert.Len(t, fresh, 1, "are new")
 }
 
@@ -40,15 +40,15 @@ func TestAllFaultsAreCountedAndTheFirstOnesKept(t *testing.T) {
 	for i := range many {
 		many[i] = wrong(fmt.Sprint(i), "a")
 	}
-	if fresh := f.replaceAll(many); len(f.list) != maxFaults || f.count != 5000 || len(fresh) != maxFaults {
+	if fresh := f.replace(many, nil, nil); len(f.list) != maxFaults || f.count != 5000 || len(fresh) != maxFaults {
 		t.Errorf("%d of %d are kept, %d are new", len(f.list), f.count, len(fresh))
 	}
 	assert.EqualValues(t, maxReported, len(f.retryKeys()), "rows are fetched again with every change")
-	f.replaceSome(nil, rowsOf("0", "1"), rowsOf("0"))
+	f.replace(nil, rowsOf("0", "1"), rowsOf("0"))
 	if len(f.list) != maxFaults-2 || f.count != 4998 {
 		t.Errorf("after two are right %d of %d are kept, want %d of 4998", len(f.list), f.count, maxFaults-2)
 	}
-	if f.replaceAll(nil); f.count != 0 || len(f.list) != 0 {
+	if f.replace(nil, nil, nil); f.count != 0 || len(f.list) != 0 {
 		t.Errorf("after all are right there are %d", f.count)
 	}
 }

@@ -21,9 +21,6 @@ const (
 	maxNode   = 256 // bytes of a node's name
 )
 
-// lifeFile holds the locked file of this process; the zero value has none.
-type lifeFile struct{ file *os.File }
-
 // createLifeFile creates and locks the file. Without it an operator has to remove the report of a killed process.
 func (s *Sync) createLifeFile() {
 	if s.options.Dir == "" || s.options.Node == "" {
@@ -33,59 +30,53 @@ func (s *Sync) createLifeFile() {
 	if s.life, err = newLife(s.options.Dir, s.options.Node); err != nil {
 		s.log.Warn("creating this node's life file failed: "+
 			"if the process is killed, its report stays until ratelimit fleet forget",
-			"error", err)
+			"error", fmt.Errorf("record the life of a node: %w", err))
 	}
 }
 
-func newLife(dir, node string) (lifeFile, error) {
+func newLife(dir, node string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
+		return nil, err
 	}
 	file, err := os.CreateTemp(dir, lifeFiles)
 	if err != nil {
-		return lifeFile{}, fmt.Errorf("record the life of a node: %w", err)
+		return nil, err
 	}
 	err = lock(file)
 	if err == nil {
 		_, err = file.WriteString(node)
 	}
 	if err != nil {
-		err = fmt.Errorf("record the life of a node: %w", err)
-		return lifeFile{}, errors.Join(err, os.Remove(file.Name()), file.Close())
+		return nil, errors.Join(err, os.Remove(file.Name()), file.Close())
 	}
-	return lifeFile{file}, nil
+	return file, nil
 }
 
 // lock locks a file for this process, or returns syscall.EWOULDBLOCK if another process has locked it.
 func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// close unlocks the file, and removes it if the report was removed.
-func (l lifeFile) close(reportRemoved bool) error {
-	if l.file == nil {
-		return nil
+// closeLifeFile unlocks the file after the last report, and removes it if the report was removed.
+func (s *Sync) closeLifeFile() {
+	if s.life == nil {
+		return
 	}
 	var err error
-	if reportRemoved {
-		err = os.Remove(l.file.Name())
+	if s.reportRemoved {
+		err = os.Remove(s.life.Name())
 	}
-	return errors.Join(err, l.file.Close())
-}
-
-// closeLifeFile closes the life file after the last report.
-func (s *Sync) closeLifeFile() {
-	if err := s.life.close(s.reportRemoved); err != nil {
+	if err = errors.Join(err, s.life.Close()); err != nil {
 		s.log.Debug("removing this node's life file failed", "error", err)
 	}
 }
 
 // removeDeadReports removes the reports of processes that used the same folder and were killed.
 func (s *Sync) removeDeadReports(ctx context.Context, conn *pgx.Conn) {
-	if s.life.file == nil || s.reportsNothing() {
+	if s.life == nil || s.reportsNothing() {
 		return
 	}
 	paths, err := filepath.Glob(filepath.Join(s.options.Dir, lifeFiles))
 	for _, path := range paths {
-		if path != s.life.file.Name() {
+		if path != s.life.Name() {
 			err = errors.Join(err, s.removeIfDead(ctx, conn, path))
 		}
 	}

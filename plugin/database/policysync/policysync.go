@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -76,14 +77,14 @@ type Sync struct {
 
 	// The next fields belong to Load, then to the goroutine that follows.
 	faults           faultSet
-	loadedVersion    versionRow // of the snapshot
-	oversizedVersion int64      // the version with too many rows; -1: none
-	reloadAt         time.Time  // when all rows are loaded next
-	lostAt           time.Time  // when contact was lost; zero while there is contact
-	lostReason       string     // as last logged
-	standby          bool       // the server of the last session was a standby
-	reportRemoved    bool       // the report was removed
-	life             lifeFile
+	loadedVersion    versionRow             // of the snapshot
+	oversizedVersion int64                  // the version with too many rows; -1: none
+	reloadAt         time.Time              // when all rows are loaded next
+	lostAt           time.Time              // when contact was lost; zero while there is contact
+	lostReason       string                 // as last logged
+	standby          bool                   // the server of the last session was a standby
+	reportRemoved    bool                   // the report was removed
+	life             *os.File               // the locked life file; nil: there is none
 	reportFailed     bool                   // the last report failed, and that was logged
 	clocksDiffer     bool                   // the clocks differ too much, and that was logged
 	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
@@ -164,7 +165,10 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 		count(state)
 	})
 	if from == FromPostgres {
-		signal(s.unsaved)
+		select {
+		case s.unsaved <- struct{}{}:
+		default: // a signal is pending
+		}
 	}
 	if s.options.Changed != nil {
 		s.options.Changed(snapshot)
@@ -173,14 +177,6 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 
 // path returns the path of the saved snapshot.
 func (s *Sync) path() string { return filepath.Join(s.options.Dir, FileName) }
-
-// signal wakes the receiver of a channel with room for one signal, unless a signal is pending.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
 
 // snapshotRead selects a transaction in which all statements see the same rows.
 var snapshotRead = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}

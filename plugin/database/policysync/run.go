@@ -35,12 +35,10 @@ func (s *Sync) follow(ctx context.Context) {
 			failures = 0
 		}
 		s.recordLoss(err)
-		pause := time.NewTimer(jittered(min(s.options.MaxPause, s.options.MinPause<<min(failures, 10))))
 		select {
 		case <-ctx.Done():
-		case <-pause.C:
+		case <-time.After(jittered(min(s.options.MaxPause, s.options.MinPause<<min(failures, 10)))):
 		}
-		pause.Stop()
 	}
 }
 
@@ -190,7 +188,7 @@ func (s *Sync) catchUp(ctx context.Context, conn *pgx.Conn) error {
 	if n.candidateChanged {
 		s.candidate = n.candidate
 	}
-	fresh := s.faults.replaceSome(found, n.fetched, n.changed)
+	fresh := s.faults.replace(found, n.fetched, n.changed)
 	s.logFaults(fresh, n.head.version)
 	s.swapLoaded(snapshot, n.head, func(state *state) { state.CatchUps++; state.Propagation = n.head.lag() })
 	s.log.Debug("policy changes are in force",
@@ -205,7 +203,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	began := time.Now()
 	followed := s.Stats().Source == FromPostgres && s.loadedVersion.version > 0
 	a, err := loadAll(bounded, conn, s.options.MaxRows)
-	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*time.Since(began))))
+	s.planReload(began)
 	if crowd := new(tooManyRowsError); errors.As(err, &crowd) {
 		s.recordOversized(crowd)
 		return nil
@@ -215,10 +213,9 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	}
 	snapshot, found := policy.NewSnapshot(a.rows, s.Snapshot())
 	s.candidate = a.candidate
-	fresh, newer := s.faults.replaceAll(found), followed && a.head.version != s.loadedVersion.version
+	fresh, newer := s.faults.replace(found, nil, nil), followed && a.head.version != s.loadedVersion.version
 	s.logFaults(fresh, a.head.version)
-	took := time.Since(began)
-	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
+	took := s.planReload(began)
 	s.swapLoaded(snapshot, a.head, func(state *state) {
 		state.Loads++
 		if newer {
@@ -228,6 +225,13 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	s.log.Debug("loaded all policies",
 		"version", a.head.version, "rows", snapshot.Len(), "seconds", took.Seconds())
 	return s.report(ctx, conn)
+}
+
+// planReload sets when all rows are loaded next, and returns how long a load that began at an instant has taken.
+func (s *Sync) planReload(began time.Time) (took time.Duration) {
+	took = time.Since(began)
+	s.reloadAt = time.Now().Add(jittered(max(s.options.ReloadEvery, loadShare*took)))
+	return took
 }
 
 // swapLoaded puts a snapshot from Postgres in force. count updates the counters of its load.

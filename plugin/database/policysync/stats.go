@@ -108,42 +108,29 @@ func (f *faultSet) retryKeys() []rowKey {
 	return keys
 }
 
-// replaceAll replaces the faults with those found in all rows, and returns the new ones.
-func (f *faultSet) replaceAll(found []policy.Fault) (fresh []policy.Fault) {
-	before := make(map[policy.Fault]bool, len(f.list))
-	for _, fault := range f.list {
-		before[fault] = true
-	}
-	kept := found[:min(len(found), maxFaults)]
-	for _, fault := range kept {
-		if !before[fault] {
-			fresh = append(fresh, fault)
-		}
-	}
-	f.list, f.count = slices.Clone(kept), len(found)
-	return fresh
-}
-
-// replaceSome replaces the faults of the fetched rows. It returns the new faults, and all of rows that have changed.
-func (f *faultSet) replaceSome(found []policy.Fault, fetched, changed map[rowKey]bool) (fresh []policy.Fault) {
+// replace replaces the faults of the fetched rows (nil: of all). It returns the new ones of those that are kept, and all
+// of rows that have changed.
+func (f *faultSet) replace(found []policy.Fault, fetched, changed map[rowKey]bool) (fresh []policy.Fault) {
 	var list []policy.Fault
 	before := map[policy.Fault]bool{}
 	for _, fault := range f.list {
-		if fetched[keyOf(fault)] {
+		if fetched == nil || fetched[keyOf(fault)] {
 			before[fault] = true
 		} else {
 			list = append(list, fault)
 		}
 	}
-	for _, fault := range found {
+	for _, fault := range found[:min(len(found), maxFaults)] {
 		if !before[fault] || changed[keyOf(fault)] {
 			fresh = append(fresh, fault)
 		}
 	}
 	unlisted := f.count - len(f.list) // of unnamed rows, until all are loaded again
+	if fetched == nil {
+		unlisted = 0
+	}
 	list = append(list, found...)
-	f.count = len(list) + unlisted
-	f.list = list[:min(len(list), maxFaults)]
+	f.count, f.list = len(list)+unlisted, list[:min(len(list), maxFaults)]
 	return fresh
 }
 
