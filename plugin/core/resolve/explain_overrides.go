@@ -154,16 +154,14 @@ func DescribeOutcomes(list []Outcome) (applied bool, why string) {
 	if len(changed) > 0 {
 		clauses = append(clauses, "it changes "+strings.Join(changed, ", "))
 	}
-	if isRelevant := func(r reason) bool { return !r.irrelevant }; applied || slices.ContainsFunc(reasons, isRelevant) {
-		reasons = slices.DeleteFunc(reasons, func(r reason) bool { return r.irrelevant })
+	relevant := slices.DeleteFunc(slices.Clone(reasons), func(r reason) bool { return r.irrelevant })
+	if len(relevant) == 0 && !applied && len(reasons) > 0 { // that the endpoint is another says the least
+		i := max(slices.IndexFunc(reasons, func(r reason) bool { return r.why != endpointIsAnother }), 0)
+		relevant = reasons[i : i+1]
 	}
-	slices.SortStableFunc(reasons, func(a, b reason) int { return a.order() - b.order() })
-	if len(reasons) > 0 && reasons[0].irrelevant {
-		reasons = reasons[:1]
-	}
-	for _, r := range reasons {
+	for _, r := range relevant {
 		where := ""
-		if applied || len(reasons) > 1 {
+		if applied || len(relevant) > 1 {
 			where = r.where()
 		}
 		clauses = append(clauses, where+r.why)
@@ -191,18 +189,6 @@ func addReason(list []reason, o *Outcome) []reason {
 		list[i].places = append(list[i].places, p)
 	}
 	return list
-}
-
-// order puts reasons that are about the request first, then that no limit is changed, then that the endpoint is
-// another.
-func (r reason) order() int {
-	switch {
-	case !r.irrelevant:
-		return 0
-	case r.why != endpointIsAnother:
-		return 1
-	}
-	return 2
 }
 
 // where returns the places of a reason, as the start of a clause; "" for all requests.
