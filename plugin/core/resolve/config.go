@@ -196,11 +196,7 @@ func (p *Plan) identityRules(n policy.Needs) identity.Rules {
 		NeedTags:        n.Tags,
 		NeedPreflight:   config.ExemptPreflights && !config.UsageOnly,
 	}
-	if p.forCallers {
-		readFromCaller(&r, n)
-	} else {
-		readFromGateway(&r, config, n)
-	}
+	p.setSources(&r, n)
 	if config.ObserveEndpoint && !config.UsageOnly || p.forCallers { // a caller's costs nothing
 		n.Facts |= identity.RouteFact // for metrics and records, not for limits
 	}
@@ -208,30 +204,28 @@ func (p *Plan) identityRules(n policy.Needs) identity.Rules {
 	return r
 }
 
-// readFromCaller sets that names and the cost are what the caller states.
-func readFromCaller(r *identity.Rules, n policy.Needs) {
+// setSources sets where names and the cost are read: where the config says, or what the caller states.
+func (p *Plan) setSources(r *identity.Rules, n policy.Needs) {
+	config := p.config
+	sources := func(texts []string, stated identity.Source) []identity.Source {
+		if p.forCallers {
+			return []identity.Source{stated}
+		}
+		parsed, _ := identity.ParseSources(texts, &r.Headers) // FromConfig has reported a text that does not parse
+		return parsed
+	}
 	if n.Tenant || n.SeekTenant {
-		r.Tenant = []identity.Source{identity.CallerTenant}
+		r.Tenant = sources(config.TenantFrom, identity.CallerTenant)
 	}
 	if n.Tenant && n.Tier {
-		r.Tier = []identity.Source{identity.CallerTier}
+		r.Tier = sources(config.TierFrom, identity.CallerTier)
 	}
 	if n.User || n.SeekUser {
-		r.User = []identity.Source{identity.CallerUser}
+		r.User = sources(config.UserFrom, identity.CallerUser)
 	}
-	r.CallerCost = n.Cost
-}
-
-// readFromGateway sets that names and the cost are read where the config says.
-func readFromGateway(r *identity.Rules, config *schema.Config, n policy.Needs) {
-	if n.Tenant || n.SeekTenant {
-		r.Tenant = parsedSources(config.TenantFrom, &r.Headers)
-	}
-	if n.Tenant && n.Tier {
-		r.Tier = parsedSources(config.TierFrom, &r.Headers)
-	}
-	if n.User || n.SeekUser {
-		r.User = parsedSources(config.UserFrom, &r.Headers)
+	if p.forCallers {
+		r.CallerCost = n.Cost
+		return
 	}
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)
@@ -241,13 +235,4 @@ func readFromGateway(r *identity.Rules, config *schema.Config, n policy.Needs) {
 			r.ReserveHeaders = append(r.ReserveHeaders, identity.Header(header, &r.Headers))
 		}
 	}
-}
-
-// parsedSources returns the sources of texts, or none if one does not parse. FromConfig has reported such a text.
-func parsedSources(texts []string, headers *[]string) []identity.Source {
-	parsed, err := identity.ParseSources(texts, headers)
-	if err != nil {
-		return nil
-	}
-	return parsed
 }
