@@ -21,6 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -183,7 +184,7 @@ func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release fu
 
 // OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
 // without shared buckets has none: then records is nil. release and errors are as with [Stores.Open].
-func (s *Stores) OpenRecords(config *schema.Config) (records *redis.Records, release func(), err error) {
+func (s *Stores) OpenRecords(config *schema.Config) (records reservation.Central, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, func() {}, nil
 	}

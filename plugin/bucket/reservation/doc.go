@@ -1,6 +1,6 @@
 // Package reservation keeps what requests have reserved until they are settled. In Kong's access phase a limit that
 // settles takes a reservation, because what the request will cost is not clear yet. [Keeper.Keep] remembers it under an
-// id, which travels with the request in a token. The log phase reads what the request really used, and [Table.Settle]
+// id, which travels with the request in a token. The log phase reads what the request really used, and [Ledger.Settle]
 // replaces the reservation by that.
 //
 // # In all processes
@@ -16,7 +16,7 @@
 //
 // # Once or never
 //
-// A process takes a reservation out of its table once. Of all processes, one swaps its record for a claim, and it alone
+// A process takes a reservation out of its ledger once. Of all processes, one swaps its record for a claim, and it alone
 // changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
 // reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claim stays for
 // 30 seconds, and is new for each end of a request. So a claim whose answer was lost is made again, and has the same
@@ -40,13 +40,13 @@
 // a forged one settles nothing, or returns no more than a reservation took.
 //
 // In doubt a request pays: a reservation stays charged if its request cannot be measured, if no log phase comes before
-// the limit's timeout, and if the table is full. A request that is measured after the timeout is charged what it used
+// the limit's timeout, and if the ledger is full. A request that is measured after the timeout is charged what it used
 // beyond its reservation, and gets nothing back. All processes measure the timeout by the wall clock, from the instant
 // in the record; the process that made the reservation also measures it by a monotonic clock.
 //
 // # Bounds
 //
-// The table has at most [Options.Most] reservations. Beyond that one is dropped, with its record: one that has timed
+// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with its record: one that has timed
 // out, and so can only be charged more, or else the one that would time out first, which is counted. A record expires
 // after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
 // and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each. A

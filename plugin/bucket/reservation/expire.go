@@ -1,7 +1,6 @@
 package reservation
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 	"time"
@@ -11,31 +10,55 @@ import (
 
 // Expire gives up the reservations that have timed out. They are kept for as long again, so that a log phase that comes
 // late still charges what the request used beyond its reservation.
-func (t *Table) Expire() {
-	timedOut, forgotten, warn := t.ended(t.options.Elapsed())
+func (l *Ledger) Expire() {
+	timedOut, forgotten, warn := l.ended(l.options.Elapsed())
 	for _, r := range timedOut {
-		t.timeOut(r)
+		l.timeOut(r)
 	}
 	for _, r := range forgotten {
 		r.keeper.done()
 	}
 	if warn > 0 {
-		t.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
+		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
 			"until then reservations stay charged", "reservations", warn)
 	}
 }
 
 // timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten.
-func (t *Table) timeOut(r *reservation) {
-	if r.writing == nil || !t.inBackground(r.keeper, func(ctx context.Context) {
+func (l *Ledger) timeOut(r *reservation) {
+	if r.named {
+		l.timeOutNamed(r)
+		return
+	}
+	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
 		if !r.isTaken(ctx) {
-			t.reportUnsettled(r, TimedOut)
-		} else if t.take(r.key) == r {
-			t.count(&t.stats.Elsewhere)
+			l.reportUnsettled(r, TimedOut)
+		} else if l.take(r.key) == r {
+			l.count(&l.stats.Elsewhere)
 			r.keeper.done()
 		}
 	}) {
-		t.reportUnsettled(r, TimedOut)
+		l.reportUnsettled(r, TimedOut)
+	}
+}
+
+// timeOutNamed reports that a named reservation has timed out. If the records cannot be read or written, it leaves it
+// for the next call.
+func (l *Ledger) timeOutNamed(r *reservation) {
+	again := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.insert(r)
+	}
+	if !l.inBackground(r.keeper, func(ctx context.Context) {
+		if err := r.keeper.expireNamed(ctx, r.key); err != nil {
+			l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
+			again()
+			return
+		}
+		r.keeper.done()
+	}) {
+		again()
 	}
 }
 
@@ -44,7 +67,7 @@ func (r *reservation) isTaken(ctx context.Context) bool {
 	if r.writing.await(ctx) != recordWritten {
 		return false
 	}
-	text, err := r.keeper.central.Records.Get(ctx, r.key)
+	text, err := r.keeper.records.Get(ctx, r.key)
 	return err == nil && !isRecord(text)
 }
 
@@ -56,31 +79,34 @@ const (
 
 // ended returns the reservations that time out now, those that did so long ago and are forgotten now, and how many were
 // made, if it is to be logged that no log phase has come, which is once; else 0.
-func (t *Table) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for len(t.waiting) > 0 && t.waiting[0].ends <= now {
-		r := heap.Pop(&t.waiting).(*reservation)
-		r.late = true
-		r.ends += r.Timeout
-		heap.Push(&t.late, r)
+func (l *Ledger) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.waiting) > 0 && l.waiting[0].ends <= now {
+		r := l.waiting[0]
+		l.remove(r)
 		timedOut = append(timedOut, r)
+		if !r.named {
+			r.late = true
+			r.ends += r.Timeout
+			l.insert(r)
+		}
 	}
-	for len(t.late) > 0 && t.late[0].ends <= now {
-		r := t.late[0]
-		t.remove(r)
+	for len(l.late) > 0 && l.late[0].ends <= now {
+		r := l.late[0]
+		l.remove(r)
 		forgotten = append(forgotten, r)
 	}
-	if !t.reached && !t.warned && t.made >= warnAfter && now-t.firstMade >= warnTimeout {
-		t.warned, warn = true, t.made
+	if !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout {
+		l.warned, warn = true, l.made
 	}
 	return timedOut, forgotten, warn
 }
 
-// Run calls Expire every second until ctx ends, and settles what waits for its store, also when a store is opened. It
-// waits for the calls in the background.
-func (t *Table) Run(ctx context.Context) error {
-	defer func() { _ = t.background.Wait() }()
+// Run calls Expire every second until ctx ends, frees the names of checks that the store answered too late, and settles
+// what waits for its store, also when a store is opened. It waits for the calls in the background.
+func (l *Ledger) Run(ctx context.Context) error {
+	defer func() { _ = l.background.Wait() }()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -88,10 +114,11 @@ func (t *Table) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			t.Expire()
-		case <-t.opened:
+			l.Expire()
+			l.releaseDoubts(ctx)
+		case <-l.opened:
 		}
-		t.retry(ctx)
+		l.retry(ctx)
 	}
 }
 

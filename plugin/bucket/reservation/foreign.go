@@ -18,29 +18,29 @@ const (
 const parkedOverhead = 512
 
 // addKeeper adds an open keeper, and lets what waits for its store be settled.
-func (t *Table) addKeeper(k *Keeper) {
-	t.mu.Lock()
-	t.central[k.central.Fingerprint] = append(t.central[k.central.Fingerprint], k)
-	t.mu.Unlock()
+func (l *Ledger) addKeeper(k *Keeper) {
+	l.mu.Lock()
+	l.central[k.central.Fingerprint()] = append(l.central[k.central.Fingerprint()], k)
+	l.mu.Unlock()
 	select {
-	case t.opened <- struct{}{}:
+	case l.opened <- struct{}{}:
 	default: // Run has a signal already
 	}
 }
 
 // removeKeeper removes a keeper.
-func (t *Table) removeKeeper(k *Keeper) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	store := k.central.Fingerprint
-	t.central[store] = slices.DeleteFunc(t.central[store], func(other *Keeper) bool { return other == k })
+func (l *Ledger) removeKeeper(k *Keeper) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	store := k.central.Fingerprint()
+	l.central[store] = slices.DeleteFunc(l.central[store], func(other *Keeper) bool { return other == k })
 }
 
 // keeperOf returns a keeper for a central store, or nil. The caller must call its done.
-func (t *Table) keeperOf(store string) *Keeper {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, k := range t.central[store] {
+func (l *Ledger) keeperOf(store string) *Keeper {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range l.central[store] {
 		if k.use() {
 			return k
 		}
@@ -56,15 +56,15 @@ const unknownShare = 4
 func (end *requestEnd) size() int { return end.answer.Size() + parkedOverhead }
 
 // park keeps the end of a request until its store can be reached, and reports whether there is room.
-func (t *Table) park(end *requestEnd) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *Ledger) park(end *requestEnd) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	fits := func(ends, bytes, share int) bool {
 		return ends < maxParked/share && bytes+end.size() <= maxParkedBytes/share
 	}
-	if _, known := t.central[end.store]; !known {
+	if _, known := l.central[end.store]; !known {
 		ends, bytes := 0, 0
-		for _, other := range t.parked {
+		for _, other := range l.parked {
 			if other.store == end.store {
 				ends, bytes = ends+1, bytes+other.size()
 			}
@@ -73,18 +73,18 @@ func (t *Table) park(end *requestEnd) bool {
 			return false
 		}
 	}
-	if !fits(len(t.parked), t.parkedBytes, 1) {
+	if !fits(len(l.parked), l.parkedBytes, 1) {
 		return false
 	}
-	t.parked, t.parkedBytes = append(t.parked, end), t.parkedBytes+end.size()
+	l.parked, l.parkedBytes = append(l.parked, end), l.parkedBytes+end.size()
 	return true
 }
 
 // abandon gives up the end of a request: its reservation stays charged.
-func (t *Table) abandon(end *requestEnd) {
-	t.count(&t.stats.Abandoned)
+func (l *Ledger) abandon(end *requestEnd) {
+	l.count(&l.stats.Abandoned)
 	if end.own != nil {
-		t.reportUnsettled(end.own, Lost)
+		l.reportUnsettled(end.own, Lost)
 	}
 	if end.keeper != nil {
 		end.keeper.done()
@@ -92,29 +92,29 @@ func (t *Table) abandon(end *requestEnd) {
 }
 
 // retry settles the parked ends of requests. It calls a store that does not answer once only.
-func (t *Table) retry(ctx context.Context) {
-	t.mu.Lock()
-	waiting := slices.Clone(t.parked)
-	t.mu.Unlock()
+func (l *Ledger) retry(ctx context.Context) {
+	l.mu.Lock()
+	waiting := slices.Clone(l.parked)
+	l.mu.Unlock()
 	unreachable := map[string]bool{} // by the fingerprint of the store
 	for _, end := range waiting {
 		if ctx.Err() == nil && !unreachable[end.store] {
-			won, err := t.finish(ctx, end)
+			won, err := l.finish(ctx, end)
 			if err != nil {
-				t.options.Log.Warn("settling a request after its log phase failed", "error", err)
+				l.options.Log.Warn("settling a request after its log phase failed", "error", err)
 			}
 			end.over, unreachable[end.store] = won.isFinal(), won == claimUnreachable
 		}
-		if !end.over && t.options.Elapsed()-end.since >= maxParkedTime {
+		if !end.over && l.options.Elapsed()-end.since >= maxParkedTime {
 			end.over = true
-			t.abandon(end)
+			l.abandon(end)
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.parked = slices.DeleteFunc(t.parked, func(end *requestEnd) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.parked = slices.DeleteFunc(l.parked, func(end *requestEnd) bool {
 		if end.over {
-			t.parkedBytes -= end.size()
+			l.parkedBytes -= end.size()
 		}
 		return end.over
 	})

@@ -31,7 +31,7 @@ import (
 type process struct {
 	t      *testing.T
 	store  store.Store
-	table  *reservation.Table
+	table  *reservation.Ledger
 	keeper *reservation.Keeper
 
 	mu       sync.Mutex
@@ -59,7 +59,7 @@ func newProcess(t *testing.T, config schema.Config) *process {
 	records, releaseRecords, err := stores.OpenRecords(&config)
 	require.NoError(t, err)
 	p.store = view
-	p.keeper = p.table.Keeper(view, &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}, func() {
+	p.keeper = p.table.Keeper(view, records, func() {
 		releaseRecords()
 		release()
 	})

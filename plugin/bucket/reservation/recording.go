@@ -45,16 +45,16 @@ func (r *reservation) isRecordable() bool {
 }
 
 // startWriting writes the record of a reservation in the background.
-func (t *Table) startWriting(r *reservation) {
+func (l *Ledger) startWriting(r *reservation) {
 	w := &writing{done: make(chan struct{})}
 	r.writing = w
-	if !t.inBackground(r.keeper, func(ctx context.Context) {
+	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer close(w.done)
 		if w.outcome = r.writeRecord(ctx); w.outcome != recordWritten {
-			t.count(&t.stats.Unrecorded)
+			l.count(&l.stats.Unrecorded)
 		}
 	}) {
-		t.count(&t.stats.Unrecorded)
+		l.count(&l.stats.Unrecorded)
 		close(w.done)
 	}
 }
@@ -65,7 +65,7 @@ func (r *reservation) writeRecord(ctx context.Context) recordState {
 	if err != nil {
 		return recordNotWritten
 	}
-	present, err := r.keeper.central.Records.Swap(ctx, r.key, nil, text, r.TTL())
+	present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
 	switch {
 	case MayHaveRun(err):
 		return recordUncertain
@@ -76,26 +76,26 @@ func (r *reservation) writeRecord(ctx context.Context) recordState {
 }
 
 // discard ends a reservation that stays charged. It deletes its record in the background, so that the store does not
-// keep more of them than the tables of all processes. What is left expires by itself.
-func (t *Table) discard(r *reservation) {
+// keep more of them than the ledgers of all processes. What is left expires by itself.
+func (l *Ledger) discard(r *reservation) {
 	defer r.keeper.done()
 	if r.writing == nil {
 		return
 	}
-	t.inBackground(r.keeper, func(ctx context.Context) {
+	l.inBackground(r.keeper, func(ctx context.Context) {
 		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) != recordNotWritten {
-			_, _ = r.keeper.central.Records.Swap(ctx, r.key, text, nil, 0)
+			_, _ = r.keeper.records.Swap(ctx, r.key, text, nil, 0)
 		}
 	})
 }
 
 // inBackground runs a call to the records of a keeper, which stays open meanwhile, and reports whether it could be
 // started. Run waits for it.
-func (t *Table) inBackground(k *Keeper, call func(ctx context.Context)) bool {
+func (l *Ledger) inBackground(k *Keeper, call func(ctx context.Context)) bool {
 	if !k.use() {
 		return false
 	}
-	started := t.background.TryGo(func() error {
+	started := l.background.TryGo(func() error {
 		defer k.done()
 		call(context.Background()) // the store bounds its calls
 		return nil
@@ -148,7 +148,7 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 		}
 		end.text, _ = r.MarshalBinary() // as it was written
 	}
-	present, err := end.keeper.central.Records.Swap(ctx, end.key, end.text, end.mark, claimTime)
+	present, err := end.keeper.records.Swap(ctx, end.key, end.text, end.mark, claimTime)
 	switch {
 	case err != nil:
 		end.doubtful = end.doubtful || MayHaveRun(err)
@@ -163,7 +163,7 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 
 // read reads the record that another process has written. A claim that is won means that it is there.
 func (end *requestEnd) read(ctx context.Context) claim {
-	text, err := end.keeper.central.Records.Get(ctx, end.key)
+	text, err := end.keeper.records.Get(ctx, end.key)
 	switch {
 	case err != nil:
 		return claimUnreachable

@@ -117,8 +117,16 @@ func (s inRedis) Settle(
 // shares makes the reservations of a world recorded, in records that another world may share.
 func (w *world) shares(records *memoryRecords) {
 	w.records = records
-	w.keeper = w.table.Keeper(inRedis{w.store}, &Central{Records: records, Fingerprint: testStore}, func() { w.closed++ })
+	w.keeper = w.table.Keeper(inRedis{w.store}, central{records, testStore}, func() { w.closed++ })
 }
+
+// central is a store at which the records of a test are.
+type central struct {
+	*memoryRecords
+	fingerprint string
+}
+
+func (c central) Fingerprint() string { return c.fingerprint }
 
 const testStore = "0123456789abcdef"
 
@@ -511,7 +519,7 @@ func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 
 func TestAStoreThatNeverWasOpenHasAQuarterOfTheRoom(t *testing.T) {
 	w, opened := newWorld(t, 0), testStore[:15]+"0"
-	w.table.Keeper(w.store, &Central{Records: newRecords(), Fingerprint: opened}, func() {}).Close()
+	w.table.Keeper(w.store, central{newRecords(), opened}, func() {}).Close()
 	park := func(store string, n int, e end) {
 		for i := range n {
 			w.settle(fmt.Sprintf("%032x.%s.l", i, store), e)

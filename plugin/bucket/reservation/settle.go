@@ -38,49 +38,48 @@ type requestEnd struct {
 // is claimed in the central store, as soon as this process has opened that. Any other text, and a reservation that is
 // settled already, do nothing. An error means that the request could not be measured or settled: its reservation stays
 // charged.
-func (t *Table) Settle(ctx context.Context, text string, source Source) error {
+func (l *Ledger) Settle(ctx context.Context, text string, source Source) error {
 	parsed, ok := parseToken(text)
 	end := &requestEnd{
-		token: parsed, mark: []byte(claimMark + rand.Text()), at: t.options.Now(), since: t.options.Elapsed(),
+		token: parsed, mark: []byte(claimMark + rand.Text()), at: l.options.Now(), since: l.options.Elapsed(),
 	}
-	r := t.take(parsed.key)
+	r := l.take(parsed.key)
 	switch {
 	case r != nil:
 		end.own, end.keeper, end.needs = r, r.keeper, r.needs
 		if r.writing != nil {
-			end.store = r.keeper.central.Fingerprint
+			end.store = r.keeper.central.Fingerprint()
 		}
 		if !r.late && end.since >= r.ends { // Expire has not seen it yet
-			t.reportUnsettled(r, TimedOut)
+			l.reportUnsettled(r, TimedOut)
 			r.late = true
 		}
 	case !ok || parsed.store == "":
-		t.count(&t.stats.Unknown)
+		l.count(&l.stats.Unknown)
 		return nil
 	default:
-		t.mu.Lock()
-		t.reached = true
-		t.mu.Unlock()
+		l.mu.Lock()
+		l.reached = true
+		l.mu.Unlock()
 	}
 	if err := source.Read(ctx, end.needs, &end.answer); err != nil {
 		if r != nil {
-			t.reportUnsettled(r, Unmeasured)
-			t.discard(r)
+			l.giveUp(r, Unmeasured)
 		}
 		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
 	}
-	won, err := t.finish(ctx, end)
-	if !won.isFinal() && !t.park(end) {
-		t.abandon(end)
+	won, err := l.finish(ctx, end)
+	if !won.isFinal() && !l.park(end) {
+		l.abandon(end)
 	}
 	return err
 }
 
 // finish claims and settles the reservation of a request that has ended. Unless the claim is final it must be called
 // again: the store is not open, or out of reach, or the record may still be on its way there.
-func (t *Table) finish(ctx context.Context, end *requestEnd) (won claim, err error) {
+func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err error) {
 	if end.keeper == nil {
-		if end.keeper = t.keeperOf(end.store); end.keeper == nil {
+		if end.keeper = l.keeperOf(end.store); end.keeper == nil {
 			return claimUnreachable, nil
 		}
 	}
@@ -92,15 +91,15 @@ func (t *Table) finish(ctx context.Context, end *requestEnd) (won claim, err err
 	r := end.own
 	switch {
 	case won == claimedElsewhere && r != nil:
-		t.count(&t.stats.Elsewhere)
+		l.count(&l.stats.Elsewhere)
 		return won, nil
 	case won == claimedElsewhere:
-		t.count(&t.stats.Unknown)
+		l.count(&l.stats.Unknown)
 		return won, nil
 	case r == nil:
 		r = &reservation{Record: new(Record)}
 		if err := r.UnmarshalBinary(end.text); err != nil {
-			t.count(&t.stats.Abandoned)
+			l.count(&l.stats.Abandoned)
 			return won, fmt.Errorf("settle a request of another process: its reservation stays charged: %w", err)
 		}
 		r.made = end.since - (end.at - r.Made)
@@ -117,7 +116,7 @@ func (t *Table) finish(ctx context.Context, end *requestEnd) (won claim, err err
 	if won == claimDoubtful {
 		r.markLost(all)
 	}
-	r.ReportSettled(t.options.Observer, all, t.options.Elapsed()-r.made)
+	r.ReportSettled(l.options.Observer, all, l.options.Elapsed()-r.made)
 	return won, err
 }
 
@@ -149,7 +148,7 @@ const (
 	Unmeasured                // it is unknown what the request used: the reservation stays charged
 	TimedOut                  // no log phase came in time: the reservation stays charged
 	Late                      // measured after the timeout: what was used beyond the reservation was charged
-	Dropped                   // the table was full: the reservation stays charged
+	Dropped                   // the ledger was full: the reservation stays charged
 	Lost                      // the store did not answer, or the limit was changed: it is unknown what was changed
 )
 

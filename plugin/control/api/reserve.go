@@ -12,7 +12,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -90,7 +89,7 @@ func (s *Server) reserve(ctx context.Context, c *Check) (*checkOutput, error) {
 
 // decideClaimed decides about a check that reserves, and keeps what it has reserved.
 func (s *Server) decideClaimed(
-	ctx context.Context, policies *resolve.Plan, c *Check, claim *named.Claim,
+	ctx context.Context, policies *resolve.Plan, c *Check, claim *reservation.Claim,
 ) (*checkOutput, error) {
 	var x admit.Exchange
 	s.admitCheck(ctx, policies, c, &x)
@@ -126,7 +125,7 @@ func (c *Checked) addReservation(check *Check, record *reservation.Record, settl
 }
 
 // newRequest returns the request for the reservation of a check. The error is an answer.
-func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Check) (*named.Request, error) {
+func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Check) (*reservation.Request, error) {
 	caller := callerOf(ctx)
 	timeout, err := s.settleTimeout(ctx, policies, c)
 	if err != nil {
@@ -144,8 +143,8 @@ func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Chec
 		return nil, fmt.Errorf("encode a check: %w", err)
 	}
 	hash := sha256.Sum256(text)
-	return &named.Request{
-		Name: named.Name{Namespace: policies.Namespace(), Org: caller.Org, ID: c.ReservationID},
+	return &reservation.Request{
+		Name: reservation.Name{Namespace: policies.Namespace(), Org: caller.Org, ID: c.ReservationID},
 		Hash: hash[:], Org: c.Org, Tokens: *c.Reserve, Timeout: timeout,
 	}, nil
 }
@@ -181,9 +180,9 @@ func errNoReservations() error {
 // claimError returns the answer to a check that could not be claimed: nothing was charged for it.
 func (s *Server) claimError(err error) error {
 	switch {
-	case errors.Is(err, named.ErrReused):
+	case errors.Is(err, reservation.ErrReused):
 		return unprocessable(fault("body.reservation_id", "was used for another check: choose a new one", nil))
-	case errors.Is(err, named.ErrUncertain):
+	case errors.Is(err, reservation.ErrUncertain):
 		return huma.NewError(http.StatusConflict, "the process that decided about the first check with this id ended before "+
 			"it answered, so it is unknown whether it reserved, and nothing was done now: choose a new id")
 	}
@@ -196,10 +195,10 @@ func (s *Server) ledgerError(err error, effect string) error {
 	switch answer := huma.StatusError(nil); {
 	case errors.As(err, &answer):
 		return err
-	case errors.Is(err, named.ErrUnderway):
+	case errors.Is(err, reservation.ErrUnderway):
 		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this id is still in "+
 			"progress, so "+effect+": retry in a moment to get its answer"), soon)
-	case errors.Is(err, named.ErrFull):
+	case errors.Is(err, reservation.ErrFull):
 		s.Log.Warn("no room for another reservation")
 		return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable("too many reservations are kept: "+effect), soon)
 	}

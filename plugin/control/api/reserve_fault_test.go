@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -126,7 +125,7 @@ func init() {
 		c.check(o, c.do(o.call(admin)))
 		c.check(o, c.do(o.call(viewer)))
 		r := reservingChats(c.T)
-		hasty := r.replica(func(o *named.Options) { o.Patience = 1 })
+		hasty := r.replica(func(o *ledgerOptions) { o.Patience = 1 })
 		slow := slowBuckets{r.store, make(chan struct{}), make(chan struct{})}
 		r.decider.Buckets = slow
 		reserve := call{admin, "POST", checkPath, `{"org_id":"acme","reserve":5,"reservation_id":"chat-1"}`, nil}
@@ -235,13 +234,13 @@ func TestASettlementThatWasNotRecordedIsNotMadeTwice(t *testing.T) {
 	var down atomic.Bool
 	r := reservingChats(t)
 	r.records = brokenRecords{r.records, func(operation string) bool { return down.Load() && operation != "get" }}
-	r.world = r.replica(func(o *named.Options) { o.Buckets = crashing{r.store, func() { down.Store(true) }} })
+	r.world = r.replica(func(o *ledgerOptions) { o.buckets = crashing{r.store, func() { down.Store(true) }} })
 	r.reserves(admin, "acme", "chat-1", 500)
 	if got := r.settles(admin, "chat-1", 20); got.Limits[0].Refunded != 480 {
 		t.Errorf("%+v", got)
 	}
 	down.Store(false)
-	hasty := r.replica(func(o *named.Options) { o.Patience = 1 })
+	hasty := r.replica(func(o *ledgerOptions) { o.Patience = 1 })
 	again := call{admin, "POST", "/v1/ratelimit/settle", `{"id":"chat-1","actual":20}`, nil}
 	hasty.wantProblem(hasty.do(again), http.StatusConflict, "still in progress")
 	r.passed.Store(int64(31 * time.Second))

@@ -15,7 +15,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -108,7 +107,7 @@ func TestNewReservationsOfAnOrgsTokenAreLimitedAndRepetitionsAreNot(t *testing.T
 	own := memory.New(memory.Options{Now: clock})
 	w := open(t, func(o *api.Options) {
 		o.Decider, o.Buckets, o.Limits, o.Rates = r.decider, r.store, own, api.Rates{Subjects: 1}
-		o.Reservations = ledgerOf(r.records, r.store)
+		_, o.Reservations = ledgerOf(r.records, r.store)
 	})
 	send := func(id int) answer {
 		body := fmt.Sprintf(`{"org_id":"acme","reserve":1,"reservation_id":"chat-%d"}`, id)
@@ -133,7 +132,7 @@ func TestReservationsOfBucketsInThisProcessGetBackWhatWasTooMuch(t *testing.T) {
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {
 		o.Decider, o.Buckets = deciderOf(t, chats(), buckets, policy.Rows{}), buckets
-		o.Reservations = ledgerOf(named.NewLocal(clock, 0), buckets, func(o *named.Options) { o.Own = true })
+		_, o.Reservations = ledgerOf(nil, buckets)
 	})
 	r.wantSettled()
 }
@@ -151,7 +150,7 @@ func TestReservationsInAClusterAreSettledOnEveryMaster(t *testing.T) {
 	r := &reserving{planned: &planned{}}
 	r.world = open(t, func(o *api.Options) {
 		o.Decider, o.Buckets = deciderOf(t, chats(), store, policy.Rows{}), store
-		o.Reservations = ledgerOf(store.Records("default"), store)
+		_, o.Reservations = ledgerOf(store.Records("default"), store)
 	})
 	r.wantSettled()
 }

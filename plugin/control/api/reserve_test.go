@@ -1,10 +1,13 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -144,6 +147,14 @@ func TestWhereNoLimitSettlesAReservationIsEmptyAndSaysSo(t *testing.T) {
 	r.wantUsed("afterwards", 0, 0, 1)
 }
 
+// expire lets the ledger report what has timed out.
+func (r *reserving) expire() {
+	ended, cancel := context.WithCancel(r.Context())
+	cancel()
+	r.ledger.Expire()
+	require.NoError(r, r.ledger.Run(ended)) // waits for its calls
+}
+
 func TestALateSettlementOnlyChargesAndAnEndedIdIsUnknown(t *testing.T) {
 	t.Parallel()
 	r := reservingChats(t)
@@ -154,11 +165,11 @@ func TestALateSettlementOnlyChargesAndAnEndedIdIsUnknown(t *testing.T) {
 	r.settles(admin, "in-time", 500)
 	r.wantUsed("before the timeout", 2500, 2500, 3)
 	r.passed.Store(61_000_000_000)
-	r.ledger.Expire(t.Context()) // "less" and "more"
+	r.expire() // "less" and "more"
 	if n := r.settled.outcomes[reservation.TimedOut].Load(); n != 4 {
 		t.Errorf("%d limits of two reservations have timed out, want two of each", n)
 	}
-	r.ledger.Expire(t.Context())
+	r.expire()
 	for id, charged := range map[string]int64{"less": 0, "more": 700} {
 		for range 2 {
 			settled := r.settles(admin, id, map[string]int{"less": 300, "more": 1700}[id])

@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -12,16 +11,17 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // What the tests of reservations add to those of all operations.
 func init() {
 	equipment = append(equipment, func(_ *testing.T, o *api.Options) {
-		o.Reservations = ledgerOf(named.NewLocal(clock, 0), memory.New(memory.Options{Now: clock}))
+		_, o.Reservations = ledgerOf(nil, memory.New(memory.Options{Now: clock}))
 	})
 	samples["settle"] = sample{body: `{"id":"chat-1","actual":5}`}
 	may["settle"] = "y.yy???" // an org's token settles what it has reserved, and finds nothing else
@@ -36,13 +36,23 @@ func init() {
 	}
 }
 
-// ledgerOf returns a ledger of these records, for checks that charge these buckets.
-func ledgerOf(records reservation.Records, buckets reservation.Buckets, edit ...func(*named.Options)) *named.Ledger {
-	o := named.Options{Records: records, Buckets: buckets, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+// ledgerOptions configures ledgerOf.
+type ledgerOptions struct {
+	reservation.Options
+	buckets reservation.Buckets
+}
+
+// ledgerOf returns a ledger, and what keeps in these records (nil: in its process) what checks take from these buckets.
+func ledgerOf(
+	records reservation.Central, buckets reservation.Buckets, edit ...func(*ledgerOptions),
+) (*reservation.Ledger, *reservation.Keeper) {
+	o := ledgerOptions{buckets: buckets}
+	o.Elapsed, o.Now = process.Elapsed, process.WallClock
 	for _, e := range edit {
 		e(&o)
 	}
-	return named.New(o)
+	l := reservation.New(o.Options)
+	return l, l.Keeper(o.buckets, records, func() {})
 }
 
 // chats is a config with a budget of 10,000 tokens a day for each org, one of 100,000 for all, and 1,000 requests.
@@ -65,9 +75,9 @@ func chats() schema.Config {
 // reserving is a planned world that keeps reservations.
 type reserving struct {
 	*planned
-	records reservation.Records
-	ledger  *named.Ledger // of the last replica
-	passed  atomic.Int64  // nanoseconds that the ledger's clock is ahead
+	records reservation.Central
+	ledger  *reservation.Ledger // of the last replica
+	passed  atomic.Int64        // nanoseconds that the ledger's clock is ahead
 	settled settlements
 }
 
@@ -86,7 +96,7 @@ func (s *settlements) Settled(_ *policy.Bound, settled reservation.Settlement) {
 }
 
 // reservingChats returns a world with the limits of chats. edit changes its ledger.
-func reservingChats(t *testing.T, edit ...func(*named.Options)) *reserving {
+func reservingChats(t *testing.T, edit ...func(*ledgerOptions)) *reserving {
 	t.Helper()
 	r := &reserving{planned: planning(t, chats(), policy.Rows{})}
 	r.records = r.store.Records("default")
@@ -95,14 +105,17 @@ func reservingChats(t *testing.T, edit ...func(*named.Options)) *reserving {
 }
 
 // replica returns another server with the same Redis and records.
-func (r *reserving) replica(edit ...func(*named.Options)) *world {
+func (r *reserving) replica(edit ...func(*ledgerOptions)) *world {
 	r.Helper()
-	r.ledger = ledgerOf(r.records, r.store, append([]func(*named.Options){func(o *named.Options) {
-		o.Now = func() time.Time { return time.Now().Add(time.Duration(r.passed.Load())) }
+	ledger, keeper := ledgerOf(r.records, r.store, append([]func(*ledgerOptions){func(o *ledgerOptions) {
+		passed := func() limit.Micros { return limit.Micros(r.passed.Load() / 1000) }
+		o.Now = func() limit.Micros { return process.WallClock() + passed() }
+		o.Elapsed = func() limit.Micros { return process.Elapsed() + passed() }
 		o.Observer = &r.settled
 	}}, edit...)...)
+	r.ledger = ledger
 	return open(r.T, func(o *api.Options) {
-		o.Decider, o.Buckets, o.Reservations = r.decider, r.store, r.ledger
+		o.Decider, o.Buckets, o.Reservations = r.decider, r.store, keeper
 	})
 }
 
@@ -156,7 +169,7 @@ func (w *world) wantProblem(a answer, status int, text string) {
 
 // brokenRecords fails where a test says so.
 type brokenRecords struct {
-	reservation.Records
+	reservation.Central
 	fails func(operation string) bool
 }
 
@@ -171,7 +184,7 @@ func (b brokenRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	if err := b.err("get"); err != nil {
 		return nil, err
 	}
-	return b.Records.Get(ctx, key)
+	return b.Central.Get(ctx, key)
 }
 
 func (b brokenRecords) Swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
@@ -182,5 +195,5 @@ func (b brokenRecords) Swap(ctx context.Context, key string, old, next []byte, t
 	if err := b.err(operation); err != nil {
 		return nil, err
 	}
-	return b.Records.Swap(ctx, key, old, next, ttl)
+	return b.Central.Swap(ctx, key, old, next, ttl)
 }

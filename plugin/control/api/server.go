@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -50,7 +50,7 @@ type Options struct {
 	Decider *admit.Decider
 
 	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.
-	Reservations *named.Ledger
+	Reservations *reservation.Keeper
 
 	// RequestPolicy returns the policy that requests use for a bucket: the given one, or one with less capacity if
 	// nodes may lease tokens of it; nil: always the given one.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 )
 
 // registerSettle adds the operation that settles reservations.
@@ -79,9 +79,9 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 	case s.Reservations == nil || s.Decider == nil:
 		return nil, errNoReservations()
 	}
-	name := named.Name{Namespace: s.Decider.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
+	name := reservation.Name{Namespace: s.Decider.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
 	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
-	if errors.Is(err, named.ErrUnknown) && caller.Role != Tenant && in.Body.Org != "" {
+	if errors.Is(err, reservation.ErrUnknown) && caller.Role != Tenant && in.Body.Org != "" {
 		name.Org = in.Body.Org
 		settled, err = s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
 	}
@@ -97,15 +97,15 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 
 // settleBilledTo settles a reservation, if it was billed to an org; "": to any.
 func (s *Server) settleBilledTo(
-	ctx context.Context, name named.Name, actual int64, org string,
-) (named.Settlement, error) {
-	return s.Reservations.Settle(ctx, name, actual, func(r named.Reserved) error {
+	ctx context.Context, name reservation.Name, actual int64, org string,
+) (reservation.Settled, error) {
+	return s.Reservations.Settle(ctx, name, actual, func(billed string, tokens int64) error {
 		switch {
-		case org != "" && name.Org == "" && r.Org != org:
-			return named.ErrUnknown
-		case callerOf(ctx).Role == Tenant && actual < r.Tokens:
+		case org != "" && name.Org == "" && billed != org:
+			return reservation.ErrUnknown
+		case callerOf(ctx).Role == Tenant && actual < tokens:
 			return huma.Error403Forbidden(fmt.Sprintf("an org's token may not settle below its reservation: actual must be at "+
-				"least %d; an operator's token may settle to less", r.Tokens))
+				"least %d; an operator's token may settle to less", tokens))
 		}
 		return nil
 	})
@@ -113,14 +113,14 @@ func (s *Server) settleBilledTo(
 
 // settleError returns the answer to a settlement that was not made.
 func (s *Server) settleError(err error) error {
-	first := new(named.ActualError)
+	first := new(reservation.ActualError)
 	switch {
-	case errors.Is(err, named.ErrUnknown):
+	case errors.Is(err, reservation.ErrUnknown):
 		return huma.Error404NotFound("there is no reservation with this id: no check with it was allowed, or it has ended")
 	case errors.As(err, &first):
 		return huma.NewError(http.StatusConflict, fmt.Sprintf("the reservation was settled to %d tokens before: nothing was "+
 			"changed now", first.First))
-	case errors.Is(err, named.ErrUncertain):
+	case errors.Is(err, reservation.ErrUncertain):
 		return huma.NewError(http.StatusConflict, "the process that decided about the check with this id ended before it "+
 			"answered, so it is unknown whether it reserved: what it may have taken stays charged")
 	}
@@ -128,7 +128,7 @@ func (s *Server) settleError(err error) error {
 }
 
 // newSettled returns the answer to a settlement.
-func newSettled(id string, s *named.Settlement) Settled {
+func newSettled(id string, s *reservation.Settled) Settled {
 	out := Settled{ID: id, Reserved: s.Tokens, Actual: s.Actual, Outcome: outcomeSettled, Limits: []SettledLimit{}}
 	switch {
 	case s.Unknown:

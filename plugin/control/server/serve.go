@@ -137,12 +137,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(s.httpServer(rest, pages), monitor, log)
-	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	server.background = []func(context.Context) error{d.Run, d.ledger.Run, own.Run, callers.Run, monitor.Run}
 	if tiers != nil {
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
-	}
-	if d.reservations != nil {
-		server.background = append(server.background, d.reservations.Run)
 	}
 	if s.Keeper != nil {
 		watcher := d.newWatcher(tiers)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -39,7 +38,8 @@ type decider struct {
 	operatorBuckets api.Buckets                 // the same buckets for operators, with longer timeouts; nil: none
 	ping            func(context.Context) error // pings that Redis; nil: none
 	config          *routeconfig.Config         // nil: none
-	reservations    *named.Ledger               // what checks reserve
+	ledger          *reservation.Ledger         // what checks reserve
+	reservations    *reservation.Keeper         // in the ledger; nil: no config
 	log             *slog.Logger
 
 	requestPolicy func(*policy.Policy) *policy.Policy // returns the policy for reading the buckets of one; nil: itself
@@ -77,9 +77,12 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 	}
 	sources.Settles = true
 	sources.Add(metrics.Read(func() metrics.Reservations {
-		return metrics.Reservations{Stats: reservation.Stats{Kept: d.reservations.Awaited()}}
+		return metrics.Reservations{Stats: d.ledger.Stats()}
 	}))
 	d.Metrics = metrics.New(process.Version, sources)
+	d.ledger = reservation.New(reservation.Options{
+		Elapsed: process.Elapsed, Now: process.WallClock, Observer: d.Settlements(), Log: log,
+	})
 	return d, d.openPath(s.Config)
 }
 
@@ -163,19 +166,14 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 }
 
 // openReservations opens what keeps the reservations of checks: beside the buckets, in Redis or in this process.
-func (d *decider) openReservations(config *schema.Config) (*named.Ledger, error) {
-	buckets, _, err := d.Stores.Open(config)
+func (d *decider) openReservations(config *schema.Config) (*reservation.Keeper, error) {
+	buckets, release, err := d.Stores.Open(config)
 	if err != nil {
 		return nil, err
 	}
-	o := named.Options{Buckets: buckets, Observer: d.Settlements(), Now: time.Now, Log: d.log}
-	switch records, _, err := d.Stores.OpenRecords(config); {
-	case err != nil:
+	records, _, err := d.Stores.OpenRecords(config)
+	if err != nil {
 		return nil, err
-	case records != nil:
-		o.Records = records
-	default:
-		o.Records, o.Own = named.NewLocal(process.Elapsed, 0), true
 	}
-	return named.New(o), nil
+	return d.ledger.Keeper(buckets, records, release), nil
 }

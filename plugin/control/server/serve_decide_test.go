@@ -20,7 +20,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation/named"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -150,16 +149,16 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		d := deciding(t, strings.Replace(text, everyone, settles, 1), nil)
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
-		claim, _, err := d.reservations.Claim(t.Context(), &named.Request{Name: named.Name{ID: "chat"}, Timeout: time.Minute})
+		claim, _, err := d.reservations.Claim(t.Context(), &reservation.Request{Name: reservation.Name{ID: "chat"}, Timeout: time.Minute})
 		if err != nil || d.decider.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}
 		err = claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil)
-		if err != nil || d.reservations.Awaited() != 1 {
-			t.Errorf("%s: %d reservations are awaited (%v), want one", strategy, d.reservations.Awaited(), err)
+		if err != nil || d.ledger.Stats().Kept != 1 {
+			t.Errorf("%s: %d reservations are kept (%v), want one", strategy, d.ledger.Stats().Kept, err)
 		}
-		s, err := d.reservations.Settle(t.Context(), named.Name{ID: "chat"}, 3, func(named.Reserved) error { return nil })
-		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.reservations.Awaited() != 0 {
+		s, err := d.reservations.Settle(t.Context(), reservation.Name{ID: "chat"}, 3, func(string, int64) error { return nil })
+		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.ledger.Stats().Kept != 0 {
 			t.Errorf("%s: %+v, %v", strategy, s, err)
 		}
 		series, err := testutil.GatherAndCount(d.Metrics, "rate_limiter_settlements_total", "rate_limiter_reservations")

@@ -27,7 +27,7 @@ type SettlingOptions struct {
 	Log          *slog.Logger  // nil: nothing is logged
 }
 
-// Settler settles reservations. A reservation.Table is one.
+// Settler settles reservations. A reservation.Ledger is one.
 type Settler interface {
 	Settle(ctx context.Context, token string, source reservation.Source) error
 }

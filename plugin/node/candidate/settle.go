@@ -8,7 +8,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 )
 
-// Reservations keeps what requests have reserved. A reservation.Table is one.
+// Reservations keeps what requests have reserved. A reservation.Ledger is one.
 type Reservations interface {
 	// Follow calls settled once with the answers of a request's log phase, if the reservation of the token waits in this
 	// process, which it reports.

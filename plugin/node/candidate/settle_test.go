@@ -33,7 +33,7 @@ func (l logPhase) Read(_ context.Context, needs settle.Needs, a *settle.Answer) 
 // settlingTrial is a trial of a limit that settles by X-Used, and by X-Billed under the candidate.
 type settlingTrial struct {
 	*trial
-	table  *reservation.Table
+	table  *reservation.Ledger
 	stored *memory.Store // of the candidate
 }
 

@@ -49,7 +49,7 @@ type Engine struct {
 	Rows    *policysync.Sync // nil: there is no database
 
 	// Reservations keeps what limits reserve, in a process with a log phase. Set it before the first decider is built.
-	Reservations *reservation.Table // nil: what they reserve stays charged
+	Reservations *reservation.Ledger // nil: what they reserve stays charged
 
 	meta     *memory.Store // buckets of meta limits
 	observer *observer
@@ -188,11 +188,7 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 	if err != nil {
 		return opened, err
 	}
-	var central *reservation.Central
-	if records != nil {
-		central = &reservation.Central{Records: records, Fingerprint: records.Fingerprint()}
-	}
-	keeper := e.Reservations.Keeper(buckets, central, append(opened, release).run) // at its end
+	keeper := e.Reservations.Keeper(buckets, records, append(opened, release).run) // at its end
 	decider.Reservations = keeper
 	return releases{keeper.Close}, nil
 }

@@ -27,7 +27,7 @@ type world struct {
 	now     limit.Micros
 	wall    limit.Micros // of the wall clock; 0: now
 	store   *memory.Store
-	table   *Table
+	table   *Ledger
 	keeper  *Keeper
 	closed  int
 	records *memoryRecords // nil: none

@@ -1,4 +1,4 @@
-package named
+package reservation
 
 import (
 	"bytes"
@@ -10,13 +10,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
-// DefaultMost is the number of records that a Local has at most, if none is given: about 100 MB.
-const DefaultMost = 50_000
+// maxLocal is the number of records that a local has at most: about 100 MB.
+const maxLocal = 50_000
 
-// Local keeps records in this process, for buckets that are in this process too. It implements [reservation.Records],
-// and is safe for concurrent use. Make it with NewLocal.
-type Local struct {
-	elapsed func() limit.Micros
+// local keeps the entries of named reservations in this process, for buckets that are in this process too. It
+// implements Records, and is safe for concurrent use. Make it with newLocal.
+type local struct {
+	elapsed func() limit.Micros // a monotonic clock
 	most    int
 
 	mu      sync.Mutex
@@ -29,16 +29,12 @@ type localRecord struct {
 	ends  limit.Micros
 }
 
-// NewLocal returns an empty store of at most so many records; 0: DefaultMost. elapsed is a monotonic clock.
-func NewLocal(elapsed func() limit.Micros, most int) *Local {
-	if most <= 0 {
-		most = DefaultMost
-	}
-	return &Local{elapsed: elapsed, most: most, records: map[string]localRecord{}}
+func newLocal(elapsed func() limit.Micros, most int) *local {
+	return &local{elapsed: elapsed, most: most, records: map[string]localRecord{}}
 }
 
 // get returns a record, unless it has ended; nil: there is none. The caller holds the lock.
-func (l *Local) get(key string) []byte {
+func (l *local) get(key string) []byte {
 	present, ok := l.records[key]
 	if ok && present.ends <= l.elapsed() {
 		delete(l.records, key)
@@ -54,16 +50,16 @@ func (fullError) Error() string        { return ErrFull.Error() }
 func (fullError) Is(target error) bool { return target == ErrFull }
 func (fullError) MayHaveRun() bool     { return false }
 
-// Get implements reservation.Records.
-func (l *Local) Get(_ context.Context, key string) ([]byte, error) {
+// Get implements Records.
+func (l *local) Get(_ context.Context, key string) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.get(key), nil
 }
 
-// Swap implements reservation.Records. The error is [ErrFull] if there is no room: a record never makes room for
+// Swap implements Records. The error is [ErrFull] if there is no room: a record never makes room for
 // another, because its id would be free before its time.
-func (l *Local) Swap(_ context.Context, key string, old, next []byte, ttl time.Duration) (present []byte, err error) {
+func (l *local) Swap(_ context.Context, key string, old, next []byte, ttl time.Duration) (present []byte, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	present = l.get(key)
@@ -82,7 +78,7 @@ func (l *Local) Swap(_ context.Context, key string, old, next []byte, ttl time.D
 }
 
 // hasRoom reports whether there is room for another record. The caller holds the lock.
-func (l *Local) hasRoom() bool {
+func (l *local) hasRoom() bool {
 	if now := l.elapsed(); now >= l.next {
 		maps.DeleteFunc(l.records, func(_ string, r localRecord) bool { return r.ends <= now })
 		l.next = now + limit.Second

@@ -1,4 +1,4 @@
-package named
+package reservation
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -24,40 +24,52 @@ import (
 
 const start = 1_900_000_000 * limit.Second
 
-// world is a ledger beside buckets of this process.
-type world struct {
+// namedWorld is a ledger beside buckets of this process.
+type namedWorld struct {
 	*testing.T
-	*Ledger
+	*Keeper
 	buckets *memory.Store
 	budget  policy.Bound
 	now     limit.Micros
 	faults  faultyRecords
 }
 
-func newWorld(t *testing.T) *world {
+func newNamedWorld(t *testing.T) *namedWorld {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10_000, Window: 86_400 * limit.Second})
 	require.NoError(t, err)
 	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 60})
 	require.NoError(t, err)
-	w := &world{T: t, now: start}
+	w := &namedWorld{T: t, now: start}
 	clock := func() limit.Micros { return w.now }
 	w.buckets = memory.New(memory.Options{Now: clock})
 	w.budget = policy.Bound{
 		Policy: &policy.Policy{Name: "budget", Scope: policy.Tenant, Limit: l, Settle: rule, Row: 7},
 		Key:    policy.Key{Namespace: "default", Policy: "budget", Group: policy.ByTenant, GroupID: "acme"},
 	}
-	w.faults.Local = NewLocal(clock, 3)
-	w.Ledger = New(Options{
-		Records: &w.faults, Own: true, Buckets: w.buckets, Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return time.UnixMicro(int64(w.now)) },
-	})
+	w.faults.local = newLocal(clock, 3)
+	w.Keeper = New(Options{Elapsed: clock, Now: clock}).Keeper(w.buckets, nil, func() {})
+	w.records = &w.faults
 	return w
+}
+
+// beside returns the keeper of another process, on the same buckets and records.
+func (w *namedWorld) beside(o Options) *Keeper {
+	o.Elapsed, o.Now = w.ledger.options.Elapsed, w.ledger.options.Now
+	k := New(o).Keeper(w.buckets, nil, func() {})
+	k.records = w.records
+	return k
+}
+
+// expire reports what has timed out.
+func (w *namedWorld) expire() {
+	w.ledger.Expire()
+	_ = w.ledger.background.Wait()
 }
 
 // faultyRecords fail in the ways of a store that is not in this process.
 type faultyRecords struct {
-	*Local
+	*local
 	lost        int // the next calls that change something do so, and their answers are lost
 	unsent      int // the next calls do nothing
 	unavailable bool
@@ -95,20 +107,20 @@ func (f *faultyRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	if f.unavailable {
 		return nil, errLost
 	}
-	return f.Local.Get(ctx, key)
+	return f.local.Get(ctx, key)
 }
 
 func (f *faultyRecords) Swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
 	if f.holds && old == nil {
 		f.unavailable = true
-		f.held = append(f.held, func() { _, _ = f.Local.Swap(ctx, key, old, next, ttl) })
+		f.held = append(f.held, func() { _, _ = f.local.Swap(ctx, key, old, next, ttl) })
 		return nil, errLost
 	}
 	nothing, failed := f.fault()
 	if nothing {
 		return nil, failed
 	}
-	present, err := f.Local.Swap(ctx, key, old, next, ttl)
+	present, err := f.local.Swap(ctx, key, old, next, ttl)
 	return present, errors.Join(failed, err)
 }
 
@@ -119,7 +131,7 @@ func request(id string, tokens int64) *Request {
 }
 
 // reserve charges a reservation and keeps it.
-func (w *world) reserve(id string, tokens int64) error {
+func (w *namedWorld) reserve(id string, tokens int64) error {
 	w.Helper()
 	claim, first, err := w.Claim(w.Context(), request(id, tokens))
 	if err != nil {
@@ -134,14 +146,14 @@ func (w *world) reserve(id string, tokens int64) error {
 	if err := w.buckets.Take(w.Context(), d.Resolution.Bounds, d.Statuses); err != nil || !d.Statuses[0].Charged {
 		w.Fatalf("%v %+v", err, d.Statuses)
 	}
-	return claim.Keep(w.Context(), reservation.NewRecord(d, w.now), json.RawMessage(`"`+id+`"`))
+	return claim.Keep(w.Context(), NewRecord(d, w.now), json.RawMessage(`"`+id+`"`))
 }
 
-func (w *world) settles(id string, actual int64) (Settlement, error) {
-	return w.Settle(w.Context(), Name{"default", "", id}, actual, func(Reserved) error { return nil })
+func (w *namedWorld) settles(id string, actual int64) (Settled, error) {
+	return w.Settle(w.Context(), Name{"default", "", id}, actual, func(string, int64) error { return nil })
 }
 
-func (w *world) wantUsed(want int64) {
+func (w *namedWorld) wantUsed(want int64) {
 	w.Helper()
 	statuses := make([]decision.Status, 1)
 	if err := w.buckets.Peek(w.Context(), []policy.Bound{w.budget}, statuses); err != nil || statuses[0].Used != want {
@@ -150,7 +162,7 @@ func (w *world) wantUsed(want int64) {
 }
 
 func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	require.NoError(t, w.reserve("chat", 500))
 	if claim, first, err := w.Claim(t.Context(), request("chat", 500)); claim != nil || string(first) != `"chat"` {
 		t.Errorf("a repetition gets %v, %s, %v, want the first answer", claim, first, err)
@@ -176,7 +188,7 @@ func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
 }
 
 func TestACallWhoseAnswerIsLostIsLookedAtAndCountsOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	w.faults.lost = 2 // of the claim, and of the record
 	require.NoError(t, w.reserve("chat", 500))
 	w.faults.lost = 2 // of the start of the settlement, and of its end
@@ -188,7 +200,7 @@ func TestACallWhoseAnswerIsLostIsLookedAtAndCountsOnce(t *testing.T) {
 }
 
 func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	for range 2 {
 		w.faults.unsent = 1
 		if err := w.reserve("chat", 500); err == nil {
@@ -208,9 +220,8 @@ func TestACallThatDidNotArriveChangesNothingAndCanBeRepeated(t *testing.T) {
 }
 
 func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
-	w := newWorld(t)
-	other := New(w.options) // another process
-	other.options.Patience = time.Nanosecond
+	w := newNamedWorld(t)
+	other := w.beside(Options{Patience: time.Nanosecond})
 	for _, id := range []string{"same process", "other process"} {
 		w.faults.holds = true
 		if err := w.reserve(id, 500); err == nil {
@@ -220,27 +231,27 @@ func TestAClaimThatArrivesTooLateLeavesItsIdFree(t *testing.T) {
 	}
 	claim, _, err := other.Claim(t.Context(), request("other process", 500))
 	require.True(t, errors.Is(err, ErrUnderway), "%v, %v", claim, err)
-	w.releaseDoubts(t.Context())
+	w.ledger.releaseDoubts(t.Context())
 	assert.NoError(t, w.reserve("same process", 500), "the request sent again")
 	if claim, _, err = other.Claim(t.Context(), request("other process", 500)); claim == nil || err != nil {
 		t.Errorf("the request sent to another process: %v", err)
 	}
 	w.wantUsed(500)
-	assert.Empty(t, w.doubts, "claims are remembered")
+	assert.Empty(t, w.ledger.doubts, "claims are remembered")
 }
 
 func TestAClaimWithoutAnAnswerIsForgottenAfterAWhile(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	w.faults.holds = true
 	err := w.reserve("chat", 500)
 	require.True(t, err != nil, "a claim without an answer is none")
 	w.now += limit.Micros(maxAttempt.Microseconds())
-	w.releaseDoubts(t.Context())
-	assert.Empty(t, w.doubts, "claims are remembered")
+	w.ledger.releaseDoubts(t.Context())
+	assert.Empty(t, w.ledger.doubts, "claims are remembered")
 }
 
 func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	key := Name{"default", "", "chat"}.key()
 	for _, value := range []string{
 		" ", "null", "[]", `{"state":"ended"}`, `{"state":"settled","actual":1}`, `{"state":"reserved","record":{"v":9}}`,
@@ -262,7 +273,7 @@ func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing
 }
 
 func TestAReleasedIdIsFreeAndAFullStoreClaimsNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newNamedWorld(t)
 	for range 5 { // more than there is room for
 		claim, _, err := w.Claim(t.Context(), request("chat", 1))
 		require.NoError(t, err)
@@ -306,50 +317,55 @@ func TestNoTwoNamesHaveOneKey(t *testing.T) {
 }
 
 // outcomes counts what becomes of reservations.
-type outcomes map[reservation.Outcome]int
+type outcomes map[Outcome]int
+
+var counting sync.Mutex // of all outcomes: several reservations time out at a time
 
 func (o outcomes) Reserved(*policy.Bound) {}
 
-func (o outcomes) Settled(_ *policy.Bound, s reservation.Settlement) { o[s.Outcome]++ }
+func (o outcomes) Settled(_ *policy.Bound, s Settlement) {
+	counting.Lock()
+	defer counting.Unlock()
+	o[s.Outcome]++
+}
 
 func TestAReservationThatIsNotSettledIsReportedOnce(t *testing.T) {
-	w, seen := newWorld(t), outcomes{}
-	w.options.Observer = seen
+	w, seen := newNamedWorld(t), outcomes{}
+	w.ledger.options.Observer = seen
 	for _, id := range []string{"settled", "late", "never"} {
 		require.NoError(t, w.reserve(id, 100))
 	}
 	if _, err := w.settles("settled", 10); err != nil {
 		t.Fatal(err)
 	}
-	w.Expire(t.Context())
+	w.expire()
 	w.now += 61 * limit.Second
 	w.faults.unavailable = true
-	w.Expire(t.Context())
-	assert.Zero(t, seen[reservation.TimedOut], "%v before the records can be read", seen)
+	w.expire()
+	assert.Zero(t, seen[TimedOut], "%v before the records can be read", seen)
 	w.faults.unavailable = false
 	for range 2 {
-		w.Expire(t.Context())
+		w.expire()
 	}
 	if s, err := w.settles("late", 150); err != nil || !s.Late || s.Changes[0].Change != 50 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	want := outcomes{reservation.Measured: 1, reservation.TimedOut: 2, reservation.Late: 1}
+	want := outcomes{Measured: 1, TimedOut: 2, Late: 1}
 	assert.Equal(t, want, seen, "reported")
 	w.wantUsed(260)
 }
 
 // Another process settles late what the one that made it did not live to report.
 func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
-	w, seen := newWorld(t), outcomes{}
+	w, seen := newNamedWorld(t), outcomes{}
 	require.NoError(t, w.reserve("chat", 100))
-	other := New(w.options)
-	other.options.Observer = seen
+	other := w.beside(Options{Observer: seen})
 	w.now += 61 * limit.Second
 	for range 2 {
-		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, 30, func(Reserved) error { return nil })
+		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, 30, func(string, int64) error { return nil })
 		assert.True(t, err == nil && s.Late && s.Changes[0].Change == 0, "%+v, %v", s, err)
 	}
-	assert.True(t, seen[reservation.TimedOut] == 1 && seen[reservation.Late] == 1, "reported %v", seen)
+	assert.True(t, seen[TimedOut] == 1 && seen[Late] == 1, "reported %v", seen)
 	w.wantUsed(100)
 }
 
@@ -358,11 +374,11 @@ type delays []limit.Micros
 
 func (d *delays) Reserved(*policy.Bound) {}
 
-func (d *delays) Settled(_ *policy.Bound, s reservation.Settlement) { *d = append(*d, s.Delay) }
+func (d *delays) Settled(_ *policy.Bound, s Settlement) { *d = append(*d, s.Delay) }
 
 func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
-	w, seen := newWorld(t), delays{}
-	w.options.Observer = &seen
+	w, seen := newNamedWorld(t), delays{}
+	w.ledger.options.Observer = &seen
 	require.NoError(t, w.reserve("chat", 100))
 	w.now -= limit.Second
 	_, err := w.settles("chat", 30)
@@ -371,18 +387,18 @@ func TestASettlementByAClockThatIsBehindIsReportedWithoutADelay(t *testing.T) {
 }
 
 func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T) {
-	w, seen, logged := newWorld(t), outcomes{}, new(bytes.Buffer)
-	w.options.Observer, w.options.Log = seen, slog.New(slog.NewTextHandler(logged, nil))
+	w, seen, logged := newNamedWorld(t), outcomes{}, new(bytes.Buffer)
+	w.ledger.options.Observer, w.ledger.options.Log = seen, slog.New(slog.NewTextHandler(logged, nil))
 	for _, id := range []string{"garbled", "whole"} {
 		require.NoError(t, w.reserve(id, 100))
 	}
 	w.faults.records[Name{"default", "", "garbled"}.key()] = localRecord{[]byte(`{"state":"later"}`), 1 << 62}
 	w.now += 61 * limit.Second
 	for range 2 {
-		w.Expire(t.Context())
+		w.expire()
 	}
-	if n := bytes.Count(logged.Bytes(), []byte("timed out failed")); n != 1 || w.Awaited() != 0 {
-		t.Errorf("logged %d times, %d are awaited: %s", n, w.Awaited(), logged)
+	if n := bytes.Count(logged.Bytes(), []byte("timed out failed")); n != 1 || w.ledger.Stats().Kept != 0 {
+		t.Errorf("logged %d times, %d are awaited: %s", n, w.ledger.Stats().Kept, logged)
 	}
-	assert.Equal(t, 1, seen[reservation.TimedOut], "reported %v, want the whole one", seen)
+	assert.Equal(t, 1, seen[TimedOut], "reported %v, want the whole one", seen)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 )
 
-// DefaultMost is the number of reservations that a table has at most, if its options name none: about 100 MB.
+// DefaultMost is the number of reservations that a ledger has at most, if its options name none: about 100 MB.
 const DefaultMost = 100_000
 
 // Buckets changes what takes have spent.
@@ -24,17 +25,18 @@ type Buckets interface {
 	Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error
 }
 
-// Options configures a Table. Elapsed and Now must be set.
+// Options configures a Ledger. Elapsed and Now must be set.
 type Options struct {
 	Elapsed  func() limit.Micros // a monotonic clock
 	Now      func() limit.Micros // the wall clock, which processes share
 	Most     int                 // reservations at a time; 0: DefaultMost
+	Patience time.Duration       // to wait for another request with the same name; 0: two seconds
 	Observer Observer            // nil: none
 	Log      *slog.Logger        // nil: nothing is logged
 }
 
-// Table keeps the reservations of this process. It is safe for concurrent use. Make it with New.
-type Table struct {
+// Ledger keeps the reservations of this process. It is safe for concurrent use. Make it with New.
+type Ledger struct {
 	options    Options
 	background errgroup.Group
 	opened     chan struct{} // has room for one: a central store was opened
@@ -48,6 +50,7 @@ type Table struct {
 	central     map[string][]*Keeper // the open ones, by the fingerprint of their store; empty: none is open any more
 	parked      []*requestEnd
 	parkedBytes int
+	doubts      []*Claim // that the store did not answer: they may arrive there later
 
 	made      uint64       // reservations
 	firstMade limit.Micros // when the first one was made
@@ -66,34 +69,35 @@ type reservation struct {
 	ends    limit.Micros // when it times out; if it has, when it is forgotten
 	late    bool         // it has timed out
 	place   int          // in waiting or late
+	named   bool         // its record has the timeout alone: the rest is in its entry
 
 	follow func(a *settle.Answer, late bool) // see Follow; nil: none
 }
 
-// New returns an empty table.
-func New(o Options) *Table {
-	o.Most = cmp.Or(o.Most, DefaultMost)
+// New returns an empty ledger.
+func New(o Options) *Ledger {
+	o.Most, o.Patience = cmp.Or(o.Most, DefaultMost), cmp.Or(o.Patience, 2*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Table{
+	l := &Ledger{
 		options: o, opened: make(chan struct{}, 1), byKey: map[string]*reservation{}, central: map[string][]*Keeper{},
 	}
-	t.background.SetLimit(maxWriting)
-	return t
+	l.background.SetLimit(maxWriting)
+	return l
 }
 
 // Follow calls settled once with what the log phase of a request says, read as needs wants it too, and whether it came
 // late. It reports false, and does nothing, unless the request's reservation waits in this process. settled must not
 // block, and must not keep the answer.
-func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.Answer, late bool)) bool {
+func (l *Ledger) Follow(text string, needs settle.Needs, settled func(a *settle.Answer, late bool)) bool {
 	parsed, ok := parseToken(text)
 	if !ok {
 		return false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.byKey[parsed.key]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.byKey[parsed.key]
 	if r == nil {
 		return false
 	}
@@ -101,7 +105,7 @@ func (t *Table) Follow(text string, needs settle.Needs, settled func(a *settle.A
 	return true
 }
 
-// Stats holds the numbers of a table, since the start where they are not of now.
+// Stats holds the numbers of a ledger, since the start where they are not of now.
 type Stats struct {
 	Kept       int    `metric:"reservations"`                  // reservations that wait for their log phase now
 	Parked     int    `metric:"parked_settlements"`            // requests that have ended, and wait for their store
@@ -111,78 +115,91 @@ type Stats struct {
 	Abandoned  uint64 `metric:"abandoned_settlements_total"`   // whose central store was out of reach in the end
 }
 
-// Stats returns the numbers of the table.
-func (t *Table) Stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.stats
-	s.Kept, s.Parked = len(t.byKey), len(t.parked)
+// Stats returns the numbers of the ledger.
+func (l *Ledger) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Kept, s.Parked = len(l.byKey), len(l.parked)
 	return s
 }
 
-// count adds one to a number of the table's stats.
-func (t *Table) count(n *uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// count adds one to a number of the ledger's stats.
+func (l *Ledger) count(n *uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	*n++
 }
 
-// add adds a reservation, and begins to record it if others can settle it. In a full table it replaces one that can
-// only charge more, because it has timed out, or else the one that times out first.
-func (t *Table) add(r *reservation) {
-	r.made = t.options.Elapsed()
+// add adds a reservation. In a full ledger it replaces one that can only charge more, because it has timed out, or else
+// the one that times out first.
+func (l *Ledger) add(r *reservation) {
+	r.made = l.options.Elapsed()
 	r.ends = r.made + r.Timeout
-	if r.isRecordable() {
-		t.startWriting(r)
-	}
-	t.mu.Lock()
 	var dropped *reservation
-	if len(t.byKey) >= t.options.Most {
-		from := t.late
+	l.mu.Lock()
+	if len(l.byKey) >= l.options.Most {
+		from := l.late
 		if len(from) == 0 {
-			from = t.waiting
+			from = l.waiting
 		}
 		dropped = from[0]
-		t.remove(dropped)
+		l.remove(dropped)
 	}
-	if t.made++; t.made == 1 {
-		t.firstMade = r.made
+	if l.made++; l.made == 1 {
+		l.firstMade = r.made
 	}
-	t.byKey[r.key] = r
-	heap.Push(&t.waiting, r)
-	t.mu.Unlock()
-	if dropped != nil {
-		if !dropped.late {
-			t.reportUnsettled(dropped, Dropped)
-		}
-		t.discard(dropped)
+	l.reached = l.reached || r.named
+	l.insert(r)
+	l.mu.Unlock()
+	switch {
+	case dropped == nil:
+	case dropped.late || dropped.named:
+		l.discard(dropped)
+	default:
+		l.giveUp(dropped, Dropped)
 	}
-	r.ReportReserved(t.options.Observer)
+}
+
+// insert inserts a reservation. The caller holds the lock.
+func (l *Ledger) insert(r *reservation) {
+	l.byKey[r.key] = r
+	if r.late {
+		heap.Push(&l.late, r)
+	} else {
+		heap.Push(&l.waiting, r)
+	}
 }
 
 // remove removes a reservation. The caller holds the lock.
-func (t *Table) remove(r *reservation) {
-	delete(t.byKey, r.key)
+func (l *Ledger) remove(r *reservation) {
+	delete(l.byKey, r.key)
 	if r.late {
-		heap.Remove(&t.late, r.place)
+		heap.Remove(&l.late, r.place)
 	} else {
-		heap.Remove(&t.waiting, r.place)
+		heap.Remove(&l.waiting, r.place)
 	}
 }
 
 // reportUnsettled reports that a reservation stays charged.
-func (t *Table) reportUnsettled(r *reservation, why Outcome) {
-	r.ReportUnsettled(t.options.Observer, why, t.options.Elapsed()-r.made)
+func (l *Ledger) reportUnsettled(r *reservation, why Outcome) {
+	r.ReportUnsettled(l.options.Observer, why, l.options.Elapsed()-r.made)
 }
 
-// take removes the reservation of a key from the table and returns it; nil: there is none.
-func (t *Table) take(key string) *reservation {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.byKey[key]
+// giveUp ends a reservation that stays charged.
+func (l *Ledger) giveUp(r *reservation, why Outcome) {
+	l.reportUnsettled(r, why)
+	l.discard(r)
+}
+
+// take removes the reservation of a key and returns it; nil: there is none.
+func (l *Ledger) take(key string) *reservation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.byKey[key]
 	if r != nil {
-		t.remove(r)
-		t.reached = true
+		l.remove(r)
+		l.reached = true
 	}
 	return r
 }
