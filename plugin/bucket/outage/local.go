@@ -22,24 +22,16 @@ type local struct{ view *Store }
 
 // Take implements store.Store.
 func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := l.run("take", bounds, func(shares []policy.Bound) error {
-		return l.view.store.fallback.Take(ctx, shares, statuses)
+	return l.run("take", bounds, func(shares []policy.Bound) error {
+		return markLocal(bounds, statuses, l.view.store.fallback.Take(ctx, shares, statuses))
 	})
-	if err == nil {
-		markLocal(bounds, statuses)
-	}
-	return err
 }
 
 // Peek implements store.Store.
 func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := l.run("peek at", bounds, func(shares []policy.Bound) error {
-		return l.view.store.fallback.Peek(ctx, shares, statuses)
+	return l.run("peek at", bounds, func(shares []policy.Bound) error {
+		return markLocal(bounds, statuses, l.view.store.fallback.Peek(ctx, shares, statuses))
 	})
-	if err == nil {
-		markLocal(bounds, statuses)
-	}
-	return err
 }
 
 // Settle implements store.Store.
@@ -74,12 +66,16 @@ func (l local) limited(bounds []policy.Bound) ([]policy.Bound, error) {
 	return all, nil
 }
 
-// markLocal marks statuses as answers of this node's shares.
-func markLocal(bounds []policy.Bound, statuses []decision.Status) {
+// markLocal marks statuses as answers of this node's shares, unless there was an error, and returns the error.
+func markLocal(bounds []policy.Bound, statuses []decision.Status, err error) error {
+	if err != nil {
+		return err
+	}
 	for i := range statuses {
 		statuses[i].Source = decision.Local
 		statuses[i].Wait = localWait(&bounds[i], statuses[i].Wait, 0)
 	}
+	return nil
 }
 
 // localWait returns the wait of a client that this node's share of a limit denies. If the cost exceeds the share but

@@ -203,22 +203,12 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	if ticket, ok := v.store.enter(bounds, statuses); ok {
-		if err := v.store.peekCentral(ctx, ticket, bounds, statuses); err != nil {
-			return err
-		}
+	if err := v.store.askCentral(ctx, bounds, statuses, false); err != nil {
+		return err
 	}
 	if _, denied, _ := summarize(bounds, statuses); denied {
 		return nil
 	}
 	_, err := v.decideLocally(ctx, bounds, statuses, false)
 	return err
-}
-
-// peekCentral peeks at the central store for a request that was counted in.
-func (s *Guard) peekCentral(
-	ctx context.Context, ticket uint64, bounds []policy.Bound, statuses []decision.Status,
-) error {
-	defer s.bulkhead.leave(ticket)
-	return s.central.Peek(ctx, bounds, statuses)
 }

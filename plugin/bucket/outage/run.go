@@ -149,16 +149,6 @@ func (s *Guard) Loops() (loops [2]Loop, end func()) {
 	return [2]Loop{{s.beatNow, s.stepBeat}, {s.chargeNow, s.stepCharge}}, s.watchBreakers()
 }
 
-// Step does what is due at now by the clock of the breakers, and returns the instant of the next step. What stores and
-// breakers signal may be due earlier. It is not called concurrently with itself or Run.
-func (s *Guard) Step(ctx context.Context, now time.Time) (next time.Time) {
-	next = s.stepBeat(ctx, now)
-	if charge := s.stepCharge(ctx, now); !charge.IsZero() && charge.Before(next) {
-		return charge
-	}
-	return next
-}
-
 // watchBreakers schedules a charge each time that a server is back, until the returned function is called.
 func (s *Guard) watchBreakers() (end func()) {
 	return s.breakers.watch(s.name, func() {

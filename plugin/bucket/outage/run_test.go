@@ -253,13 +253,13 @@ func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	w := newWorldAt(func() time.Time { return now }, Options{}, StoreOptions{})
 	for range 10 {
-		now = w.store.Step(t.Context(), now)
+		now = w.store.step(t.Context(), now)
 	}
 	got := w.store.LeaseNodes("default")
 	assert.True(t, got == 1, "after ten beats leases are shared among %d nodes, want 1", got)
 	w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
 	for range 5 {
-		now = w.store.Step(t.Context(), now)
+		now = w.store.step(t.Context(), now)
 	}
 	w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 }
@@ -296,4 +296,13 @@ func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 		superseded.Store(false)
 		beats("when there is a connection again", true)
 	})
+}
+
+// step does what is due at now, and returns the instant of the next step.
+func (s *Guard) step(ctx context.Context, now time.Time) (next time.Time) {
+	next = s.stepBeat(ctx, now)
+	if charge := s.stepCharge(ctx, now); !charge.IsZero() && charge.Before(next) {
+		return charge
+	}
+	return next
 }

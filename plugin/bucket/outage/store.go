@@ -65,11 +65,8 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	ticket, ok := v.store.enter(bounds, statuses)
-	if ok {
-		if err := v.store.takeCentral(ctx, ticket, bounds, statuses); err != nil {
-			return err
-		}
+	if err := v.store.askCentral(ctx, bounds, statuses, true); err != nil {
+		return err
 	}
 	if v.store.recordUsage(bounds, statuses) {
 		return nil
@@ -77,22 +74,22 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return v.fallBack(ctx, bounds, statuses)
 }
 
-// enter counts a request in among those that wait for the central store. If there is no room, it fills in the statuses.
-func (s *Guard) enter(bounds []policy.Bound, statuses []decision.Status) (ticket uint64, ok bool) {
-	if ticket, ok = s.bulkhead.enter(bounds); ok {
-		return ticket, true
-	}
-	for i := range statuses {
-		statuses[i] = decision.Status{Wait: overloadWait, Now: s.now(), Failure: decision.Overloaded}
-	}
-	return ticket, false
-}
-
-// takeCentral takes from the central store for a request that was counted in.
-func (s *Guard) takeCentral(
-	ctx context.Context, ticket uint64, bounds []policy.Bound, statuses []decision.Status,
+// askCentral takes from the central store, or peeks at it. It fills in the statuses also where too many requests wait
+// for the store.
+func (s *Guard) askCentral(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
 ) error {
+	ticket, ok := s.bulkhead.enter(bounds)
+	if !ok {
+		for i := range statuses {
+			statuses[i] = decision.Status{Wait: overloadWait, Now: s.now(), Failure: decision.Overloaded}
+		}
+		return nil
+	}
 	defer s.bulkhead.leave(ticket)
+	if !spend {
+		return s.central.Peek(ctx, bounds, statuses)
+	}
 	return s.central.Take(ctx, bounds, statuses)
 }
 
