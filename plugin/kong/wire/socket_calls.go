@@ -20,9 +20,6 @@ func writeNow(fd uintptr, p []byte) (int, syscall.Errno) {
 	return max(n, 0), errno(err)
 }
 
-// replaceNow returns false: the connection is closed in the usual way.
-func replaceNow(_, _ uintptr) bool { return false }
-
 func errno(err error) syscall.Errno {
 	if err == nil {
 		return 0
