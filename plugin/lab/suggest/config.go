@@ -2,9 +2,8 @@ package suggest
 
 import (
 	"errors"
-	"regexp"
 	"slices"
-	"strconv"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -84,15 +83,11 @@ func changed(file *routeconfig.File, change func(*schema.Config)) *routeconfig.F
 	return &next
 }
 
-// faultyLimit matches the path of a fault of a limit.
-var faultyLimit = regexp.MustCompile(`^tiers\[(\d+)\]\.limits\[(\d+)\]`)
-
 // withoutFaults returns the suggestions without those that no config can have beside the others, such as patterns that
 // are ambiguous.
 func withoutFaults(list []Suggestion) []Suggestion {
 	for {
-		tiers := tiersOf(list, nil)
-		config := schema.Config{Tiers: tiers}.WithDefaults()
+		config := schema.Config{Tiers: tiersOf(list, nil)}.WithDefaults()
 		err := config.Validate()
 		if err == nil {
 			_, err = resolve.FromConfig(config)
@@ -101,31 +96,16 @@ func withoutFaults(list []Suggestion) []Suggestion {
 		if !errors.As(err, &faults) {
 			return list
 		}
-		dropped := false
-		for _, fault := range faults {
-			name, tier := faultOf(fault.Path, tiers)
-			list = slices.DeleteFunc(list, func(s Suggestion) bool {
-				hit := s.Name == name && s.Tier == tier
-				dropped = dropped || hit
-				return hit
-			})
+		faulty := map[[2]string]bool{}
+		for _, l := range config.Limits() {
+			if slices.ContainsFunc(faults, func(f schema.Fault) bool { return strings.HasPrefix(f.Path, l.Path) }) {
+				faulty[[2]string{l.List, l.Name}] = true
+			}
 		}
-		if !dropped {
+		all := len(list)
+		list = slices.DeleteFunc(list, func(s Suggestion) bool { return faulty[[2]string{"tier " + s.Tier, s.Name}] })
+		if len(list) == all {
 			return list
 		}
 	}
-}
-
-// faultOf returns the name and the tier of the limit that a fault is about.
-func faultOf(path string, tiers []schema.Tier) (name, tier string) {
-	found := faultyLimit.FindStringSubmatch(path)
-	if found == nil {
-		return "", ""
-	}
-	i, err := strconv.Atoi(found[1])
-	j, err2 := strconv.Atoi(found[2])
-	if err != nil || err2 != nil || i >= len(tiers) || j >= len(tiers[i].Limits) {
-		return "", ""
-	}
-	return tiers[i].Limits[j].Name, tiers[i].Name
 }
