@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -15,11 +14,9 @@ import (
 
 // logFlags say which logs are read, and how.
 type logFlags struct {
-	files      []string
-	options    replay.LogOptions
-	tenantFrom []string
-	userFrom   []string
-	tierFrom   []string
+	files   []string
+	options replay.LogOptions
+	gateway replay.GatewayOptions
 }
 
 // logFlags defines the flags of logs.
@@ -31,10 +28,10 @@ func (c *call) logFlags(f *logFlags) {
 		"the `log_format` of nginx, as in its configuration (default combined)")
 	c.flags.Int64Var(&f.options.FirstLine, "from-line", 0, "skip the lines before this `number` of a log (default 1)")
 	const sources = "the same sources as tenant_from, and repeatable"
-	c.flags.StringSliceVar(&f.tenantFrom, "tenant-from", nil,
+	c.flags.StringSliceVar(&f.gateway.TenantFrom, "tenant-from", nil,
 		"read the tenant from this `source` in place of the config's tenant_from; "+sources)
-	c.flags.StringSliceVar(&f.userFrom, "user-from", nil, "read the user from this `source` in place of user_from")
-	c.flags.StringSliceVar(&f.tierFrom, "tier-from", nil, "read the tier from this `source` in place of tier_from")
+	c.flags.StringSliceVar(&f.gateway.UserFrom, "user-from", nil, "read the user from this `source` in place of user_from")
+	c.flags.StringSliceVar(&f.gateway.TierFrom, "tier-from", nil, "read the tier from this `source` in place of tier_from")
 	c.complete("format", replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV)
 	c.check(func() error { return c.checkLogs(f) })
 }
@@ -63,7 +60,9 @@ func (c *call) checkLogs(f *logFlags) error {
 	for _, list := range [...]struct {
 		flag    string
 		sources []string
-	}{{"tenant-from", f.tenantFrom}, {"user-from", f.userFrom}, {"tier-from", f.tierFrom}} {
+	}{
+		{"tenant-from", f.gateway.TenantFrom}, {"user-from", f.gateway.UserFrom}, {"tier-from", f.gateway.TierFrom},
+	} {
 		if _, err := identity.ParseSources(list.sources, new([]string)); err != nil {
 			return wrong("--%s: %v", list.flag, err)
 		}
@@ -96,10 +95,8 @@ func (c *call) openReplay(
 	if route != "" && file.For(route, "") == nil {
 		return nil, nil, wrong("--plugin-route: no config of the plugin applies to route %q", route)
 	}
-	o := replay.GatewayOptions{
-		Rows: rows, Route: route, TenantFrom: f.tenantFrom, UserFrom: f.userFrom, TierFrom: f.tierFrom,
-	}
-	options := f.options
+	o, options := f.gateway, f.options
+	o.Rows, o.Route = rows, route
 	options.Headers = replay.HeadersOf(file, o)
 	options.Until = limit.Micros(c.now().Add(clockSlack).UnixMicro())
 	logs, err := c.openLogs(f.files, options)
@@ -141,11 +138,9 @@ func (c *call) openLogs(files []string, o replay.LogOptions) (logs []*replay.Log
 
 // closeLogs closes logs that were only read, so that no error matters.
 func closeLogs(logs []*replay.Log) {
-	var errs []error
 	for _, l := range logs {
-		errs = append(errs, l.Close())
+		_ = l.Close()
 	}
-	_ = errors.Join(errs...)
 }
 
 // progress shows on a terminal how far logs have been read.

@@ -105,7 +105,7 @@ func atConfig(config *routeconfig.Config, err error) (faults []error) {
 // newDecider returns the decider of a config.
 func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	config := from.Config
-	g.setSources(&config)
+	ofTokens := g.setSources(&config)
 	compile := resolve.FromConfig
 	if g.options.StatesTenants {
 		compile = resolve.ForCallers
@@ -119,7 +119,7 @@ func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 		g.Faults = append(g.Faults, plan.Faults()...)
 	}
 	if plan.Rules.Required&identity.TokenFact != 0 {
-		return nil, tokenSources(&config)
+		return nil, errors.Join(ofTokens...)
 	}
 	decider := &admit.Decider{
 		Now: func() limit.Micros { return g.now }, Buckets: g.buckets,
@@ -138,41 +138,29 @@ func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	return decider, err
 }
 
-// setSources replaces the sources of a config by those that are given.
-func (g *Gateway) setSources(config *schema.Config) {
+// setSources replaces the sources of a config by those that are given. It returns the errors of those that read names
+// from tokens.
+func (g *Gateway) setSources(config *schema.Config) (ofTokens []error) {
 	for _, list := range [...]struct {
+		name    string
 		sources *[]string
 		given   []string
 	}{
-		{&config.TenantFrom, g.options.TenantFrom},
-		{&config.UserFrom, g.options.UserFrom},
-		{&config.TierFrom, g.options.TierFrom},
+		{"tenant", &config.TenantFrom, g.options.TenantFrom},
+		{"user", &config.UserFrom, g.options.UserFrom},
+		{"tier", &config.TierFrom, g.options.TierFrom},
 	} {
 		if list.given != nil {
 			*list.sources = list.given
 		}
-	}
-}
-
-// tokenSources returns the error of a config that reads names from tokens. It lists these sources.
-func tokenSources(config *schema.Config) error {
-	var faults []error
-	for _, list := range [...]struct {
-		flag, field string
-		sources     []string
-	}{
-		{"--tenant-from", "tenant_from", config.TenantFrom},
-		{"--user-from", "user_from", config.UserFrom},
-		{"--tier-from", "tier_from", config.TierFrom},
-	} {
-		for _, source := range list.sources {
+		for _, source := range *list.sources {
 			if strings.HasPrefix(source, "jwt.") {
-				faults = append(faults, fmt.Errorf("%s: %s: logs carry no tokens: say what to use with %s, "+
-					"such as %s consumer.custom_id", list.field, source, list.flag, list.flag))
+				ofTokens = append(ofTokens, fmt.Errorf("%[1]s_from: %[2]s: logs carry no tokens: say what to use with "+
+					"--%[1]s-from, such as --%[1]s-from consumer.custom_id", list.name, source))
 			}
 		}
 	}
-	return errors.Join(faults...)
+	return ofTokens
 }
 
 // HeadersOf returns the names of the request headers that a gateway of these configs may read, and so the logs need.
