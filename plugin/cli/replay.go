@@ -54,8 +54,9 @@ type replayFlags struct {
 	snapshot string
 	html     string
 	active   bool
-	open     bool // the open candidate
-	most     percentFlag
+	open     bool    // the open candidate
+	most     float64 // percent
+	bounded  bool    // by most
 	rows     int
 }
 
@@ -72,8 +73,8 @@ func (c *call) replayFlags() *replayFlags {
 	c.flags.BoolVar(&f.open, "candidate", false, "as --active, with the changes that the open candidate makes")
 	c.databaseFlag()
 	c.logFlags(&f.logs)
-	c.flags.Var(&f.most, "fail-if-denied-above",
-		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%")
+	c.flags.Func("fail-if-denied-above",
+		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%", f.setMost)
 	c.flags.StringVar(&f.html, "html", "", "also write a report with charts to this `file`, which needs no network")
 	c.flags.IntVar(&f.rows, "max", 50, "the most `rows` of the table; 0: all (default 50)")
 	c.outputFlagOf(formatTable, formatJSON, formatCSV)
@@ -102,26 +103,15 @@ func (f *replayFlags) checkRows() error {
 	return nil
 }
 
-// percentFlag is a percentage as a flag.
-type percentFlag struct {
-	percent float64
-	given   bool
-}
-
-func (p *percentFlag) String() string { return strconv.FormatFloat(p.percent, 'g', -1, 64) + "%" }
-
-// Set implements pflag.Value.
-func (p *percentFlag) Set(text string) error {
+// setMost reads --fail-if-denied-above.
+func (f *replayFlags) setMost(text string) error {
 	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	if err != nil || !(n >= 0 && n <= 100) {
 		return errors.New("must be a percentage from 0% to 100%, such as 0.1%")
 	}
-	p.percent, p.given = n, true
+	f.most, f.bounded = n, true
 	return nil
 }
-
-// Type implements pflag.Value.
-func (p *percentFlag) Type() string { return "percentage" }
 
 // replay runs the command.
 func (c *call) replay(ctx context.Context, f *replayFlags) error {
@@ -262,12 +252,12 @@ func (c *call) replacePolicies(file string, rows *policy.Rows) error {
 
 // verdict returns the exit code of a replay.
 func (f *replayFlags) verdict(c *call, r *replay.Report) error {
-	if f.most.given {
+	if f.bounded {
 		if r.Requests == r.Uncovered+r.Unmatched+r.Undecided {
 			return errors.New("--fail-if-denied-above: no request was decided: do the format, the logs and the routes fit?")
 		}
-		if share := r.DeniedPct + r.ShadowDeniedPct; share > f.most.percent {
-			c.warn("%.4g%% of the requests are denied, or would be: more than %s", share, f.most.String())
+		if share := r.DeniedPct + r.ShadowDeniedPct; share > f.most {
+			c.warn("%.4g%% of the requests are denied, or would be: more than %v%%", share, f.most)
 			return exitStatus(exitDenied)
 		}
 	}
