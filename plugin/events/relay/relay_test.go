@@ -269,7 +269,8 @@ func TestTheMetricsAreByTopic(t *testing.T) {
 	r, _ := w.run(to)
 	w.add(events.PolicyUpdated, "a", "b")
 	w.await(func() bool { s := r.Stats(); return s.Sent == 1 && s.Rejected == 1 && !s.Failing })
-	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(r.Stats)), "rate_limiter_topic_",
+	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(r.Stats))
+	promtest.WantValues(t, values, "rate_limiter_topic_",
 		map[string]float64{
 			"events_total sent policy.updates": 1, "events_total rejected policy.updates": 1, "leader policy.updates": 1,
 			"failing policy.updates": 0, "dropped_events policy.updates": 0,

@@ -14,7 +14,8 @@ import (
 func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
-	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(w.detect(Shadow).Stats)), "", map[string]float64{
+	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(w.detect(Shadow).Stats))
+	promtest.WantValues(t, values, "", map[string]float64{
 		"rate_limiter_abuse_detection_flags_total acme denied_share": 6, // of 8 minutes, all but the first two
 		"rate_limiter_abuse_detection_flags_total acme spike":        0,
 		"rate_limiter_abuse_orgs shadow half":                        1,

@@ -16,8 +16,8 @@
 //
 // usage_state has two marks. All minutes before hours_until are in the hours, and all hours before days_until are in
 // the days. Moving a mark and adding the sums is one transaction. A batch that comes late is added to its minutes, and
-// also to each sum whose mark has passed it, but never to a closed day: there it counts on the day on which it comes. So
-// minutes, hours and days always have the same total, and no sum is recomputed.
+// also to each sum whose mark has passed it. A closed day does not change: what is of it counts on the day on which it
+// comes. So minutes, hours and days always have the same total, and no sum is recomputed.
 //
 // # Faults
 //

@@ -16,7 +16,8 @@ func TestTheMetricsOfALeaderCountItsBatchesByResult(t *testing.T) {
 	w.reportBytes(p.node, p.epoch, 2, 0, []byte("damaged"))
 	await.That(w, "unpacked", func() bool { return l.Stats().Batches+l.Stats().Faulty == 2 })
 	await.That(w, "a round", func() bool { return !l.Stats().UnpackedAt.IsZero() })
-	promtest.WantValues(t, promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(l.Stats)), "rate_limiter_usage_", map[string]float64{
+	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(l.Stats))
+	promtest.WantValues(t, values, "rate_limiter_usage_", map[string]float64{
 		"leader": 1, "unpacked_batches_total added": 1, "unpacked_batches_total faulty": 1,
 		"unpacked_batches_total gap": 0,
 	})

@@ -56,21 +56,28 @@ const (
 	NoStore        // Redis did not answer for one of the sides
 	NoRow          // there were too many rows
 	Panicked
-	Drops = iota // the number of reasons
+	NotStored        // Postgres never stored the batch of its counts
+	Drops     = iota // the number of reasons
 )
 
-func (r Drop) String() string { return [...]string{"queue", "facts", "store", "rows", "panic"}[r] }
+func (r Drop) String() string {
+	return [...]string{"queue", "facts", "store", "rows", "panic", "report"}[r]
+}
 
 // Stats holds numbers since the start, except Waiting.
 type Stats struct {
-	Active, Candidate Results
-	Enforced          Results // of the requests that the candidate was enforced for
-	Dropped           [Drops]uint64
-	Waiting           int // requests in the queue now
+	Active    Results         `metric:"candidate_requests_total set=active"`
+	Candidate Results         `metric:"candidate_requests_total set=candidate"`
+	Enforced  Results         `metric:"candidate_enforced_total"` // of the requests that the candidate was enforced for
+	Dropped   map[Drop]uint64 `metric:"candidate_dropped_total reason"`
+	Waiting   int             `metric:"candidate_waiting"` // requests in the queue now
 }
 
 // Results counts requests by their outcome.
-type Results struct{ Admitted, Denied uint64 }
+type Results struct {
+	Admitted uint64 `metric:"result=admitted"`
+	Denied   uint64 `metric:"result=denied"`
+}
 
 // results counts requests by their outcome.
 type results struct{ admitted, denied atomic.Uint64 }
@@ -128,9 +135,10 @@ func (e *Evaluator) SetRoutes(isRoute func(name string) bool) { e.counter.routes
 func (e *Evaluator) Stats() Stats {
 	s := Stats{
 		Active: e.active.load(), Candidate: e.candidate.load(), Enforced: e.enforced.load(), Waiting: len(e.queue),
+		Dropped: map[Drop]uint64{},
 	}
 	for i := range e.dropped {
-		s.Dropped[i] = e.dropped[i].Load()
+		s.Dropped[Drop(i)] = e.dropped[i].Load()
 	}
 	return s
 }

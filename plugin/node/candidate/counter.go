@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/pgtext"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
 // DefaultMaxRows bounds the rows between two reports.
@@ -280,10 +280,7 @@ func (r *Reporter) send(ctx context.Context, b *batch) bool {
 		r.failing = false
 		return true
 	}
-	if rejection, ok := errors.AsType[interface {
-		error
-		Rejects() bool
-	}](err); ok && rejection.Rejects() {
+	if usage.IsRejection(err) {
 		r.lost.Add(1)
 		r.options.Log.Warn("Postgres rejects counts of a candidate: the report lacks them",
 			"candidate", b.candidate, "error", err)

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,7 +118,7 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 		t.Errorf("counted is %s (%v)", got, err)
 	}
 	if s := e.candidates.Stats(); s.Enforced != (candidate.Results{Admitted: 4, Denied: 5}) ||
-		s.Dropped != [candidate.Drops]uint64{} {
+		slices.Max(slices.Collect(maps.Values(s.Dropped))) > 0 {
 		t.Errorf("%+v", s)
 	}
 }

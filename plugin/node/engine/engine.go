@@ -98,7 +98,7 @@ func (e *Engine) Sources() metrics.Sources {
 		sources.Add(metrics.Read(e.Rows.Stats), metrics.Read(e.overrides), metrics.Read(e.candidate))
 	}
 	if e.usage != nil {
-		sources.Add(metrics.Read(e.usage.metrics))
+		sources.Add(metrics.Read(e.usage.reporter.Stats))
 	}
 	return sources
 }

@@ -132,7 +132,7 @@ func TestDecisionsAndSettlementsCountAsUsageIfThatIsOn(t *testing.T) {
 			}
 			continue
 		}
-		if n := e.usage.metrics(); n.Rows != 2 || observers != 3 {
+		if n := e.usage.reporter.Stats(); n.Rows != 2 || observers != 3 {
 			t.Errorf("%d rows count a settlement with %d observers, want one of requests and one of the policy", n.Rows, observers)
 		}
 	}

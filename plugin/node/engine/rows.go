@@ -14,7 +14,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -90,20 +89,6 @@ func (e *Engine) CountUsage() {
 func (u *usageReport) Run(ctx context.Context) error {
 	defer u.sink.Close()
 	return u.reporter.Run(ctx)
-}
-
-// metrics returns the metrics of the metrics. Every reason is there from the start, so that an alert sees the first
-// loss.
-func (u *usageReport) metrics() metrics.Usage {
-	s := u.reporter.Stats()
-	n := metrics.Usage{
-		Stored: s.Stored, Failed: s.Failed, Waiting: s.Waiting + s.Left, Oldest: s.Oldest, Backlog: s.Backlog,
-		Rows: u.Rows(), DroppedCounts: u.Dropped(), Dropped: map[string]uint64{},
-	}
-	for reason, dropped := range s.Dropped {
-		n.Dropped[usage.Reason(reason).String()] = dropped
-	}
-	return n
 }
 
 // SetRoutes sets which names are names of routes: others are no labels of metrics and no endpoints of usage. Call it
@@ -183,19 +168,20 @@ func releaseCandidate(decider *admit.Decider, end bool) {
 	}
 }
 
-// candidate returns the metrics of candidates. Every reason is there from the start.
-func (e *Engine) candidate() metrics.Candidate {
+// candidateNumbers are the numbers of what the open candidate would change.
+type candidateNumbers struct {
+	candidate.Stats `metric:""`
+
+	Open   bool          `metric:"candidate_open"`                  // a candidate is open at this node
+	Age    time.Duration `metric:"candidate_age_seconds"`           // since it was created; 0: none is open, or unknown
+	Failed uint64        `metric:"candidate_report_failures_total"` // calls of Postgres
+}
+
+// candidate returns the numbers of candidates.
+func (e *Engine) candidate() candidateNumbers {
 	c, open := e.candidates, e.snapshot().CandidateSet()
-	s := c.Stats()
-	n := metrics.Candidate{
-		Open: open != nil, Waiting: s.Waiting,
-		Active: metrics.CandidateResults(s.Active), Candidate: metrics.CandidateResults(s.Candidate),
-		Enforced: metrics.CandidateResults(s.Enforced),
-		Failed:   c.reporter.Failed(), Dropped: map[string]uint64{"report": c.reporter.Lost()},
-	}
-	for reason, dropped := range s.Dropped {
-		n.Dropped[candidate.Drop(reason).String()] = dropped
-	}
+	n := candidateNumbers{Stats: c.Stats(), Open: open != nil, Failed: c.reporter.Failed()}
+	n.Dropped[candidate.NotStored] = c.reporter.Lost()
 	if open != nil && open.Created > 0 {
 		n.Age = max(0, time.Since(time.UnixMicro(int64(open.Created))))
 	}

@@ -265,8 +265,8 @@ func untilNext(now time.Time) time.Duration {
 	return now.Truncate(time.Second).Add(time.Second + grace).Sub(now)
 }
 
-// finish makes lines of all finished seconds, and also of the current one if ctx has ended. It encodes without the lock,
-// which requests wait for.
+// finish makes lines of all finished seconds, and also of the current one if ctx has ended. It encodes without the
+// lock, which requests wait for.
 func (r *Recorder) finish(ctx context.Context) {
 	end := ctx.Err() != nil
 	r.mu.Lock()

@@ -123,7 +123,8 @@ var help = map[string]string{
 	"usage_counts_dropped_total": "Counts of usage that were dropped because there were too many rows.",
 	"usage_lag_seconds": "Seconds since the oldest batch of usage of this process began that Postgres has not " +
 		"stored; 0: none waits.",
-	"usage_leader":                "1 while this process leads: it unpacks the usage that nodes report, and tidies; else 0.",
+	"usage_leader": "1 while this process leads: it unpacks the usage that nodes report, and tidies; " +
+		"else 0.",
 	"usage_report_failures_total": "Calls of Postgres that did not store a batch of usage: it waits and is sent again.",
 	"usage_rows":                  "Rows of usage that this process counts for its next batch.",
 	"usage_unpacked_batches_total": "Batches of usage that this process handled as the leader, by result; repeated: " +

@@ -23,6 +23,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
 // A server that has ended leaves no goroutine behind.
@@ -107,14 +109,19 @@ func everySource() Sources {
 			{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
 		}),
 		of([]share.Stats{{Limits: 100, Leads: 102, Tenants: 103, Failed: 100}, {Limits: 1, Failed: 4}}),
-		of(Candidate{
-			Open: true, Active: CandidateResults{105, 106}, Candidate: CandidateResults{107, 108},
-			Enforced: CandidateResults{109, 110}, Dropped: map[string]uint64{"queue": 113}, Failed: 114, Waiting: 115,
-			Age: 116500 * time.Millisecond,
+		of(candidate.Stats{
+			Active: candidate.Results{Admitted: 105, Denied: 106}, Candidate: candidate.Results{Admitted: 107, Denied: 108},
+			Enforced: candidate.Results{Admitted: 109, Denied: 110}, Waiting: 115,
+			Dropped: map[candidate.Drop]uint64{candidate.QueueFull: 113},
 		}),
-		of(Usage{
-			Stored: 91, Dropped: map[string]uint64{"room": 92}, Failed: 93, Waiting: 94, Oldest: 95500 * time.Millisecond,
-			Rows: 96, DroppedCounts: 97,
+		of(struct {
+			Open   bool          `metric:"candidate_open"`
+			Age    time.Duration `metric:"candidate_age_seconds"`
+			Failed uint64        `metric:"candidate_report_failures_total"`
+		}{true, 116500 * time.Millisecond, 114}),
+		of(usage.Stats{
+			Stored: 91, Dropped: map[usage.Reason]uint64{usage.Room: 92}, Failed: 93, Waiting: 90, Left: 4,
+			Oldest: 95500 * time.Millisecond, Rows: 96, DroppedCounts: 97,
 		}),
 	)
 	return s

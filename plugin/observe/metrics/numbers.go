@@ -150,7 +150,7 @@ func (all sampleSet) readMap(v reflect.Value, d declared) {
 	for entry := v.MapRange(); entry.Next(); {
 		inner := d
 		if d.byKey != "" {
-			inner = d.with(d.byKey, entry.Key().String())
+			inner = d.with(d.byKey, fmt.Sprint(entry.Key()))
 		}
 		all.read(entry.Value(), inner)
 	}

@@ -3,7 +3,6 @@ package metrics
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -64,38 +63,6 @@ type DenialSink struct {
 	Dropped map[string]uint64 `metric:"denial_events_dropped_total reason"` // denials by reason: one of a fixed list
 	Queued  int               `metric:"denial_queue_depth"`                 // events that wait for it now
 	Failing bool              `metric:"denial_sink_failing"`                // its last write failed
-}
-
-// Candidate holds the numbers of what the open candidate would change, all but Open, Age and Waiting since the process
-// started.
-type Candidate struct {
-	Open      bool              `metric:"candidate_open"`        // a candidate is open at this node
-	Age       time.Duration     `metric:"candidate_age_seconds"` // since it was created; 0: none is open, or unknown
-	Active    CandidateResults  `metric:"candidate_requests_total set=active"`
-	Candidate CandidateResults  `metric:"candidate_requests_total set=candidate"`
-	Enforced  CandidateResults  `metric:"candidate_enforced_total"`        // requests that the candidate was enforced for
-	Dropped   map[string]uint64 `metric:"candidate_dropped_total reason"`  // by reason: one of a fixed list
-	Failed    uint64            `metric:"candidate_report_failures_total"` // calls of Postgres
-	Waiting   int               `metric:"candidate_waiting"`               // requests
-}
-
-// CandidateResults counts requests by their outcome.
-type CandidateResults struct {
-	Admitted uint64 `metric:"result=admitted"`
-	Denied   uint64 `metric:"result=denied"`
-}
-
-// Usage holds the numbers of the usage that this node reports to Postgres, all but Waiting, Oldest, Backlog and Rows
-// since the process started.
-type Usage struct {
-	Stored        uint64            `metric:"usage_batches_total"`
-	Dropped       map[string]uint64 `metric:"usage_batches_dropped_total reason"` // by reason: one of a fixed list
-	Failed        uint64            `metric:"usage_report_failures_total"`        // calls of Postgres
-	Waiting       int               `metric:"usage_batches_waiting"`
-	Oldest        time.Duration     `metric:"usage_lag_seconds"`          // since the oldest batch of the process began
-	Backlog       time.Duration     `metric:"usage_backlog_seconds"`      // since Postgres got the oldest one not unpacked
-	Rows          int               `metric:"usage_rows"`                 // since the last batch
-	DroppedCounts uint64            `metric:"usage_counts_dropped_total"` // for lack of rows
 }
 
 // Limit describes a configured limit.

@@ -4,8 +4,8 @@
 // docs/usage.md has what is counted where, and what is lost when.
 //
 // A [Row] belongs to a tenant, an endpoint and a policy. The row without a policy counts the requests themselves; the
-// row of a policy counts what the policy did. A policy is identified by its [policy.Ref]: two tiers may have policies of
-// one name. No row has an address or a user. A [Tier] says by which tier the requests of a tenant were decided, and
+// row of a policy counts what the policy did. A policy is identified by its [policy.Ref]: two tiers may have policies
+// of one name. No row has an address or a user. A [Tier] says by which tier the requests of a tenant were decided, and
 // where it was found, unless the caller stated it.
 //
 // Counting never waits for a sink, a file or another connection: requests of one connection count in one of several

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -116,20 +117,24 @@ const (
 	Rejected               // the sink will never store it
 	Damaged                // its file cannot be read
 	Shutdown               // it was not stored within FlushTime, and there is no folder
-	Reasons  = iota        // the number of reasons
 )
 
 func (r Reason) String() string { return [...]string{"room", "rejected", "damaged", "shutdown"}[r] }
 
 // Stats counts what a reporter has done since NewReporter.
 type Stats struct {
-	Stored  uint64          // batches that the sink has stored, also of ended processes
-	Dropped [Reasons]uint64 // batches by Reason, also of ended processes
-	Failed  uint64          // calls of the sink
-	Waiting int             // batches that wait now, the one that is being sent included
-	Left    int             // batches that ended processes have left in the folder, when it was last read
-	Oldest  time.Duration   // since the oldest of Waiting began; 0: none waits
-	Backlog time.Duration   // since the oldest batch of all nodes was stored that is not unpacked; 0: none, or unknown
+	Stored  uint64            `metric:"usage_batches_total"`                // also of ended processes
+	Dropped map[Reason]uint64 `metric:"usage_batches_dropped_total reason"` // batches, also of ended processes
+	Failed  uint64            `metric:"usage_report_failures_total"`        // calls of the sink
+	Waiting int               `metric:"usage_batches_waiting"`              // batches of this process
+	Left    int               `metric:"usage_batches_waiting"`              // that ended processes have left in the folder
+	Oldest  time.Duration     `metric:"usage_lag_seconds"`                  // since the oldest of Waiting began; 0: none
+
+	// Backlog is the time since the oldest batch of all nodes was stored that is not unpacked; 0: none, or unknown.
+	Backlog time.Duration `metric:"usage_backlog_seconds"`
+
+	Rows          int    `metric:"usage_rows"`                 // of the counter, since the last batch
+	DroppedCounts uint64 `metric:"usage_counts_dropped_total"` // of the counter, for lack of rows
 }
 
 // NewReporter returns a reporter with an epoch of its own.
@@ -138,6 +143,8 @@ func NewReporter(o ReporterOptions) *Reporter {
 	_, _ = rand.Read(epoch[:]) // it ends the process if the system has no random numbers
 	return &Reporter{
 		options: o.withDefaults(), epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
+		// Every reason is there from the start, so that an alert sees the first loss.
+		account: Stats{Dropped: map[Reason]uint64{Room: 0, Rejected: 0, Damaged: 0, Shutdown: 0}},
 	}
 }
 
@@ -146,6 +153,7 @@ func (r *Reporter) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.account
+	s.Dropped, s.Rows, s.DroppedCounts = maps.Clone(s.Dropped), r.options.Counter.Rows(), r.options.Counter.Dropped()
 	if s.Waiting = len(r.queue); s.Waiting > 0 {
 		s.Oldest = time.Since(r.queue[0].began)
 	}

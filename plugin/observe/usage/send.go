@@ -14,9 +14,9 @@ const (
 	sweepEvery = time.Minute
 )
 
-// report makes batches of what was counted, and sends those that wait until one fails. If none waits, it looks from time
-// to time for what ended processes have left. It reports whether another try at the end could change nothing: the next
-// process sends what is in the folder.
+// report makes batches of what was counted, and sends those that wait until one fails. If none waits, it looks from
+// time to time for what ended processes have left. It reports whether another try at the end could change nothing: the
+// next process sends what is in the folder.
 func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	r.cut()
 	for began := time.Now(); len(r.queue) > 0 && time.Since(began) <= r.options.Every; {
