@@ -13,28 +13,19 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const abusePath = "/v1/orgs/{org}/ratelimit/abuse"
-
 // registerAbuse adds the operations on what abuse detection remembers.
 func (s *Server) registerAbuse() {
-	tags := []string{"abuse"}
-	serve(s, operation(huma.Operation{
-		OperationID: "list-abuse", Method: http.MethodGet, Path: "/v1/ratelimit/abuse", Tags: tags,
-		Summary:     "List the orgs on the ladder of abuse detection",
-		Description: "Those on the highest step are first. In mode shadow the steps have no effect.",
-	}, readAccess), "list abuse", s.listAbuse)
-	serve(s, operation(huma.Operation{
-		OperationID: "get-org-abuse", Method: http.MethodGet, Path: abusePath, Tags: tags,
-		Summary: "Show why an org is on its step, and its last moves",
-	}, readAccess), "read the abuse of an org", func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) {
-		return s.Rows.AbuseOf(ctx, in.Org)
-	})
-	change(s, operation(huma.Operation{
-		OperationID: "forgive-org", Method: http.MethodPost, Path: abusePath + "/forgive", Tags: tags,
-		Summary: "Take an org off the ladder of abuse detection, and end its penalty", Errors: []int{http.StatusNotFound},
-	}, writeAccess), "forgive an org", overrideWrites, func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
-		return answers.OrgForgiven{Org: f.Tenant, Until: f.Until, Overrides: f.Overrides, Written: w}
-	}, s.forgive)
+	at := &place{s, "/v1", "abuse", readAccess, writeAccess}
+	serve(s, at.operation("list-abuse", http.MethodGet, "/ratelimit/abuse", "List the orgs on the ladder of abuse "+
+		"detection\nThose on the highest step are first. In mode shadow the steps have no effect."), "list abuse", s.listAbuse)
+	serve(s, at.operation("get-org-abuse", http.MethodGet, "/orgs/{org}/ratelimit/abuse",
+		"Show why an org is on its step, and its last moves"), "read the abuse of an org",
+		func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) { return s.Rows.AbuseOf(ctx, in.Org) })
+	change(s, at.operation("forgive-org", http.MethodPost, "/orgs/{org}/ratelimit/abuse/forgive",
+		"Take an org off the ladder of abuse detection, and end its penalty", http.StatusNotFound), "forgive an org",
+		overrideWrites, func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
+			return answers.OrgForgiven{Org: f.Tenant, Until: f.Until, Overrides: f.Overrides, Written: w}
+		}, s.forgive)
 }
 
 type listAbuseInput struct {

@@ -13,23 +13,16 @@ import (
 
 // registerRecord adds the operations on the audit and on the fleet.
 func (s *Server) registerRecord() {
-	tags := []string{"record"}
-	serve(s, operation(huma.Operation{
-		OperationID: "list-audit", Method: http.MethodGet, Path: "/v1/ratelimit/audit",
-		Summary: "List changes with their actor and reason, newest first", Tags: tags,
-	}, readAccess), "read the audit", s.audit)
-	serve(s, operation(huma.Operation{
-		OperationID: "get-fleet", Method: http.MethodGet, Path: "/v1/ratelimit/fleet",
-		Summary: "Show which version each node enforces, now or after a time", Tags: tags,
-	}, readAccess), "list the nodes", s.fleet)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "forget-node", Method: http.MethodPost, Path: "/v1/ratelimit/fleet/forget", Tags: tags,
-		Summary: "Drop the last report of a silent node that no longer exists",
-		Description: "A silent node keeps every version from counting as enforced, because it may still admit requests. " +
-			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is " +
-			"listed again; a live node cannot be forgotten.",
-		Errors: []int{http.StatusNotFound, http.StatusConflict},
-	}, writeAccess), s.forgetNode)
+	at := &place{s, "/v1/ratelimit", "record", readAccess, writeAccess}
+	serve(s, at.operation("list-audit", http.MethodGet, "/audit",
+		"List changes with their actor and reason, newest first"), "read the audit", s.audit)
+	serve(s, at.operation("get-fleet", http.MethodGet, "/fleet",
+		"Show which version each node enforces, now or after a time"), "list the nodes", s.fleet)
+	huma.Register(s.api, at.operation("forget-node", http.MethodPost, "/fleet/forget",
+		"Drop the last report of a silent node that no longer exists\n"+
+			"A silent node keeps every version from counting as enforced, because it may still admit requests. "+
+			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is "+
+			"listed again; a live node cannot be forgotten.", http.StatusNotFound, http.StatusConflict), s.forgetNode)
 }
 
 // auditInput has the filters of the audit.

@@ -11,71 +11,66 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-const (
-	candidatesPath = "/v1/ratelimit/candidates"
-	candidatePath  = candidatesPath + "/{name}"
-)
-
 // registerCandidates adds the operations on candidates.
 func (s *Server) registerCandidates() {
-	define := func(id, method, path, summary, description string, needs access, codes ...int) huma.Operation {
-		return operation(huma.Operation{
-			OperationID: id, Method: method, Path: path, Tags: []string{"candidates"}, Summary: summary,
-			Description: description, Errors: codes,
-		}, needs)
-	}
 	const (
 		get, post, put, remove = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 		missing, conflict      = http.StatusNotFound, http.StatusConflict
+
+		name, policies = "/{name}", "/{name}/policies"
 	)
+	define := (&place{s, "/v1/ratelimit/candidates", "candidates", readAccess, writeAccess}).operation
 	ofCandidate := func(c rows.Candidate, w answers.Written) CandidateWritten { return CandidateWritten{c, w} }
 	ofPolicies := func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }
-	serve(s, define("list-candidates", get, candidatesPath, "List candidates, the newest first", "", readAccess),
-		"list candidates", func(ctx context.Context, _ *struct{}) (answers.CandidateList, error) {
+	serve(s, define("list-candidates", get, "", "List candidates, the newest first"), "list candidates",
+		func(ctx context.Context, _ *struct{}) (answers.CandidateList, error) {
 			list, err := s.Rows.Candidates(ctx)
 			return answers.CandidateList{Items: append([]rows.Candidate{}, list...)}, err
 		})
-	create := define("create-candidate", post, candidatesPath, "Open a candidate, which changes no policy yet",
-		"At most one is open. A name is used once.", writeAccess, conflict)
+	create := define("create-candidate", post, "", "Open a candidate, which changes no policy yet\n"+
+		"At most one is open. A name is used once.", conflict)
 	create.DefaultStatus = http.StatusCreated
 	change(s, create, "create a candidate", candidateWrites, ofCandidate, s.createCandidate)
-	serve(s, define("get-candidate", get, candidatePath, "Get a candidate", "", readAccess, missing), "read a candidate",
+	serve(s, define("get-candidate", get, name, "Get a candidate", missing), "read a candidate",
 		func(ctx context.Context, in *CandidateName) (rows.Candidate, error) {
 			return s.Rows.Candidate(ctx, in.Name)
 		})
-	change(s, define("drop-candidate", remove, candidatePath, "End an open candidate without an effect", "",
-		writeAccess, missing, conflict), "drop a candidate", candidateWrites, ofCandidate, s.dropCandidate)
-	serve(s, define("diff-candidate", get, candidatePath+"/diff",
-		"Show what a candidate changes, and how the active policies have moved since its base", "", readAccess, missing),
+	change(s, define("drop-candidate", remove, name, "End an open candidate without an effect", missing, conflict),
+		"drop a candidate", candidateWrites, ofCandidate, s.dropCandidate)
+	serve(s, define("diff-candidate", get, name+"/diff",
+		"Show what a candidate changes, and how the active policies have moved since its base", missing),
 		"compare a candidate", func(ctx context.Context, in *CandidateName) (rows.CandidateDiff, error) {
 			return s.Rows.CandidateDiff(ctx, in.Name)
 		})
-	serve(s, define("report-candidate", get, candidatePath+"/report",
-		"Show which requests a candidate would answer differently",
-		"Nodes count requests of tenants for which it is not enforced, and report every 5 seconds.", readAccess, missing),
+	serve(s, define("report-candidate", get, name+"/report", "Show which requests a candidate would answer differently\n"+
+		"Nodes count requests of tenants for which it is not enforced, and report every 5 seconds.", missing),
 		"report a candidate", func(ctx context.Context, in *reportCandidateInput) (rows.CandidateReport, error) {
 			return s.Rows.CandidateReport(ctx, in.Name, in.CandidateReportFilter)
 		})
-	change(s, define("put-candidate-policy", put, candidatePath+"/policies",
-		"Make a candidate create a policy, or replace the active one of the same key",
-		"A policy that is put as it is active is no change.", writeAccess, missing, conflict),
+	change(s, define("put-candidate-policy", put, policies,
+		"Make a candidate create a policy, or replace the active one of the same key\n"+
+			"A policy that is put as it is active is no change.", missing, conflict),
 		"put a policy of a candidate", candidateWrites, ofPolicies, s.putCandidatePolicy)
-	change(s, define("delete-candidate-policy", remove, candidatePath+"/policies",
-		"Make a candidate delete an active policy, or forget its own", "", writeAccess, missing, conflict),
+	several := define("put-candidate-policies", post, policies, "Make a candidate create or replace policies\n"+
+		"A policy that is put as it is active is no change.", missing, conflict)
+	several.MaxBodyBytes = maxDocument
+	change(s, several, "put policies of a candidate", candidateWrites, ofPolicies, s.putCandidatePolicies)
+	change(s, define("delete-candidate-policy", remove, policies,
+		"Make a candidate delete an active policy, or forget its own", missing, conflict),
 		"delete a policy of a candidate", candidateWrites, ofPolicies, s.deleteCandidatePolicy)
-	change(s, define("assign-candidate", post, candidatePath+"/assign", "Enforce a candidate for some tenants",
-		"The candidate decides for them in place of the active policies, on the same buckets.", writeAccess, missing,
-		conflict), "assign tenants to a candidate", candidateWrites, ofCandidate, s.assignCandidate)
-	change(s, define("promote-candidate", post, candidatePath+"/promote",
-		"Apply the changes of a candidate to the active policies, in one change",
-		"A 409 lists the policies that have changed since its base: rebase it once you have compared them.", writeAccess,
+	change(s, define("assign-candidate", post, name+"/assign", "Enforce a candidate for some tenants\n"+
+		"The candidate decides for them in place of the active policies, on the same buckets.", missing, conflict),
+		"assign tenants to a candidate", candidateWrites, ofCandidate, s.assignCandidate)
+	change(s, define("promote-candidate", post, name+"/promote",
+		"Apply the changes of a candidate to the active policies, in one change\n"+
+			"A 409 lists the policies that have changed since its base: rebase it once you have compared them.",
 		missing, conflict), "promote a candidate", candidateWrites, ofPolicies, s.promoteCandidate)
-	change(s, define("roll-back-candidate", post, candidatePath+"/rollback",
-		"Restore the policies that the promotion of a candidate has replaced, in one change",
-		"A 409 lists those that have changed since the promotion.", writeAccess, missing, conflict),
+	change(s, define("roll-back-candidate", post, name+"/rollback",
+		"Restore the policies that the promotion of a candidate has replaced, in one change\n"+
+			"A 409 lists those that have changed since the promotion.", missing, conflict),
 		"roll back a candidate", candidateWrites, ofPolicies, s.rollBackCandidate)
-	change(s, define("rebase-candidate", post, candidatePath+"/rebase",
-		"Make the active policies the base of a candidate, after they have moved", "", writeAccess, missing, conflict),
+	change(s, define("rebase-candidate", post, name+"/rebase",
+		"Make the active policies the base of a candidate, after they have moved", missing, conflict),
 		"rebase a candidate", candidateWrites, ofCandidate, s.rebaseCandidate)
 }
 

@@ -18,25 +18,24 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-const checkTag = "decisions"
-
 // registerCheck adds the decision API.
 func (s *Server) registerCheck() {
-	tags := []string{checkTag}
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "check", Method: http.MethodPost, Path: decisionPath, Tags: tags,
-		Summary: "Decide about one request, and spend what it costs",
-		Description: "The status is 200 even if the request is denied: check allowed. The limits, the buckets and what " +
-			"happens while Redis is away are the plugin's, so Kong and other callers share one budget. With reserve the same " +
-			"check sent again takes nothing and gets the first answer.",
-		Errors: []int{http.StatusConflict},
-	}, decideAccess), s.check)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "check-batch", Method: http.MethodPost, Path: batchPath, Tags: tags, MaxBodyBytes: maxBatchBody,
-		Summary:     "Decide about up to 100 requests, one after the other, each by itself",
-		Description: "If the token may not check one of them, the batch is denied and nothing is spent.",
-	}, decideAccess), s.checkBatch)
-	s.registerSettle(tags)
+	at := &place{s, "", "decisions", decideAccess, decideAccess}
+	huma.Register(s.api, at.operation("check", http.MethodPost, decisionPath,
+		"Decide about one request, and spend what it costs\n"+
+			"The status is 200 even if the request is denied: check allowed. The limits, the buckets and what "+
+			"happens while Redis is away are the plugin's, so Kong and other callers share one budget. With reserve the same "+
+			"check sent again takes nothing and gets the first answer.", http.StatusConflict), s.check)
+	batch := at.operation("check-batch", http.MethodPost, batchPath,
+		"Decide about up to 100 requests, one after the other, each by itself\n"+
+			"If the token may not check one of them, the batch is denied and nothing is spent.")
+	batch.MaxBodyBytes = maxBatchBody
+	huma.Register(s.api, batch, s.checkBatch)
+	huma.Register(s.api, at.operation("settle", http.MethodPost, settlePath,
+		"Replace what a check has reserved by what was really used\n"+
+			"Each limit that settles gets back what was too much, or is charged what was missing, even if that "+
+			"empties it. The same settlement sent again changes nothing and gets the first answer.",
+		http.StatusNotFound, http.StatusConflict), s.settle)
 }
 
 // Check describes a request to decide about.

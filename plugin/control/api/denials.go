@@ -19,28 +19,25 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
+const denialsPath = "/v1/ratelimit/denials"
+
 // aboutDenials describes a list of recent denials.
 const aboutDenials = "Nodes report a sample every few seconds: where a tenant is denied often, an item counts several denials. " +
 	"Denials are kept for at most 7 days, the last 5000 items of an org."
 
 // registerDenials adds the operations that list recent denials.
 func (s *Server) registerDenials() {
-	tags := []string{usageTag}
-	serve(s, operation(huma.Operation{
-		OperationID: "list-denials", Method: http.MethodGet, Path: "/v1/ratelimit/denials", Tags: tags,
-		Summary: "List recent denials, newest first", Description: aboutDenials,
-	}, readAccess), "list denials", s.listDenials)
-	serve(s, operation(huma.Operation{
-		OperationID: "list-org-denials", Method: http.MethodGet, Path: orgPath + "/ratelimit/denials", Tags: tags,
-		Summary: "List recent denials of an org, newest first", Description: aboutDenials + " The token of an org reads " +
-			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all.",
-	}, orgAccess), "list denials", s.listOrgDenials)
-	serve(s, operation(huma.Operation{
-		OperationID: "get-denial", Method: http.MethodGet, Path: "/v1/ratelimit/denials/{request_id}", Tags: tags,
-		Summary: "Get what denied a request", Errors: []int{http.StatusNotFound},
-		Description: "One item for each limit that denied the request: all of them must admit it. " + aboutDenials + " An " +
-			"item names at most 32 requests. The token of an org finds requests of this org only.",
-	}, decideAccess), "get a denial", s.getDenial)
+	at := func(path string, reads access) *place { return &place{s, path, usageTag, reads, writeAccess} }
+	serve(s, at(denialsPath, readAccess).operation("list-denials", http.MethodGet, "",
+		"List recent denials, newest first\n"+aboutDenials), "list denials", s.listDenials)
+	serve(s, at(orgPath, orgAccess).operation("list-org-denials", http.MethodGet, "/ratelimit/denials",
+		"List recent denials of an org, newest first\n"+aboutDenials+" The token of an org reads "+
+			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all."),
+		"list denials", s.listOrgDenials)
+	serve(s, at(denialsPath, decideAccess).operation("get-denial", http.MethodGet, "/{request_id}",
+		"Get what denied a request\nOne item for each limit that denied the request: all of them must admit it. "+
+			aboutDenials+" An item names at most 32 requests. The token of an org finds requests of this org only.",
+		http.StatusNotFound), "get a denial", s.getDenial)
 }
 
 // DenialPage selects a page of recent denials.

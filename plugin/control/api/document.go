@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -12,19 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-// registerDocument adds the operations on many rows at once.
-func (s *Server) registerDocument() {
-	put := huma.Operation{
-		OperationID: "put-candidate-policies", Method: http.MethodPost, Path: candidatePath + "/policies",
-		Tags:    []string{"candidates"},
-		Summary: "Make a candidate create or replace policies", Errors: []int{http.StatusNotFound, http.StatusConflict},
-		Description: "A policy that is put as it is active is no change.", MaxBodyBytes: maxDocument,
-	}
-	change(s, operation(put, writeAccess), "put policies of a candidate", candidateWrites,
-		func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }, s.putCandidatePolicies)
-	s.registerApply()
-}
 
 // maxDocument bounds the body of an operation on many rows, in bytes. Its caller may write all of them.
 const maxDocument = 16 << 20

@@ -15,30 +15,25 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-const (
-	documentPath     = "/v1/ratelimit/document"
-	defaultNamespace = "default"
-)
+const defaultNamespace = "default"
 
-// registerApply adds the operations on the policies and costs of a namespace with all tenants and overrides.
-func (s *Server) registerApply() {
-	define := func(id, method, path, summary, description string, needs access) huma.Operation {
-		return operation(huma.Operation{
-			OperationID: id, Method: method, Path: path, Tags: []string{"policies"}, Summary: summary,
-			Description: description, MaxBodyBytes: maxDocument,
-		}, needs)
+// registerDocument adds the operations on the policies and costs of a namespace with all tenants and overrides.
+func (s *Server) registerDocument() {
+	define := func(id, method, at, text string, writes access) huma.Operation {
+		o := (&place{s, "/v1/ratelimit/document", "policies", readAccess, writes}).operation(id, method, at, text)
+		o.MaxBodyBytes = maxDocument
+		return o
 	}
-	serve(s, define("get-document", http.MethodGet, documentPath,
-		"Get the policies and costs of a namespace, all tenants and the overrides that have not ended, of one version",
-		"The penalties of detectors are left out.", readAccess), "read a document", s.getDocument)
-	serve(s, define("diff-document", http.MethodPost, documentPath+"/diff", "Show what a document would change", "",
-		readAccess), "compare a document", s.diffDocument)
-	apply := define("apply-document", http.MethodPut, documentPath,
-		"Replace the policies and costs of a namespace, tenants and overrides, in one change",
-		"A list that is absent changes nothing. Rows that a list leaves out are deleted, unless partial is set. Overrides "+
+	serve(s, define("get-document", http.MethodGet, "",
+		"Get the policies and costs of a namespace, all tenants and the overrides that have not ended, of one version\n"+
+			"The penalties of detectors are left out.", writeAccess), "read a document", s.getDocument)
+	serve(s, define("diff-document", http.MethodPost, "/diff", "Show what a document would change", readAccess),
+		"compare a document", s.diffDocument)
+	apply := define("apply-document", http.MethodPut, "",
+		"Replace the policies and costs of a namespace, tenants and overrides, in one change\n"+
+			"A list that is absent changes nothing. Rows that a list leaves out are deleted, unless partial is set. Overrides "+
 			"that have ended are not made, and the penalties of detectors are never deleted. A 422 for a deletion, or for a "+
 			"policy that needs force, has the changes as diff.", writeAccess)
-	apply.Responses = map[string]*huma.Response{}
 	change(s, apply, "apply a document", policyWrites,
 		func(d DocumentDiff, w answers.Written) DocumentWritten { return DocumentWritten{d, w} }, s.applyDocument)
 	for _, answer := range apply.Responses["422"].Content {

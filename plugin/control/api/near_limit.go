@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"net/http"
 	"slices"
 	"time"
 
@@ -17,20 +16,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// registerNearLimit adds the operation that lists orgs that have used up most of a limit.
-func (s *Server) registerNearLimit() {
-	serve(s, operation(huma.Operation{
-		OperationID: "list-near-limit", Method: http.MethodGet, Path: "/v1/ratelimit/near-limit",
-		Tags: []string{usageTag}, Summary: "List the orgs that have used most of a limit lately",
-		Description: "For each org and policy: the least that was left in the last minutes, from the usage history, beside " +
-			"the limit that is in force now. It lacks the last seconds. A limit that requests were not counted against in " +
-			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or " +
-			"credential it is the one with the least left. Overrides that name a user, a credential or an address are not " +
-			"taken into account. A bucket is listed once, also if requests to several endpoints spend from it.",
-	}, readAccess), "read what limits left", s.nearLimit)
-}
-
-// NearLimitQuery has the parameters of that list.
+// NearLimitQuery selects the orgs that have used most of a limit lately.
 type NearLimitQuery struct {
 	Above float64 `query:"above" default:"0.8" doc:"The least fraction of a limit that was used."             minimum:"0" maximum:"1"`
 	Last  string  `query:"last"  default:"10m" doc:"How long to look back, at most 24h."                     maxLength:"32"`

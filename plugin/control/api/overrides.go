@@ -53,12 +53,12 @@ func (s *Server) registerOverrides() {
 	create(ofOrg, ofOrg.operation("create-override", http.MethodPost, "",
 		"Create an override for an org: a limit of its own, a multiplier, a ban or an exemption"), "make an override",
 		s.createOverride)
-	serve(s, operation(huma.Operation{
-		OperationID: "preview-override", Method: http.MethodPost, Path: overridesPath + "/preview", Tags: []string{ofOrg.tag},
-		Summary: "Show which limits of an org an override would change, and change nothing",
-		Description: "The limits in force now, or when the override begins, beside those that would be in force then. An " +
-			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
-	}, readAccess), "preview an override", s.previewOverride)
+	preview := &place{s, overridesPath, ofOrg.tag, readAccess, readAccess}
+	serve(s, preview.operation("preview-override", http.MethodPost, "/preview",
+		"Show which limits of an org an override would change, and change nothing\n"+
+			"The limits in force now, or when the override begins, beside those that would be in force then. An "+
+			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply."),
+		"preview an override", s.previewOverride)
 	s.registerOverride(ofOrg, "override", "an override of an org",
 		"Change an override of an org in place, such as its end")
 

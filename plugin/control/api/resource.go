@@ -24,19 +24,33 @@ type place struct {
 // one is the end of the path of one row.
 const one = "/{id}"
 
-// operation describes an operation at a place. at is the end of its path.
-func (p *place) operation(id, method, at, summary string, codes ...int) huma.Operation {
+// operation describes an operation at a place, with the errors that all operations have. at is the end of its path.
+// text is its summary, with more about it after a line break.
+func (p *place) operation(id, method, at, text string, codes ...int) huma.Operation {
+	needs := p.writes
+	if method == http.MethodGet {
+		needs = p.reads
+	}
+	summary, more, _ := strings.Cut(text, "\n")
 	o := huma.Operation{
-		OperationID: id, Method: method, Path: p.path + at, Tags: []string{p.tag}, Summary: summary, Errors: codes,
-		Responses: map[string]*huma.Response{},
+		OperationID: id, Method: method, Path: p.path + at, Tags: []string{p.tag}, Summary: summary, Description: more,
+		Responses: map[string]*huma.Response{}, MaxBodyBytes: maxBody, RejectUnknownQueryParameters: true,
+		Metadata: map[string]any{accessKey: needs}, Security: []map[string][]string{{bearer: {}}},
 	}
 	if strings.Contains(o.Path, "{org}") {
 		o.Parameters = []*huma.Param{p.orgParam()}
 	}
-	if method == http.MethodGet {
-		return operation(o, p.reads)
+	o.Errors = append(codes,
+		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
+		http.StatusInternalServerError, http.StatusServiceUnavailable)
+	if needs != decideAccess || method != http.MethodGet { // a read for any role
+		o.Errors = append(o.Errors, http.StatusForbidden)
 	}
-	return operation(o, p.writes)
+	if method == http.MethodPost || method == http.MethodPut {
+		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType)
+	}
+	return o
 }
 
 // orgParam describes the org in a path, for inputs with an [OptionalOrg].

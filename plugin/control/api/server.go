@@ -131,10 +131,7 @@ func New(o Options) (*Server, error) {
 	s.registerTiers()
 	s.registerCosts()
 	s.registerUsage()
-	s.registerUsageHistory()
-	s.registerUsageTop()
 	s.registerUsageExport()
-	s.registerNearLimit()
 	s.registerDenials()
 	s.registerAbuse()
 	s.registerCheck()
@@ -191,25 +188,6 @@ func (s *Server) HTTPServer() *http.Server {
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
 	}
-}
-
-// operation completes an operation that needs a role: it adds the errors that all operations have.
-func operation(o huma.Operation, needs access) huma.Operation {
-	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, maxBody)
-	o.RejectUnknownQueryParameters = true
-	o.Metadata = map[string]any{accessKey: needs}
-	o.Security = []map[string][]string{{bearer: {}}}
-	o.Errors = append(o.Errors,
-		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
-		http.StatusInternalServerError, http.StatusServiceUnavailable)
-	if needs != decideAccess || o.Method != http.MethodGet { // a read for any role
-		o.Errors = append(o.Errors, http.StatusForbidden)
-	}
-	if o.Method == http.MethodPost || o.Method == http.MethodPut {
-		o.Errors = append(o.Errors, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge,
-			http.StatusUnsupportedMediaType)
-	}
-	return o
 }
 
 // describe returns the head of the OpenAPI document.

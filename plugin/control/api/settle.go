@@ -11,17 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 )
 
-// registerSettle adds the operation that settles reservations.
-func (s *Server) registerSettle(tags []string) {
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "settle", Method: http.MethodPost, Path: settlePath, Tags: tags,
-		Summary: "Replace what a check has reserved by what was really used",
-		Description: "Each limit that settles gets back what was too much, or is charged what was missing, even if that " +
-			"empties it. The same settlement sent again changes nothing and gets the first answer.",
-		Errors: []int{http.StatusNotFound, http.StatusConflict},
-	}, decideAccess), s.settle)
-}
-
 // SettleRequest describes a reservation to settle.
 type SettleRequest struct {
 	ID     string `json:"id"               doc:"The reservation_id of the check."                                                                                                                                      minLength:"1"    maxLength:"128"         pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`

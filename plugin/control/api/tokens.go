@@ -12,41 +12,28 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const (
-	orgTokensPath = orgPath + "/tokens"
-	orgTokenPath  = orgTokensPath + "/{name}"
-
-	// defaultOverlap is how long an old secret works after a rotation that does not say.
-	defaultOverlap = time.Hour
-)
+// defaultOverlap is how long an old secret works after a rotation that does not say.
+const defaultOverlap = time.Hour
 
 // registerTokens adds the operations on tokens: those of operators, and those that an org manages.
 func (s *Server) registerTokens() {
 	s.registerOperatorTokens()
-	tags := []string{"tokens"}
-	serve(s, operation(huma.Operation{
-		OperationID: "list-org-tokens", Method: http.MethodGet, Path: orgTokensPath, Tags: tags,
-		Summary:     "List the tokens that an org manages",
-		Description: "Live ones are first. Tokens that operators made for the org are not among them.",
-	}, orgAccess), "list the tokens of an org", func(ctx context.Context, in *OrgPath) (answers.OrgTokens, error) {
-		list, err := s.Rows.OrgTokens(ctx, in.Org)
-		return answers.OrgTokens{Tokens: list}, err
-	})
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "create-org-token", Method: http.MethodPost, Path: orgTokensPath, Tags: tags,
-		Summary: "Create a token of an org, and show its secret once", DefaultStatus: http.StatusCreated,
-		Description: "Its role is tenant:{org}. An org has at most 20 live ones, and makes at most 100 a day.",
-		Errors:      []int{http.StatusConflict},
-	}, ownAccess), s.createOrgToken)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "rotate-org-token", Method: http.MethodPost, Path: orgTokenPath + "/rotate", Tags: tags,
-		Summary: "Give a token of an org a new secret, and show it once", Description: "Its validity begins again.",
-		Errors: []int{http.StatusNotFound, http.StatusConflict},
-	}, ownAccess), s.rotateOrgToken)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "revoke-org-token", Method: http.MethodDelete, Path: orgTokenPath, Tags: tags,
-		Summary: "Revoke a token of an org, with its old secrets", Errors: []int{http.StatusNotFound},
-	}, ownAccess), s.revokeOrgToken)
+	at := &place{s, orgPath + "/tokens", "tokens", orgAccess, ownAccess}
+	serve(s, at.operation("list-org-tokens", http.MethodGet, "", "List the tokens that an org manages\n"+
+		"Live ones are first. Tokens that operators made for the org are not among them."), "list the tokens of an org",
+		func(ctx context.Context, in *OrgPath) (answers.OrgTokens, error) {
+			list, err := s.Rows.OrgTokens(ctx, in.Org)
+			return answers.OrgTokens{Tokens: list}, err
+		})
+	create := at.operation("create-org-token", http.MethodPost, "", "Create a token of an org, and show its secret once\n"+
+		"Its role is tenant:{org}. An org has at most 20 live ones, and makes at most 100 a day.", http.StatusConflict)
+	create.DefaultStatus = http.StatusCreated
+	huma.Register(s.api, create, s.createOrgToken)
+	huma.Register(s.api, at.operation("rotate-org-token", http.MethodPost, "/{name}/rotate",
+		"Give a token of an org a new secret, and show it once\nIts validity begins again.",
+		http.StatusNotFound, http.StatusConflict), s.rotateOrgToken)
+	huma.Register(s.api, at.operation("revoke-org-token", http.MethodDelete, "/{name}",
+		"Revoke a token of an org, with its old secrets", http.StatusNotFound), s.revokeOrgToken)
 }
 
 // OrgTokenPath names a token of an org.

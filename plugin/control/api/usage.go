@@ -24,31 +24,39 @@ import (
 
 const usageTag = "usage"
 
-// registerUsage adds the operations that read and empty the buckets of an org.
+// registerUsage adds the operations on what orgs use and have used.
 func (s *Server) registerUsage() {
-	tags := []string{usageTag}
-	serve(s, operation(huma.Operation{
-		OperationID: "get-org-usage", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage", Tags: tags,
-		Summary: "Show what an org has used of its limits, without spending, or over time",
-		Description: "Without from, to, step and group_by: its buckets as they are now. With one of them: its usage history, as " +
-			"/usage/history has it. " + aboutHistory,
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The buckets, or the history.",
-			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{OneOf: []*huma.Schema{
-				s.schemaOf(answers.Usage{}), s.schemaOf(rows.UsageHistory{}),
-			}}}},
-		}},
-	}, orgAccess), "read the usage history", s.usage)
-	huma.Register(s.api, operation(huma.Operation{
-		OperationID: "reset-org-usage",
-		Method:      http.MethodPost,
-		Path:        orgPath + "/ratelimit/reset",
-		Tags:        tags,
-		Summary:     "Empty the buckets of an org, which restores its full limits",
-		Description: "409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send " +
-			"it again in a moment.",
-		Errors: []int{http.StatusConflict},
-	}, writeAccess), s.reset)
+	at := &place{s, orgPath + "/ratelimit", usageTag, orgAccess, writeAccess}
+	usage := at.operation("get-org-usage", http.MethodGet, "/usage",
+		"Show what an org has used of its limits, without spending, or over time\n"+
+			"Without from, to, step and group_by: its buckets as they are now. With one of them: its usage history, as "+
+			"/usage/history has it. "+aboutHistory)
+	usage.Responses["200"] = &huma.Response{
+		Description: "The buckets, or the history.",
+		Content: map[string]*huma.MediaType{jsonType: {Schema: &huma.Schema{OneOf: []*huma.Schema{
+			s.schemaOf(answers.Usage{}), s.schemaOf(rows.UsageHistory{}),
+		}}}},
+	}
+	serve(s, usage, "read the usage history", s.usage)
+	serve(s, at.operation("get-org-usage-history", http.MethodGet, "/usage/history",
+		"Show what an org has used by minute, hour or day\n"+aboutHistory), "read the usage history", s.usageHistory)
+	huma.Register(s.api, at.operation("reset-org-usage", http.MethodPost, "/reset",
+		"Empty the buckets of an org, which restores its full limits\n"+
+			"409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send "+
+			"it again in a moment.", http.StatusConflict), s.reset)
+	all := &place{s, "/v1/ratelimit", usageTag, readAccess, writeAccess}
+	serve(s, all.operation("get-usage-top", http.MethodGet, "/usage/top", "List the orgs that used most\n"+
+		"The requests of all processes that report usage, without the last seconds. They are summed up from "+
+		"minutes for at most 2 hours, from hours for at most 2 days, else from days. A time of which shorter steps may "+
+		"have been dropped is summed up from longer ones."), "rank the usage", s.usageTop)
+	serve(s, all.operation("list-near-limit", http.MethodGet, "/near-limit",
+		"List the orgs that have used most of a limit lately\n"+
+			"For each org and policy: the least that was left in the last minutes, from the usage history, beside "+
+			"the limit that is in force now. It lacks the last seconds. A limit that requests were not counted against in "+
+			"this time is missing, and so are limits that orgs share, and orgs that are banned or exempt now. Of a limit per user or "+
+			"credential it is the one with the least left. Overrides that name a user, a credential or an address are not "+
+			"taken into account. A bucket is listed once, also if requests to several endpoints spend from it."),
+		"read what limits left", s.nearLimit)
 }
 
 type usageInput struct {

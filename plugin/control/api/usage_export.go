@@ -15,19 +15,17 @@ import (
 
 // registerUsageExport adds the operations that read the usage of a month, and notices of quotas.
 func (s *Server) registerUsageExport() {
-	serve(s, operation(huma.Operation{
-		OperationID: "export-usage", Method: http.MethodGet, Path: "/v1/ratelimit/usage/export",
-		Tags: []string{usageTag}, Summary: "List what every org used in a month, by endpoint and day",
-		Description: "An item for each org, endpoint and day of UTC, ordered by day, org, endpoint and policy. A day is " +
-			"closed an hour or more after its end, when all nodes have reported it, and then its items do not change. " +
-			"Without policy or by an item counts each request once, and has no cost. Days are kept for 3 years.",
-	}, readAccess), "export usage", s.exportUsage)
-	serve(s, operation(huma.Operation{
-		OperationID: "list-quota-notices", Method: http.MethodGet, Path: "/v1/ratelimit/usage/notices",
-		Tags: []string{usageTag}, Summary: "List the orgs that have used 50, 80 or 100 % of a quota, newest first",
-		Description: "A quota is a limit of an org with a window of an hour or more. A notice is written when a threshold " +
-			"is reached, once in a window.",
-	}, readAccess), "read notices of quotas", s.quotaNotices)
+	at := &place{s, "/v1/ratelimit/usage", usageTag, readAccess, writeAccess}
+	serve(s, at.operation("export-usage", http.MethodGet, "/export",
+		"List what every org used in a month, by endpoint and day\n"+
+			"An item for each org, endpoint and day of UTC, ordered by day, org, endpoint and policy. A day is "+
+			"closed an hour or more after its end, when all nodes have reported it, and then its items do not change. "+
+			"Without policy or by an item counts each request once, and has no cost. Days are kept for 3 years."),
+		"export usage", s.exportUsage)
+	serve(s, at.operation("list-quota-notices", http.MethodGet, "/notices",
+		"List the orgs that have used 50, 80 or 100 % of a quota, newest first\n"+
+			"A quota is a limit of an org with a window of an hour or more. A notice is written when a threshold "+
+			"is reached, once in a window."), "read notices of quotas", s.quotaNotices)
 }
 
 // UsageExportQuery has the parameters of an export.

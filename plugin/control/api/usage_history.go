@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -17,14 +16,6 @@ import (
 // aboutHistory describes a usage history.
 const aboutHistory = "A row has the requests of one step, of all processes that report usage. It lacks the last seconds, " +
 	"and what a process could not report yet. Minutes are kept for 2 days, hours for 60 days, days for 3 years."
-
-// registerUsageHistory adds the operation that reads the usage history of an org.
-func (s *Server) registerUsageHistory() {
-	serve(s, operation(huma.Operation{
-		OperationID: "get-org-usage-history", Method: http.MethodGet, Path: orgPath + "/ratelimit/usage/history",
-		Tags: []string{usageTag}, Summary: "Show what an org has used by minute, hour or day", Description: aboutHistory,
-	}, orgAccess), "read the usage history", s.usageHistory)
-}
 
 // Period selects the steps of a usage history. The zero value selects the defaults.
 type Period struct {
@@ -80,18 +71,7 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found
 	return found, err
 }
 
-// registerUsageTop adds the operation that ranks orgs by what they used.
-func (s *Server) registerUsageTop() {
-	serve(s, operation(huma.Operation{
-		OperationID: "get-usage-top", Method: http.MethodGet, Path: "/v1/ratelimit/usage/top",
-		Tags: []string{usageTag}, Summary: "List the orgs that used most",
-		Description: "The requests of all processes that report usage, without the last seconds. They are summed up from " +
-			"minutes for at most 2 hours, from hours for at most 2 days, else from days. A time of which shorter steps may " +
-			"have been dropped is summed up from longer ones.",
-	}, readAccess), "rank the usage", s.usageTop)
-}
-
-// UsageTopQuery has the parameters of that list.
+// UsageTopQuery selects the orgs that used most.
 type UsageTopQuery struct {
 	By     string    `query:"by"     default:"admitted" doc:"What to rank by."                                                      enum:"admitted,denied,cost"`
 	From   time.Time `query:"from"                      doc:"The begin; absent: last before to."`
