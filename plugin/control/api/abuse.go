@@ -86,6 +86,5 @@ type forgiveInput struct {
 // forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (done[rows.Forgiven], error) {
 	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
-	row, version, err := s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour))
-	return done[rows.Forgiven]{c, row, version, answers.Warnings{}}, err
+	return done[rows.Forgiven]{change: c}.with(s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour)))
 }

@@ -135,8 +135,7 @@ type createCandidateInput struct {
 
 func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
-	row, version, err := s.Rows.CreateCandidate(ctx, c, in.Body.Name)
-	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
+	return done[rows.Candidate]{change: c}.with(s.Rows.CreateCandidate(ctx, c, in.Body.Name))
 }
 
 type dropCandidateInput struct {
@@ -147,8 +146,7 @@ type dropCandidateInput struct {
 
 func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (done[rows.Candidate], error) {
 	c := newChange(ctx, in.Reason.Reason)
-	row, version, err := s.Rows.DropCandidate(ctx, c, in.Name)
-	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
+	return done[rows.Candidate]{change: c}.with(s.Rows.DropCandidate(ctx, c, in.Name))
 }
 
 type putCandidatePolicyInput struct {
@@ -167,9 +165,8 @@ func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyI
 	if err != nil {
 		return done[rows.Diff]{}, err
 	}
-	c := newChange(ctx, in.Body.Reason)
-	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, p)
-	return done[rows.Diff]{c, d, version, answers.Warnings{Warnings: review.Warnings}}, err
+	d := done[rows.Diff]{warnings: review.Warnings}
+	return d.with(s.Rows.PutCandidatePolicies(ctx, newChange(ctx, in.Body.Reason), in.Name, p))
 }
 
 type deleteCandidatePolicyInput struct {
@@ -206,17 +203,12 @@ func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidateP
 		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
 		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
 	}
-	var (
-		d       rows.Diff
-		version int64
-		err     error
-	)
-	if in.Undo {
-		version, err = s.Rows.UndoCandidatePolicy(ctx, c, in.Name, key)
-	} else {
-		d, version, err = s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key)
+	var d done[rows.Diff]
+	if !in.Undo {
+		return d.with(s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key))
 	}
-	return done[rows.Diff]{c, d, version, answers.Warnings{}}, err
+	version, err := s.Rows.UndoCandidatePolicy(ctx, c, in.Name, key)
+	return d.with(rows.Diff{}, version, err)
 }
 
 type assignBody struct {
@@ -247,7 +239,7 @@ type assignCandidateInput struct {
 
 func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
-	var warnings answers.Warnings
+	var warnings []string
 	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &warnings),
 	}
@@ -255,7 +247,7 @@ func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) 
 	if err == nil {
 		warnings = s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
 			unknown, err := s.Rows.AssignmentWarnings(ctx, a)
-			return append(warnings.Warnings, unknown...), err
+			return append(warnings, unknown...), err
 		})
 	}
 	return done[rows.Candidate]{c, row, version, warnings}, err
@@ -278,7 +270,7 @@ type promoteCandidateInput struct {
 
 func (s *Server) promoteCandidate(ctx context.Context, in *promoteCandidateInput) (done[rows.Diff], error) {
 	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
-	var warnings answers.Warnings
+	var warnings []string
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
 	return done[rows.Diff]{c, d, version, warnings}, err
@@ -292,8 +284,7 @@ type rollBackCandidateInput struct {
 
 func (s *Server) rollBackCandidate(ctx context.Context, in *rollBackCandidateInput) (done[rows.Diff], error) {
 	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
-	d, version, err := s.Rows.RollBackCandidate(ctx, c, in.Name)
-	return done[rows.Diff]{c, d, version, answers.Warnings{}}, err
+	return done[rows.Diff]{change: c}.with(s.Rows.RollBackCandidate(ctx, c, in.Name))
 }
 
 type rebaseBody struct {
@@ -312,6 +303,5 @@ type rebaseCandidateInput struct {
 
 func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (done[rows.Candidate], error) {
 	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
-	row, version, err := s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version)
-	return done[rows.Candidate]{c, row, version, answers.Warnings{}}, err
+	return done[rows.Candidate]{change: c}.with(s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version))
 }

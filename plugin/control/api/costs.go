@@ -28,14 +28,18 @@ type listCostsInput struct {
 
 // registerCosts adds the operations on what requests to endpoints cost.
 func (s *Server) registerCosts() {
-	r := &resource[rows.Cost, rows.Cost, CostWritten]{
+	r := &resource[*RowPath, rows.Cost, rows.Cost, CostWritten]{
 		place: &place{s, costsPath, "costs", readAccess, writeAccess}, name: "cost", counted: costWrites,
+		find: func(ctx context.Context, at *RowPath) (rows.Cost, error) { return s.Rows.CostByID(ctx, at.ID) },
 		state: func(c rows.Cost) (string, int64) {
 			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision
 		},
 		location: func(c rows.Cost) string { return fmt.Sprint(costsPath, "/", c.ID) },
 		show:     asItIs[rows.Cost],
 		answer:   func(c rows.Cost, w answers.Written) CostWritten { return CostWritten{c, w} },
+		warn: func(ctx context.Context, c rows.Cost) ([]string, error) {
+			return s.Rows.CostWarnings(ctx, s.configPlan(), c)
+		},
 	}
 	list(s, r.operation("list-costs", http.MethodGet, "",
 		"List what requests to endpoints cost, ordered by id; the plugin's config may have others"), "list costs", r.show,
@@ -46,11 +50,12 @@ func (s *Server) registerCosts() {
 		})
 	put(r, r.operation("put-cost", http.MethodPut, "",
 		"Set what requests to an endpoint cost, in place of the cost with the same namespace and endpoint"), s.putCost)
-	get(r, r.operation("get-cost", http.MethodGet, one, "Get what requests to an endpoint cost"), "read a cost",
-		func(ctx context.Context, in *getRow) (rows.Cost, error) { return s.Rows.CostByID(ctx, in.ID) })
+	get[getRow](r, r.operation("get-cost", http.MethodGet, one, "Get what requests to an endpoint cost"), "read a cost")
 	remove(r, r.operation("delete-cost", http.MethodDelete, one,
 		"Delete the cost of an endpoint, so that the plugin's config says again what its requests cost", conditional...),
-		s.deleteCost)
+		"delete a cost", func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
+			return s.Rows.DeleteCost(ctx, c, in.ID, revision)
+		})
 }
 
 // costBody is a cost as a caller writes it.
@@ -94,26 +99,14 @@ type putCostInput struct {
 func (s *Server) putCost(ctx context.Context, in *putCostInput) *write[rows.Cost] {
 	desired := rows.Cost{Cost: in.Body.Cost}
 	return &write[rows.Cost]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a cost",
+		action:  "put a cost",
 		absent:  "no cost is set for this endpoint: omit If-Match to set it",
 		present: "this endpoint has a cost already",
 		read:    func() (rows.Cost, error) { return s.Rows.Cost(ctx, desired.Namespace, desired.Endpoint) },
 		isSame:  func(current rows.Cost) bool { return current.Equal(desired) },
-		write: func(_ rows.Cost, revision int64) (rows.Cost, int64, error) {
+		write: func(_ rows.Cost, revision int64) (d done[rows.Cost], err error) {
 			desired.Revision = revision
-			return s.Rows.PutCost(ctx, newChange(ctx, in.Body.Reason), desired)
-		},
-		warn: func(cost rows.Cost) answers.Warnings { return s.warnOfCost(ctx, cost) },
-	}
-}
-
-func (s *Server) deleteCost(ctx context.Context, in *deleteRow) *write[rows.Cost] {
-	return &write[rows.Cost]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a cost",
-		read: func() (rows.Cost, error) { return s.Rows.CostByID(ctx, in.ID) },
-		write: func(current rows.Cost, revision int64) (rows.Cost, int64, error) {
-			version, err := s.Rows.DeleteCost(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
-			return current, version, err
+			return d.with(s.Rows.PutCost(ctx, newChange(ctx, in.Body.Reason), desired))
 		},
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -43,9 +42,8 @@ func (s *Server) putCandidatePolicies(
 	if err != nil {
 		return done[rows.Diff]{}, err
 	}
-	c := newChange(ctx, in.Body.Reason)
-	d, version, err := s.Rows.PutCandidatePolicies(ctx, c, in.Name, list...)
-	return done[rows.Diff]{c, d, version, answers.Warnings{Warnings: review.Warnings}}, policyAt(list, err)
+	d, version, err := s.Rows.PutCandidatePolicies(ctx, newChange(ctx, in.Body.Reason), in.Name, list...)
+	return done[rows.Diff]{warnings: review.Warnings}.with(d, version, policyAt(list, err))
 }
 
 // lockedOut returns the 422 for policies that would lock tenants out, or nil.

@@ -211,7 +211,7 @@ type DeclinedDocument struct {
 func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (made done[DocumentDiff], err error) {
 	set := s.set(&in.Body, in.Partial)
 	set.Accept = func(d rows.SetDiff, r rows.Review) error {
-		made.warnings.Warnings = r.Warnings
+		made.warnings = r.Warnings
 		var faults []*huma.ErrorDetail
 		if d.Deletes() && !in.AllowDelete {
 			faults = append(faults, fault("query.allow_delete", "must be true: the change deletes rows", nil))

@@ -42,13 +42,17 @@ type getOrgInput struct {
 
 // registerOrgs adds the operations on one org and on its limits in force.
 func (s *Server) registerOrgs() {
-	r := &resource[rows.Tenant, rows.Tenant, OrgWritten]{
+	r := &resource[*OrgPath, rows.Tenant, rows.Tenant, OrgWritten]{
 		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess}, name: "org", counted: orgWrites,
+		find: func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
 		// The name may contain characters that a header cannot.
 		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
 		location: func(org rows.Tenant) string { return orgsPath + "/" + pathSegment(org.ID) },
 		show:     asItIs[rows.Tenant],
 		answer:   func(org rows.Tenant, w answers.Written) OrgWritten { return OrgWritten{org, w} },
+		warn: func(ctx context.Context, org rows.Tenant) ([]string, error) {
+			return s.Rows.TenantWarnings(ctx, s.configPlan(), org)
+		},
 	}
 	list(s, r.operation("list-orgs", http.MethodGet, "", "List the orgs that have a tier or a time zone, ordered by id"),
 		"list orgs", r.show, func(org rows.Tenant) string { return nameCursor(org.ID) },
@@ -65,12 +69,15 @@ func (s *Server) registerOrgs() {
 			return s.Rows.Tiers(ctx, in.TierFilter)
 		})
 	ofOrg := &place{s, orgPath, orgsTag, orgAccess, writeAccess}
-	get(r, ofOrg.operation("get-org", http.MethodGet, "", "Get the tier and the time zone of an org"), "read an org",
-		func(ctx context.Context, in *getOrgInput) (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) })
+	get[getOrgInput](r, ofOrg.operation("get-org", http.MethodGet, "", "Get the tier and the time zone of an org"),
+		"read an org")
 	put(r, ofOrg.operation("put-org", http.MethodPut, "", "Set the tier and the time zone of an org, existing or new"),
 		s.putOrg)
 	remove(r, ofOrg.operation("delete-org", http.MethodDelete, "",
-		"Unset the tier and the time zone of an org; its policies and overrides are kept", conditional...), s.deleteOrg)
+		"Unset the tier and the time zone of an org; its policies and overrides are kept", conditional...),
+		"delete an org", func(ctx context.Context, c rows.Change, in *deleteOrgInput, revision int64) (int64, error) {
+			return s.Rows.DeleteTenant(ctx, c, in.Org, revision)
+		})
 	serve(s, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
 		"Show which limits are in force for an org, and why"), "show the limits in force", s.inForce)
 }
@@ -127,16 +134,15 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant
 	desired := rows.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
 	return &write[rows.Tenant]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "set an org",
+		action:  "set an org",
 		absent:  "nothing is set for this org: omit If-Match to create it",
 		present: "this org has settings already",
 		read:    func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
 		isSame:  func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
-		write: func(_ rows.Tenant, revision int64) (rows.Tenant, int64, error) {
+		write: func(_ rows.Tenant, revision int64) (d done[rows.Tenant], err error) {
 			desired.Revision = revision
-			return s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired)
+			return d.with(s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired))
 		},
-		warn: func(org rows.Tenant) answers.Warnings { return s.warnOfOrg(ctx, org) },
 	}
 }
 
@@ -150,15 +156,4 @@ type deleteOrgInput struct {
 // Resolve implements [huma.Resolver], which would otherwise find that of one field only.
 func (in *deleteOrgInput) Resolve(ctx huma.Context) []error {
 	return append(append(in.OrgPath.Resolve(ctx), in.Waiting.Resolve(ctx)...), in.Reason.Resolve(ctx)...)
-}
-
-func (s *Server) deleteOrg(ctx context.Context, in *deleteOrgInput) *write[rows.Tenant] {
-	return &write[rows.Tenant]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete an org",
-		read: func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
-		write: func(current rows.Tenant, revision int64) (rows.Tenant, int64, error) {
-			version, err := s.Rows.DeleteTenant(ctx, newChange(ctx, in.Reason.Reason), in.Org, revision)
-			return current, version, err
-		},
-	}
 }

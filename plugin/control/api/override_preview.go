@@ -48,8 +48,10 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	}
 	out := &answers.OverridePreview{
 		At: timeOf(now), Begin: o.StartsAt, End: o.ExpiresAt, Changes: []answers.LimitChange{},
-		Warnings: s.warnOfOverride(ctx, o),
 	}
+	out.Warnings.Warnings = s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
+		return s.overrideWarnings(ctx, o)
+	})
 	compare(out, before, after)
 	return out, nil
 }

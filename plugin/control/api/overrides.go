@@ -26,7 +26,7 @@ type OverrideWritten struct {
 	answers.Written
 }
 
-type overrideResource = resource[rows.Override, Override, OverrideWritten]
+type overrideResource = resource[*RowPath, rows.Override, Override, OverrideWritten]
 
 type listOverridesInput struct {
 	OptionalOrg
@@ -94,6 +94,7 @@ func (s *Server) registerOverrides() {
 func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	return &overrideResource{
 		place: &place{s, path, "overrides", reads, writeAccess}, name: "override", counted: overrideWrites,
+		find: s.overrideAt, warn: s.overrideWarnings,
 		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
 		location: func(o rows.Override) string {
 			at := strings.Replace(path, "{org}", pathSegment(o.Tenant), 1)
@@ -121,13 +122,15 @@ func overrideCursor(o rows.Override) string { return cursor(o.ID) }
 
 // registerOverride adds the operations on one override. id is the end of those of the operations.
 func (s *Server) registerOverride(r *overrideResource, id, what, change string) {
-	get(r, r.operation("get-"+id, http.MethodGet, one, "Get "+what), "read an override",
-		func(ctx context.Context, in *getRow) (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) })
+	get[getRow](r, r.operation("get-"+id, http.MethodGet, one, "Get "+what), "read an override")
 	update := r.operation("put-"+id, http.MethodPut, one, change, http.StatusNotFound, http.StatusConflict)
 	update.Description = "The override keeps its id and author. What it is about cannot change, nor its start once " +
 		"it has begun. One that has ended does not change. The reason is that of the override, and of the change in the audit."
 	put(r, update, s.putOverride)
-	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), s.endOverride)
+	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), "end an override",
+		func(ctx context.Context, c rows.Change, in *endRow, _ int64) (int64, error) {
+			return s.Rows.EndOverride(ctx, c, in.ID)
+		})
 }
 
 // overrideAt returns the override at a path. One of another org is not found.
@@ -149,13 +152,10 @@ type createOverrideInput struct {
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (made done[rows.Override], err error) {
 	made.change = in.newChange(ctx, in.Body.Reason, "create-override", in.org, in.Body)
 	desired, err := in.Body.override(in.org, s.Now())
-	if err == nil {
-		made.row, made.version, err = s.Rows.AddOverride(ctx, made.change, desired)
+	if err != nil {
+		return made, err
 	}
-	if err == nil {
-		made.warnings = s.warnOfOverride(ctx, made.row)
-	}
-	return made, err
+	return made.with(s.Rows.AddOverride(ctx, made.change, desired))
 }
 
 // pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
@@ -201,17 +201,16 @@ type putOverrideInput struct {
 
 func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[rows.Override] {
 	return &write[rows.Override]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "change an override",
-		read: func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
-		write: func(_ rows.Override, revision int64) (rows.Override, int64, error) {
+		action: "change an override",
+		read:   func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
+		write: func(_ rows.Override, revision int64) (d done[rows.Override], err error) {
 			desired, err := in.Body.override(in.org, s.Now())
 			if err != nil {
-				return desired, 0, err
+				return d, err
 			}
 			desired.ID, desired.Revision = in.ID, revision
-			return s.Rows.PutOverride(ctx, newChange(ctx, cmp.Or(in.ChangeReason, in.Body.Reason)), desired)
+			return d.with(s.Rows.PutOverride(ctx, newChange(ctx, cmp.Or(in.ChangeReason, in.Body.Reason)), desired))
 		},
-		warn: func(o rows.Override) answers.Warnings { return s.warnOfOverride(ctx, o) },
 	}
 }
 
@@ -221,13 +220,5 @@ type endRow struct {
 	Reason
 }
 
-func (s *Server) endOverride(ctx context.Context, in *endRow) *write[rows.Override] {
-	return &write[rows.Override]{
-		IfMatch: IfMatch{IfMatch: "*"}, Waiting: in.Waiting, action: "end an override",
-		read: func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
-		write: func(current rows.Override, _ int64) (rows.Override, int64, error) {
-			version, err := s.Rows.EndOverride(ctx, newChange(ctx, in.Reason.Reason), in.ID)
-			return current, version, err
-		},
-	}
-}
+// ifMatch returns the state that an override must have to end: any.
+func (*endRow) ifMatch() *IfMatch { return &IfMatch{IfMatch: "*"} }

@@ -36,6 +36,8 @@ func (o *OrgPath) Resolve(huma.Context) []error {
 	return []error{fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil)}
 }
 
+func (o *OrgPath) key() *OrgPath { return o }
+
 // faultsWith returns the faults of the org and of requests in the query. An input with both needs it, because huma
 // skips the Resolve of embedded fields if the input has its own.
 func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
@@ -303,6 +305,8 @@ func (r *Reason) Resolve(huma.Context) []error {
 	}
 	return reasonFaults("query.reason", r.Reason)
 }
+
+func (r *Reason) why() string { return r.Reason }
 
 // reasonFaults returns the faults of a required reason at a path.
 func reasonFaults(path, text string) []error {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -24,8 +25,9 @@ type listPoliciesInput struct {
 
 // registerPolicies adds the operations on policies.
 func (s *Server) registerPolicies() {
-	r := &resource[rows.Policy, rows.Policy, PolicyWritten]{
+	r := &resource[*RowPath, rows.Policy, rows.Policy, PolicyWritten]{
 		place: &place{s, policiesPath, "policies", readAccess, writeAccess}, name: "policy", counted: policyWrites,
+		find:     func(ctx context.Context, at *RowPath) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, at.ID) },
 		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
 		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },
 		show:     asItIs[rows.Policy],
@@ -41,11 +43,13 @@ func (s *Server) registerPolicies() {
 	put(r, r.operation("put-policy", http.MethodPut, "",
 		"Create a policy, or replace the one with the same namespace, name, target (such as tier or tenant) and endpoint"),
 		s.putPolicy)
-	get(r, r.operation("get-policy", http.MethodGet, one, "Get a policy"), "read a policy",
-		func(ctx context.Context, in *getRow) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) })
+	get[getRow](r, r.operation("get-policy", http.MethodGet, one, "Get a policy"), "read a policy")
 	put(r, r.operation("put-policy-by-id", http.MethodPut, one,
 		"Change a policy; the fields that identify it cannot change", http.StatusNotFound), s.putPolicyByID)
-	remove(r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...), s.deletePolicy)
+	remove(r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...), "delete a policy",
+		func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
+			return s.Rows.DeletePolicyByID(ctx, c, in.ID, revision)
+		})
 }
 
 type createPolicyInput struct {
@@ -81,23 +85,21 @@ type putPolicyInput struct {
 // putPolicy creates a policy, or updates the one with the same key.
 func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) *write[rows.Policy] {
 	p := in.Body.policy()
-	var warnings answers.Warnings
 	return &write[rows.Policy]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a policy",
+		action: "put a policy",
 		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
 		read: func() (rows.Policy, error) { return s.Rows.Policy(ctx, p.Key()) },
 		isSame: func(current rows.Policy) bool {
 			d, err := rows.Compare([]rows.Policy{current}, []rows.Policy{p})
 			return err == nil && d.Empty()
 		},
-		write: func(_ rows.Policy, revision int64) (row rows.Policy, version int64, err error) {
+		write: func(_ rows.Policy, revision int64) (d done[rows.Policy], err error) {
 			p.Revision = revision
-			if warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
-				return row, 0, err
+			if d.warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
+				return d, err
 			}
-			return s.Rows.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p)
+			return d.with(s.Rows.PutPolicy(ctx, newChange(ctx, in.Body.Reason), p))
 		},
-		warn: func(rows.Policy) answers.Warnings { return warnings },
 	}
 }
 
@@ -110,32 +112,17 @@ type putPolicyByIDInput struct {
 }
 
 func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) *write[rows.Policy] {
-	var warnings answers.Warnings
 	return &write[rows.Policy]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "change a policy",
-		read: func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
-		write: func(current rows.Policy, revision int64) (row rows.Policy, version int64, err error) {
+		action: "change a policy",
+		read:   func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
+		write: func(current rows.Policy, revision int64) (d done[rows.Policy], err error) {
 			p := in.Body.policy()
 			p.ID, p.Revision = in.ID, revision
-			if in.Body.Name == "" {
-				p.Name = current.Name // the name cannot change, so it may be left out
+			p.Name = cmp.Or(in.Body.Name, current.Name) // it cannot change, so it may be left out
+			if d.warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
+				return d, err
 			}
-			if warnings, err = s.review(ctx, in.Force.Force, p); err != nil {
-				return row, 0, err
-			}
-			return s.Rows.PutPolicyByID(ctx, newChange(ctx, in.Body.Reason), p)
-		},
-		warn: func(rows.Policy) answers.Warnings { return warnings },
-	}
-}
-
-func (s *Server) deletePolicy(ctx context.Context, in *deleteRow) *write[rows.Policy] {
-	return &write[rows.Policy]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a policy",
-		read: func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
-		write: func(current rows.Policy, revision int64) (rows.Policy, int64, error) {
-			version, err := s.Rows.DeletePolicyByID(ctx, newChange(ctx, in.Reason.Reason), in.ID, revision)
-			return current, version, err
+			return d.with(s.Rows.PutPolicyByID(ctx, newChange(ctx, in.Body.Reason), p))
 		},
 	}
 }

@@ -107,15 +107,18 @@ func serve[In, B any](
 	})
 }
 
-// resource is a kind of rows with ETags. R is a row, V one as callers read it, and B the answer to a write.
-type resource[R, V, B any] struct {
+// resource is a kind of rows with ETags. K is what names a row in a path, R a row, V one as callers read it, and B the
+// answer to a write.
+type resource[K, R, V, B any] struct {
 	*place
 	name     string // of a row, in words
 	counted  string // the kind of its writes, in metrics
+	find     func(context.Context, K) (R, error)
 	state    func(R) (tag string, revision int64)
 	location func(R) string
 	show     func(view, R) V
 	answer   func(V, answers.Written) B
+	warn     func(context.Context, R) ([]string, error) // about a row that was written; nil: none
 }
 
 // asItIs shows a row as it is.
@@ -150,20 +153,23 @@ type getOutput[V any] struct {
 	Body V
 }
 
+func (r *RowPath) key() *RowPath { return r }
+
 type getRow struct {
 	RowPath
 	IfNoneMatch
 }
 
 // get registers the operation that reads one row. It answers 304 if the caller has this revision of the row.
-func get[R, V, B, In any, P interface {
+func get[In, K, R, V, B any, P interface {
 	*In
+	key() K
 	noneMatch() *IfNoneMatch
-}](r *resource[R, V, B], o huma.Operation, action string, read func(context.Context, P) (R, error)) {
+}](r *resource[K, R, V, B], o huma.Operation, action string) {
 	o.Responses["304"] = &huma.Response{Description: http.StatusText(http.StatusNotModified)}
 	o.Errors = append(o.Errors, http.StatusNotFound)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*getOutput[V], error) {
-		row, err := read(ctx, in)
+		row, err := r.find(ctx, P(in).key())
 		if err != nil {
 			return nil, r.readError(action, err)
 		}
@@ -175,15 +181,25 @@ func get[R, V, B, In any, P interface {
 	})
 }
 
+// done is a write that was made.
+type done[R any] struct {
+	change   rows.Change
+	row      R
+	version  int64
+	warnings []string
+}
+
+// with returns the write with what the store has returned of it.
+func (d done[R]) with(row R, version int64, err error) (done[R], error) {
+	d.row, d.version = row, version
+	return d, err
+}
+
 // write is a write of one row, made from the state that the caller names.
 type write[R any] struct {
-	IfMatch
-	IfNoneMatch
-	Waiting
 	action string // in words
 	read   func() (R, error)
-	write  func(current R, revision int64) (row R, version int64, err error)
-	warn   func(R) answers.Warnings // about the row that was written; nil: none
+	write  func(current R, revision int64) (done[R], error)
 
 	// Of a write that creates the row if there is none.
 	isSame          func(current R) bool // the write would change nothing; nil: there must be a row
@@ -195,42 +211,36 @@ const tries = 3
 
 // do writes the row, and returns the status of the answer. A write depends on the row that was read; if that has
 // changed meanwhile, do starts over, and at last answers that it has.
-func (w *write[R]) do(state func(R) (tag string, revision int64)) (status int, row R, version int64, err error) {
+func (w *write[R]) do(
+	match *IfMatch, none *IfNoneMatch, state func(R) (tag string, revision int64),
+) (status int, d done[R], err error) {
 	for range tries {
 		current, err := w.read()
+		tag, held := state(current) // unused without a row
 		status, revision := http.StatusOK, int64(rows.Absent)
-		mayCreate := isMissing(err) && w.isSame != nil
-		switch {
-		case err == nil:
-			tag, held := state(current)
-			revision, err = w.expectedRevision(current, tag, held)
-		case mayCreate && w.IfMatch.isGiven():
+		switch mayCreate := isMissing(err) && w.isSame != nil; {
+		case mayCreate && match.isGiven():
 			err = conditionalAnswer(http.StatusPreconditionFailed, "", w.absent)
 		case mayCreate:
 			status, err = http.StatusCreated, nil
+		case err != nil:
+		case w.isSame != nil && none.matches(tag):
+			err = conditionalAnswer(http.StatusPreconditionFailed, tag, w.present)
+		case w.isSame != nil && !match.isGiven() && w.isSame(current):
+			revision = held
+		default:
+			revision, err = match.requiredRevision(tag, held)
 		}
 		if err != nil {
-			return 0, row, 0, err
+			return 0, d, err
 		}
-		row, version, err = w.write(current, revision)
+		d, err = w.write(current, revision)
 		stale := new(rows.ConflictError)
 		if !errors.As(err, &stale) || stale.Revision == 0 && w.isSame == nil {
-			return status, row, version, err
+			return status, d, err
 		}
 	}
-	return 0, row, 0, staleError("")
-}
-
-// expectedRevision returns the revision that the write must find, given the current row.
-func (w *write[R]) expectedRevision(current R, tag string, revision int64) (int64, error) {
-	switch {
-	case w.isSame == nil:
-	case w.matches(tag):
-		return 0, conditionalAnswer(http.StatusPreconditionFailed, tag, w.present)
-	case !w.IfMatch.isGiven() && w.isSame(current):
-		return revision, nil
-	}
-	return w.requiredRevision(tag, revision)
+	return 0, d, staleError("")
 }
 
 // rowOutput is the answer to a write of a row.
@@ -242,20 +252,24 @@ type rowOutput[B any] struct {
 }
 
 // put registers the operation that puts a row.
-func put[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(context.Context, *In) *write[R]) {
+func put[K, R, V, B, In any, P interface {
+	*In
+	ifMatch() *IfMatch
+	wait() time.Duration
+}](r *resource[K, R, V, B], o huma.Operation, plan func(context.Context, P) *write[R]) {
 	o.Errors = append(o.Errors, conditional...)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*rowOutput[B], error) {
+		none := &IfNoneMatch{}
+		if has, ok := any(in).(interface{ noneMatch() *IfNoneMatch }); ok {
+			none = has.noneMatch()
+		}
 		w := plan(ctx, in)
-		status, row, version, err := w.do(r.state)
+		status, d, err := w.do(P(in).ifMatch(), none, r.state)
 		if err != nil {
 			return nil, r.writeError(w.action, err)
 		}
-		var warnings answers.Warnings
-		if w.warn != nil {
-			warnings = w.warn(row)
-		}
-		tag, _ := r.state(row)
-		return &rowOutput[B]{status, tag, r.location(row), r.written(ctx, row, version, w.wait(), warnings)}, nil
+		tag, _ := r.state(d.row)
+		return &rowOutput[B]{status, tag, r.location(d.row), r.written(ctx, d, P(in).wait())}, nil
 	})
 	if _, mayCreate := any(new(In)).(interface{ noneMatch() *IfNoneMatch }); mayCreate {
 		created := *o.Responses["200"]
@@ -266,10 +280,11 @@ func put[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(cont
 }
 
 // written finishes a write of a row, and returns the body of its answer.
-func (r *resource[R, V, B]) written(
-	ctx context.Context, row R, version int64, wait time.Duration, warnings answers.Warnings,
-) B {
-	return r.answer(r.show(view{}, row), r.finishWrite(ctx, r.counted, version, wait, warnings))
+func (r *resource[K, R, V, B]) written(ctx context.Context, d done[R], wait time.Duration) B {
+	if r.warn != nil {
+		d.warnings = r.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) { return r.warn(ctx, d.row) })
+	}
+	return r.answer(r.show(view{}, d.row), r.finishWrite(ctx, r.counted, d.version, wait, d.warnings))
 }
 
 // createdOutput is the answer to the creation of a row.
@@ -280,19 +295,11 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-// done is a write that was made.
-type done[R any] struct {
-	change   rows.Change
-	row      R
-	version  int64
-	warnings answers.Warnings
-}
-
 // create registers the operation that creates a row.
-func create[R, V, B, In any, P interface {
+func create[K, R, V, B, In any, P interface {
 	*In
 	wait() time.Duration
-}](r *resource[R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
+}](r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
 	o.DefaultStatus = http.StatusCreated
 	o.Errors = append(o.Errors, http.StatusConflict)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*createdOutput[B], error) {
@@ -301,8 +308,7 @@ func create[R, V, B, In any, P interface {
 			return nil, r.writeError(action, err)
 		}
 		tag, _ := r.state(d.row)
-		body := r.written(ctx, d.row, d.version, P(in).wait(), d.warnings)
-		return &createdOutput[B]{tag, r.location(d.row), replayedHeader(d.change), body}, nil
+		return &createdOutput[B]{tag, r.location(d.row), replayedHeader(d.change), r.written(ctx, d, P(in).wait())}, nil
 	})
 	r.describeLocation(o)
 }
@@ -333,7 +339,7 @@ func change[R, B, In any, P interface {
 }
 
 // describeLocation describes the header Location of the answers to a write.
-func (r *resource[R, V, B]) describeLocation(o huma.Operation) {
+func (r *resource[K, R, V, B]) describeLocation(o huma.Operation) {
 	for _, answer := range o.Responses {
 		if location := answer.Headers["Location"]; location != nil {
 			location.Schema.Description = "Where the " + r.name + " is."
@@ -349,15 +355,29 @@ type deleteRow struct {
 }
 
 // remove registers the operation that deletes a row.
-func remove[R, V, B, In any](r *resource[R, V, B], o huma.Operation, plan func(context.Context, *In) *write[R]) {
+func remove[K, R, V, B, In any, P interface {
+	*In
+	key() K
+	ifMatch() *IfMatch
+	wait() time.Duration
+	why() string
+}](
+	r *resource[K, R, V, B], o huma.Operation, action string,
+	remove func(_ context.Context, _ rows.Change, _ P, revision int64) (version int64, err error),
+) {
 	o.Errors = append(o.Errors, http.StatusNotFound)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*bodyOutput[answers.Written], error) {
-		w := plan(ctx, in)
-		_, _, version, err := w.do(r.state)
-		if err != nil {
-			return nil, r.writeError(w.action, err)
+		w := write[R]{
+			read: func() (R, error) { return r.find(ctx, P(in).key()) },
+			write: func(_ R, revision int64) (d done[R], err error) {
+				d.version, err = remove(ctx, newChange(ctx, P(in).why()), in, revision)
+				return d, err
+			},
 		}
-		body := r.finishWrite(ctx, r.counted, version, w.wait(), answers.Warnings{})
-		return &bodyOutput[answers.Written]{body}, nil
+		_, d, err := w.do(P(in).ifMatch(), nil, r.state)
+		if err != nil {
+			return nil, r.writeError(action, err)
+		}
+		return &bodyOutput[answers.Written]{r.finishWrite(ctx, r.counted, d.version, P(in).wait(), nil)}, nil
 	})
 }

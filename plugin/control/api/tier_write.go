@@ -22,8 +22,9 @@ type TierWritten struct {
 // registerTiers adds the operations that write tiers.
 func (s *Server) registerTiers() {
 	const name = "/{name}"
-	r := &resource[rows.Tier, rows.Tier, TierWritten]{
+	r := &resource[*TierName, rows.Tier, rows.Tier, TierWritten]{
 		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier", counted: orgWrites,
+		find:     func(ctx context.Context, at *TierName) (rows.Tier, error) { return s.Rows.Tier(ctx, at.Name) },
 		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
 		location: func(t rows.Tier) string { return tiersPath + "/" + pathSegment(t.Name) },
 		show:     asItIs[rows.Tier],
@@ -31,13 +32,18 @@ func (s *Server) registerTiers() {
 	}
 	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its description"), s.putTier)
 	remove(r, r.operation("delete-tier", http.MethodDelete, name,
-		"Delete a tier; orgs and policies that name it are kept", conditional...), s.deleteTier)
+		"Delete a tier; orgs and policies that name it are kept", conditional...),
+		"delete a tier", func(ctx context.Context, c rows.Change, in *deleteTierInput, revision int64) (int64, error) {
+			return s.Rows.DeleteTier(ctx, c, in.Name, revision)
+		})
 }
 
 // TierName is the name of a tier in a path.
 type TierName struct {
 	Name string `path:"name" minLength:"1" maxLength:"64" example:"gold"`
 }
+
+func (t *TierName) key() *TierName { return t }
 
 // tierBody is a tier as a caller writes it.
 type tierBody struct {
@@ -61,13 +67,13 @@ type putTierInput struct {
 func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier] {
 	desired := rows.Tier{Name: in.Name, Description: in.Body.Description}
 	return &write[rows.Tier]{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, Waiting: in.Waiting, action: "put a tier",
+		action: "put a tier",
 		absent: "there is no such tier: omit If-Match to create it", present: "this tier exists already",
 		read:   func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
 		isSame: func(current rows.Tier) bool { return current.Description == desired.Description },
-		write: func(_ rows.Tier, revision int64) (rows.Tier, int64, error) {
+		write: func(_ rows.Tier, revision int64) (d done[rows.Tier], err error) {
 			desired.Revision = revision
-			return s.Rows.PutTier(ctx, newChange(ctx, in.Body.Reason), desired)
+			return d.with(s.Rows.PutTier(ctx, newChange(ctx, in.Body.Reason), desired))
 		},
 	}
 }
@@ -77,15 +83,4 @@ type deleteTierInput struct {
 	IfMatch
 	Waiting
 	Reason
-}
-
-func (s *Server) deleteTier(ctx context.Context, in *deleteTierInput) *write[rows.Tier] {
-	return &write[rows.Tier]{
-		IfMatch: in.IfMatch, Waiting: in.Waiting, action: "delete a tier",
-		read: func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
-		write: func(current rows.Tier, revision int64) (rows.Tier, int64, error) {
-			version, err := s.Rows.DeleteTier(ctx, newChange(ctx, in.Reason.Reason), in.Name, revision)
-			return current, version, err
-		},
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -28,36 +27,20 @@ func (s *Server) configPlan() *resolve.Plan {
 	return plan.With(nil)
 }
 
-// warnOfOverride returns what an operator should check of an override.
-func (s *Server) warnOfOverride(ctx context.Context, o rows.Override) answers.Warnings {
-	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Rows.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
-	})
-}
-
-// warnOfOrg returns what an operator should check of an org.
-func (s *Server) warnOfOrg(ctx context.Context, org rows.Tenant) answers.Warnings {
-	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Rows.TenantWarnings(ctx, s.configPlan(), org)
-	})
-}
-
-// warnOfCost returns what an operator should check of a cost.
-func (s *Server) warnOfCost(ctx context.Context, cost rows.Cost) answers.Warnings {
-	return s.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) {
-		return s.Rows.CostWarnings(ctx, s.configPlan(), cost)
-	})
+// overrideWarnings returns what an operator should check of an override.
+func (s *Server) overrideWarnings(ctx context.Context, o rows.Override) ([]string, error) {
+	return s.Rows.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 }
 
 // warnOfWrite returns the warnings about a write. It returns no error, because the write has succeeded.
-func (s *Server) warnOfWrite(ctx context.Context, find func(context.Context) ([]string, error)) answers.Warnings {
+func (s *Server) warnOfWrite(ctx context.Context, find func(context.Context) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(ctx, warningTimeout)
 	defer cancel()
 	warnings, err := find(ctx)
 	if err != nil {
 		s.Log.Warn("cannot check a write for mistakes", "error", err)
 	}
-	return answers.Warnings{Warnings: warnings}
+	return warnings
 }
 
 // Force allows a policy that would deny most requests.
@@ -68,35 +51,31 @@ type Force struct {
 // review returns the warnings about a policy that is about to be written. Without force it denies a policy that all
 // tenants share and that is below their recent usage, or below what one tenant alone may use. It checks both, because
 // usage is low in a quiet hour.
-func (s *Server) review(ctx context.Context, force bool, p rows.Policy) (answers.Warnings, error) {
+func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]string, error) {
 	if p.MayDenyAll() && !force {
 		used, isKnown, err := s.usedLately(ctx, p)
 		if err != nil {
-			return answers.Warnings{}, err
+			return nil, err
 		}
 		if isKnown && used > capacity(p) {
-			return answers.Warnings{}, forceRequired(
-				"all tenants together recently used %d, which is more than this allows", used)
+			return nil, forceRequired("all tenants together recently used %d, which is more than this allows", used)
 		}
 	}
 	r, err := s.Rows.ReviewPolicy(ctx, s.configPlan(), p)
-	if err != nil {
-		return answers.Warnings{}, err
+	if err == nil && len(r.LockOuts) > 0 && !force {
+		err = forceRequired("%s", r.LockOuts[0].Why)
 	}
-	if len(r.LockOuts) > 0 && !force {
-		return answers.Warnings{}, forceRequired("%s", r.LockOuts[0].Why)
-	}
-	return answers.Warnings{Warnings: r.Warnings}, nil
+	return r.Warnings, err
 }
 
 // approval returns what denies a change of several policies without force if one of them would lock tenants out. It
 // sets the warnings about a change that it accepts.
-func (s *Server) approval(f Force, w *answers.Warnings) rows.Approval {
+func (s *Server) approval(f Force, warnings *[]string) rows.Approval {
 	return rows.Approval{Config: s.configPlan(), Accept: func(r rows.Review) error {
 		if len(r.LockOuts) > 0 && !f.Force {
 			return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
 		}
-		*w = answers.Warnings{Warnings: r.Warnings}
+		*warnings = r.Warnings
 		return nil
 	}}
 }

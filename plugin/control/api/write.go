@@ -24,10 +24,10 @@ const warningUnread = "the change is written, but the nodes that enforce it coul
 // finishWrite counts a write and, if the caller wants it, waits for the nodes. It returns no error, because the write
 // has succeeded: if the nodes cannot be read, it adds a warning.
 func (s *Server) finishWrite(
-	ctx context.Context, kind string, version int64, wait time.Duration, warnings answers.Warnings,
+	ctx context.Context, kind string, version int64, wait time.Duration, warnings []string,
 ) answers.Written {
 	s.metrics.writes.WithLabelValues(kind).Inc()
-	written := answers.Written{Version: version, Warnings: warnings}
+	written := answers.Written{Version: version, Warnings: answers.Warnings{Warnings: warnings}}
 	if wait <= 0 {
 		return written
 	}
@@ -105,6 +105,7 @@ type IfNoneMatch struct {
 	IfNoneMatch string `header:"If-None-Match" maxLength:"1024" doc:"On a read: cached ETags; a match is answered with 304. On a write: * to create only, and never overwrite."`
 }
 
+func (m *IfMatch) ifMatch() *IfMatch           { return m }
 func (m *IfNoneMatch) noneMatch() *IfNoneMatch { return m }
 
 // matches reports whether the header lists a tag.
