@@ -1,11 +1,12 @@
 package api
 
 import (
-	"fmt"
+	"cmp"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the metrics of one server. Routes are patterns of operations, so their labels are bounded.
@@ -44,70 +45,41 @@ const (
 	tokenWrites     = "token"
 )
 
-// newMetrics returns the metrics, registered unless the registerer is nil.
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+// newMetrics returns the metrics, registered unless the registerer is nil. Names that are taken are a panic.
+func newMetrics(registerer prometheus.Registerer) *metrics {
 	const prefix = "rate_limiter_control_"
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	made := promauto.With(registerer)
+	counter := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		c := made.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+		for _, value := range values {
+			c.WithLabelValues(value)
+		}
+		return c
 	}
-	m := &metrics{
-		requests: counter(
-			"requests_total",
-			"Requests answered, by route, method and status code.",
-			"route",
-			"method",
-			"code",
-		),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	return &metrics{
+		requests: made.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "requests_total", Help: "Requests answered, by route, method and status code.",
+		}, []string{"route", "method", "code"}),
+		duration: made.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    prefix + "request_duration_seconds",
 			Help:    "How long requests took, in seconds, including what a write waited for the nodes.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"route"}),
-		authFailures: counter(
-			"auth_failures_total",
-			"Requests denied because of their token: missing, unknown, or without the required role.",
-			"reason",
-		),
-		limited: counter(
-			"limited_total",
-			"Requests denied by the API's own limits, by what the limit is counted per.",
-			"by",
-		),
-		busy: prometheus.NewCounter(prometheus.CounterOpts{
+		authFailures: counter("auth_failures_total", "Requests denied because of their token: missing, unknown, or "+
+			"without the required role.", "reason", reasonMissing, reasonUnknown, reasonRole),
+		limited: counter("limited_total", "Requests denied by the API's own limits, by what the limit is counted per.",
+			"by", byToken, byAddress, byNewSubjects),
+		busy: made.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "busy_total", Help: "Requests denied because too many large bodies were in progress.",
 		}),
 		writes: counter("writes_total", "Writes that succeeded, by the kind of what was written.", "kind"),
 	}
-	for _, reason := range []string{reasonMissing, reasonUnknown, reasonRole} {
-		m.authFailures.WithLabelValues(reason)
-	}
-	for _, by := range []string{byToken, byAddress, byNewSubjects} {
-		m.limited.WithLabelValues(by)
-	}
-	return m, m.register(registerer)
-}
-
-// register registers the metrics, unless the registerer is nil.
-func (m *metrics) register(registerer prometheus.Registerer) error {
-	if registerer == nil {
-		return nil
-	}
-	for _, collector := range []prometheus.Collector{
-		m.requests, m.duration, m.authFailures, m.limited, m.busy, m.writes,
-	} {
-		if err := registerer.Register(collector); err != nil {
-			return fmt.Errorf("register the metrics of the control plane: %w", err)
-		}
-	}
-	return nil
 }
 
 // observeRequest counts a request. The empty route stands for none. Clients choose methods freely, so only those that
 // the API uses become labels.
 func (m *metrics) observeRequest(route, method string, status int, took time.Duration) {
-	if route == "" {
-		route = noRoute
-	}
+	route = cmp.Or(route, noRoute)
 	switch method {
 	case "GET", "HEAD", "POST", "PUT", "DELETE":
 	default:

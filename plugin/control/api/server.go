@@ -87,7 +87,7 @@ type Server struct {
 	lastFindings atomic.Pointer[findings] // nil: none yet
 }
 
-// New returns a server. It does no I/O. The error reports a missing option, or metrics that are registered already.
+// New returns a server. It does no I/O. The error reports a missing option.
 func New(o Options) (*Server, error) {
 	if o.Rows == nil || o.Log == nil {
 		return nil, errors.New("make the control plane: Rows and Log must be set")
@@ -105,11 +105,9 @@ func New(o Options) (*Server, error) {
 		Options: o,
 		mux:     http.NewServeMux(),
 		bodies:  newLargeBodies(),
+		metrics: newMetrics(o.Metrics),
 	}
 	var err error
-	if s.metrics, err = newMetrics(o.Metrics); err != nil {
-		return nil, err
-	}
 	if s.limits, err = o.Rates.decider(o.Limits); err != nil {
 		return nil, err
 	}
