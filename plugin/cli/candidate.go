@@ -237,7 +237,7 @@ func (c *call) openCandidate(ctx context.Context, rest *answers.Client) (string,
 	}
 	for _, candidate := range found.Items {
 		if candidate.State == rows.CandidateOpen {
-			return candidatesPath + "/" + pathSegment(candidate.Name), nil
+			return candidatesPath + "/" + answers.PathSegment(candidate.Name), nil
 		}
 	}
 	return "", errors.New("an open candidate does not exist")

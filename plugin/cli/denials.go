@@ -133,7 +133,7 @@ func (c *call) requestIDFlag() *string {
 // showRequest shows what denied a request.
 func (c *call) showRequest(ctx context.Context, rest *answers.Client, id string, query url.Values) error {
 	var found answers.DenialList
-	if err := rest.Get(ctx, denialsPath+"/"+pathSegment(id), query, &found); err != nil {
+	if err := rest.Get(ctx, denialsPath+"/"+answers.PathSegment(id), query, &found); err != nil {
 		return err
 	}
 	return c.print(found.Denials, func(out *page) {

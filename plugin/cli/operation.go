@@ -141,14 +141,8 @@ func showsItems[T any](c *call, path string, query url.Values, table listing[T])
 const every = "?every=true"
 
 // path returns a path with the first argument in place of {}.
-func (c *call) path(path string) string { return strings.Replace(path, "{}", pathSegment(c.arg()), 1) }
-
-// pathSegment returns a name as one segment of a path, dots included, which would lead elsewhere.
-func pathSegment(name string) string {
-	if name == "." || name == ".." {
-		return strings.ReplaceAll(name, ".", "%2E")
-	}
-	return url.PathEscape(name)
+func (c *call) path(path string) string {
+	return strings.Replace(path, "{}", answers.PathSegment(c.arg()), 1)
 }
 
 // overFlag defines the optimistic lock of a write, and adds it to the query.

@@ -127,7 +127,7 @@ func (c *call) sendOverride(
 	body := newShownOverride(o)
 	r.path = overridesPath
 	if o.Tenant != "" {
-		r.path, body.Tenant = "/v1/orgs/"+pathSegment(o.Tenant)+"/ratelimit/overrides", ""
+		r.path, body.Tenant = "/v1/orgs/"+answers.PathSegment(o.Tenant)+"/ratelimit/overrides", ""
 	}
 	if o.ID > 0 {
 		r.path += fmt.Sprint("/", o.ID)

@@ -106,7 +106,7 @@ func webhooksOf(tenant string) string {
 	if tenant == "" {
 		return "/v1/ratelimit/webhooks"
 	}
-	return "/v1/orgs/" + pathSegment(tenant) + "/ratelimit/webhooks"
+	return "/v1/orgs/" + answers.PathSegment(tenant) + "/ratelimit/webhooks"
 }
 
 // webhookSwitch returns the command that enables or disables a webhook.

@@ -142,6 +142,14 @@ func Each[T any](ctx context.Context, c *Client, path string, query url.Values, 
 // Cursor returns the cursor of the page after an item, by its id or its name.
 func Cursor(last string) string { return base64.RawURLEncoding.EncodeToString([]byte(last)) }
 
+// PathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
+func PathSegment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
 // Served sends requests to a handler of this process.
 type Served http.HandlerFunc
 

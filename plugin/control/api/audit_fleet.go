@@ -43,7 +43,8 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 }
 
 func (s *Server) audit(ctx context.Context, in *auditInput) (answers.Page[rows.AuditEntry], error) {
-	in.AuditFilter.Kind, in.Before, in.Max = string(in.Kind), in.afterID(), in.Limit
+	in.AuditFilter.Kind, in.Max = string(in.Kind), in.Limit
+	in.Before, _ = in.page()
 	entries, next, err := s.Rows.Audit(ctx, in.AuditFilter)
 	page := answers.Page[rows.AuditEntry]{Items: entries}
 	if next > 0 {

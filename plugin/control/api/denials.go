@@ -90,7 +90,7 @@ func (p *DenialPage) filter(now time.Time) (rows.DenialFilter, error) {
 
 // denialCursor encodes the place of a denial.
 func denialCursor(c rows.DenialCursor) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d.%d", c.At.UnixMicro(), c.ID))
+	return answers.Cursor(fmt.Sprintf("%d.%d", c.At.UnixMicro(), c.ID))
 }
 
 // readDenialCursor returns the place in a cursor; "" has the zero place.

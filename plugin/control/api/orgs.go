@@ -47,7 +47,7 @@ func (s *Server) registerOrgs() {
 		find: func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
 		// The name may contain characters that a header cannot.
 		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
-		location: func(org rows.Tenant) string { return orgsPath + "/" + pathSegment(org.ID) },
+		location: func(org rows.Tenant) string { return orgsPath + "/" + answers.PathSegment(org.ID) },
 		show:     asItIs[rows.Tenant],
 		answer:   func(org rows.Tenant, w answers.Written) OrgWritten { return OrgWritten{org, w} },
 		warn: func(ctx context.Context, org rows.Tenant) ([]string, error) {
@@ -55,7 +55,7 @@ func (s *Server) registerOrgs() {
 		},
 	}
 	list(s, r.operation("list-orgs", http.MethodGet, "", "List the orgs that have a tier or a time zone, ordered by id"),
-		"list orgs", r.show, func(org rows.Tenant) string { return nameCursor(org.ID) },
+		"list orgs", r.show, func(org rows.Tenant) string { return answers.Cursor(org.ID) },
 		func(ctx context.Context, in *listOrgsInput) ([]rows.Tenant, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Tenants(ctx, in.TenantFilter)
@@ -63,7 +63,7 @@ func (s *Server) registerOrgs() {
 	tiers := &place{s, tiersPath, orgsTag, readAccess, writeAccess}
 	list(s, tiers.operation("list-tiers", http.MethodGet, "",
 		"List the tiers in the database, ordered by name; the plugin's config may have others"),
-		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return nameCursor(t.Name) },
+		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return answers.Cursor(t.Name) },
 		func(ctx context.Context, in *listTiersInput) ([]rows.Tier, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Tiers(ctx, in.TierFilter)

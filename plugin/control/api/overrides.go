@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -97,7 +96,7 @@ func (s *Server) overridesAt(path string, reads access) *overrideResource {
 		find: s.overrideAt, warn: s.overrideWarnings,
 		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
 		location: func(o rows.Override) string {
-			at := strings.Replace(path, "{org}", pathSegment(o.Tenant), 1)
+			at := strings.Replace(path, "{org}", answers.PathSegment(o.Tenant), 1)
 			return fmt.Sprint(at, "/", o.ID)
 		},
 		show:   view.override,
@@ -156,14 +155,6 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (m
 		return made, err
 	}
 	return made.with(s.Rows.AddOverride(ctx, made.change, desired))
-}
-
-// pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
-func pathSegment(name string) string {
-	if name == "." || name == ".." {
-		return strings.ReplaceAll(name, ".", "%2E")
-	}
-	return url.PathEscape(name)
 }
 
 // putOverrideBody is an override as a caller changes it. It has all that a read returns.

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // Parameters of many operations are embedded in their inputs. Their types are exported because huma reads exported
@@ -166,10 +167,7 @@ func parseWait(text string) (time.Duration, error) {
 
 // wait returns how long to wait; Resolve has checked the text.
 func (w *Waiting) wait() time.Duration {
-	wait, err := parseWait(w.Wait)
-	if err != nil {
-		return 0
-	}
+	wait, _ := parseWait(w.Wait)
 	return wait
 }
 
@@ -201,19 +199,8 @@ func (p *Paging) Resolve(huma.Context) []error {
 	return nil
 }
 
-// afterID returns the last id of the previous page, or 0 for the first page. Resolve has checked the cursor.
-func (p *Paging) afterID() int64 {
-	id, err := readCursor(p.Cursor)
-	if err != nil {
-		return 0
-	}
-	return id
-}
-
 // cursor encodes an id in a form that does not invite clients to build their own.
-func cursor(id int64) string {
-	return base64.RawURLEncoding.EncodeToString(strconv.AppendInt(nil, id, 10))
-}
+func cursor(id int64) string { return answers.Cursor(strconv.FormatInt(id, 10)) }
 
 // readCursor returns the id in a cursor, or 0 for "".
 func readCursor(text string) (int64, error) {
@@ -231,8 +218,12 @@ func readCursor(text string) (int64, error) {
 	return id, err
 }
 
-// page returns the last id of the previous page, and the most rows to read: one more than the page has.
-func (p *Paging) page() (after int64, most int) { return p.afterID(), p.Limit + 1 }
+// page returns the last id of the previous page, or 0 for the first page, and the most rows to read: one more than the
+// page has. Resolve has checked the cursor.
+func (p *Paging) page() (after int64, most int) {
+	id, _ := readCursor(p.Cursor)
+	return id, p.Limit + 1
+}
 
 func (p *Paging) size() int { return p.Limit }
 
@@ -255,15 +246,12 @@ func (p *NamePaging) Resolve(huma.Context) []error {
 func (p *NamePaging) page() (after string, most int) {
 	name, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
 	if err != nil {
-		name = nil
+		name = nil // not what was decoded before the fault
 	}
 	return string(name), p.Limit + 1
 }
 
 func (p *NamePaging) size() int { return p.Limit }
-
-// nameCursor encodes a name as cursor does an id.
-func nameCursor(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
 const (
 	maxReason     = 1024 // bytes

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 const (
@@ -90,7 +91,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.Header().Set(requestID, x.id)
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if !servedAs(ctx).Direct {
-		limited, cancel := context.WithTimeout(ctx, answerTime+waitOf(r))
+		wait, _ := parseWait(waitText(r.URL.Query())) // 0 for a fault
+		limited, cancel := context.WithTimeout(ctx, answerTime+wait)
 		defer cancel()
 		ctx = limited
 	}
@@ -98,15 +100,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.Now()
 	defer s.finish(x, r, start)
 	s.serveRoute(x, r)
-}
-
-// waitOf returns how long a request may wait for the nodes.
-func waitOf(r *http.Request) time.Duration {
-	wait, err := parseWait(waitText(r.URL.Query()))
-	if err != nil {
-		return 0
-	}
-	return wait
 }
 
 // finish ends an exchange: it answers after a panic, and counts and logs the request.
@@ -161,26 +154,14 @@ func (s *Server) serveRoute(x *exchange, r *http.Request) {
 
 // answerUnrouted answers a request without a route as ServeMux would, but with a problem document.
 func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handler) {
-	response := unroutedResponse{header: http.Header{}}
-	handler.ServeHTTP(&response, r)
-	switch response.status {
-	case http.StatusMethodNotAllowed:
-		x.Header()["Allow"] = response.header["Allow"]
-		s.answerProblem(x, response.status, "this path supports "+response.header.Get("Allow"))
-	default:
-		s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
+	response, err := answers.Served(handler.ServeHTTP).RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusMethodNotAllowed {
+		x.Header()["Allow"] = response.Header["Allow"]
+		s.answerProblem(x, response.StatusCode, "this path supports "+response.Header.Get("Allow"))
+		return
 	}
+	s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
 }
-
-// unroutedResponse records the answer of ServeMux to a request without a route.
-type unroutedResponse struct {
-	header http.Header
-	status int
-}
-
-func (r *unroutedResponse) Header() http.Header         { return r.header }
-func (r *unroutedResponse) WriteHeader(status int)      { r.status = status }
-func (r *unroutedResponse) Write(b []byte) (int, error) { return len(b), nil }
 
 // answerProblem writes a problem document outside of an operation.
 func (s *Server) answerProblem(x *exchange, status int, detail string) {

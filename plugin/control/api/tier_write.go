@@ -26,7 +26,7 @@ func (s *Server) registerTiers() {
 		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier", counted: orgWrites,
 		find:     func(ctx context.Context, at *TierName) (rows.Tier, error) { return s.Rows.Tier(ctx, at.Name) },
 		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
-		location: func(t rows.Tier) string { return tiersPath + "/" + pathSegment(t.Name) },
+		location: func(t rows.Tier) string { return tiersPath + "/" + answers.PathSegment(t.Name) },
 		show:     asItIs[rows.Tier],
 		answer:   func(t rows.Tier, w answers.Written) TierWritten { return TierWritten{t, w} },
 	}

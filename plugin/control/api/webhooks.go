@@ -122,7 +122,7 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 	}
 	at := generalWebhooksPath + "/"
 	if in.org != "" {
-		at = fmt.Sprintf("/v1/orgs/%s/ratelimit/webhooks/", pathSegment(in.org))
+		at = fmt.Sprintf("/v1/orgs/%s/ratelimit/webhooks/", answers.PathSegment(in.org))
 	}
 	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(ctx, w, secret)}, nil
 }

@@ -57,7 +57,7 @@ func serveDenials(v *visit) error {
 func readDenials(v *visit) (*denialPage, error) {
 	found, filters := &denialPage{}, v.filters(denialFilters...)
 	if id := filters.Get("request_id"); id != "" {
-		return found, v.get("/v1/ratelimit/denials/"+pathSegment(id), nil, found)
+		return found, v.get("/v1/ratelimit/denials/"+answers.PathSegment(id), nil, found)
 	}
 	err := v.get("/v1/ratelimit/denials", v.withPage(filters), found)
 	found.Link = nextPage(denialsPath, filters, found.Next)

@@ -83,10 +83,10 @@ func nextPage(path string, filters url.Values, cursor string) string {
 }
 
 // orgAPI returns the path of an operation on a tenant.
-func orgAPI(org, rest string) string { return "/v1/orgs/" + pathSegment(org) + rest }
+func orgAPI(org, rest string) string { return "/v1/orgs/" + answers.PathSegment(org) + rest }
 
 // tenantPath returns the path of the page of a tenant.
-func tenantPath(org, rest string) string { return home + "tenants/" + pathSegment(org) + rest }
+func tenantPath(org, rest string) string { return home + "tenants/" + answers.PathSegment(org) + rest }
 
 // unavailable returns why a part of a page cannot be shown, so that the rest can: the API lacks what the part needs.
 // Other errors are returned.

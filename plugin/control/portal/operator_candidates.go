@@ -59,7 +59,7 @@ func changesOf(d *answers.Diff) (list []policyChange, err error) {
 
 // serveCandidate shows what a candidate changes, and which requests it would answer differently.
 func serveCandidate(v *visit) error {
-	path := "/v1/ratelimit/candidates/" + pathSegment(v.r.PathValue("name"))
+	path := "/v1/ratelimit/candidates/" + answers.PathSegment(v.r.PathValue("name"))
 	filters := v.filters("tenant", "policy")
 	query := maps.Clone(filters)
 	query.Set("limit", pageRows)

@@ -222,7 +222,9 @@ func (e *endView) readOverride(v *visit) error {
 	return v.get(e.api(), nil, &e.Override)
 }
 
-func (e *endView) api() string { return orgAPI(e.Org, "/ratelimit/overrides/"+pathSegment(e.ID)) }
+func (e *endView) api() string {
+	return orgAPI(e.Org, "/ratelimit/overrides/"+answers.PathSegment(e.ID))
+}
 
 // confirmEnd shows the override that would end, and takes the reason.
 func confirmEnd(v *visit) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -151,15 +152,12 @@ func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.mux.ServeHTTP(w, r)
 		return
 	}
-	response := unrouted{header: http.Header{}}
-	handler.ServeHTTP(&response, r)
-	if allow, ok := response.header["Allow"]; ok {
-		w.Header()["Allow"] = allow
+	status := http.StatusNotFound // also in place of a redirect to a path without dots, which is no page either
+	response, err := answers.Served(handler.ServeHTTP).RoundTrip(r)
+	if err == nil && response.StatusCode == http.StatusMethodNotAllowed {
+		status, w.Header()["Allow"] = response.StatusCode, response.Header["Allow"]
 	}
-	if response.status < http.StatusBadRequest { // a redirect to a path without dots, which is no page either
-		response.status = http.StatusNotFound
-	}
-	p.showProblem(w, r, Caller{}, &problem{Status: response.status})
+	p.showProblem(w, r, Caller{}, &problem{Status: status})
 }
 
 // checkOrigin returns an error for a write that is not from one of these pages. Browsers send one of both headers with
@@ -187,16 +185,6 @@ func (p *Portal) recoverPage(w http.ResponseWriter, r *http.Request) {
 	p.Log.Error("a page ended in a panic", "panic", failure, "path", r.URL.Path, "stack", string(debug.Stack()))
 	p.showProblem(w, r, Caller{}, &problem{Status: http.StatusInternalServerError})
 }
-
-// unrouted records the answer of ServeMux to a request without a route.
-type unrouted struct {
-	header http.Header
-	status int
-}
-
-func (u *unrouted) Header() http.Header         { return u.header }
-func (u *unrouted) WriteHeader(status int)      { u.status = status }
-func (u *unrouted) Write(b []byte) (int, error) { return len(b), nil }
 
 // contentPolicy lets pages load their own assets only, and run no inline script or style.
 const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +

@@ -69,14 +69,6 @@ func liveURL(topic string, query url.Values) string {
 // orgPath returns a path of the API below the caller's org.
 func (v *visit) orgPath(below string) string { return orgAPI(v.caller.Org, below) }
 
-// pathSegment returns a name as one segment of a path. It escapes dot segments too, which would lead elsewhere.
-func pathSegment(name string) string {
-	if name == "." || name == ".." {
-		return strings.ReplaceAll(name, ".", "%2E")
-	}
-	return url.PathEscape(name)
-}
-
 // isWide reports whether the limit counts all requests of the org together, or all of one endpoint, and denies.
 func isWide(l *answers.LimitInForce) bool {
 	return l.Mode == "enforce" && (l.Scope == "tenant" || l.Scope == "tenant+endpoint")

@@ -53,7 +53,7 @@ func createOrgToken(v *visit) error {
 // changeOrgToken rotates or revokes a token.
 func changeOrgToken(v *visit) error {
 	name := v.r.PathValue("name")
-	at := v.orgPath("/tokens/" + pathSegment(name))
+	at := v.orgPath("/tokens/" + answers.PathSegment(name))
 	switch v.r.PathValue("action") {
 	case "rotate":
 		body := map[string]any{"overlap": "1h", "reason": portalReason}

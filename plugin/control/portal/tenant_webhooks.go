@@ -104,7 +104,7 @@ type orgWebhookPage struct {
 
 // webhookPath returns the path of the API of the webhook that a page names. One of another org does not exist there.
 func (v *visit) webhookPath() string {
-	return v.orgPath("/ratelimit/webhooks/" + pathSegment(v.r.PathValue("id")))
+	return v.orgPath("/ratelimit/webhooks/" + answers.PathSegment(v.r.PathValue("id")))
 }
 
 // readOrgWebhook reads the page of one webhook.
@@ -143,7 +143,7 @@ func changeOrgWebhook(v *visit) error {
 	if !ok {
 		return &problem{Status: http.StatusNotFound}
 	}
-	page, err := orgWebhooksPath+"/"+pathSegment(v.r.PathValue("id")), error(nil)
+	page, err := orgWebhooksPath+"/"+answers.PathSegment(v.r.PathValue("id")), error(nil)
 	var made answers.WebhookSecret
 	switch action {
 	case "delete":

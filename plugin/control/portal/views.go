@@ -151,7 +151,7 @@ func functions() template.FuncMap {
 		"number":  number,
 		"percent": percent,
 		"when":    when,
-		"segment": pathSegment,
+		"segment": answers.PathSegment,
 		"dict":    dict,
 		"pairs":   pairs,
 
