@@ -16,8 +16,13 @@ import (
 // registerAbuse adds the operations on what abuse detection remembers.
 func (s *Server) registerAbuse() {
 	at := &place{s, "/v1", "abuse", readAccess, writeAccess}
-	serve(s, at.operation("list-abuse", http.MethodGet, "/ratelimit/abuse", "List the orgs on the ladder of abuse "+
-		"detection\nThose on the highest step are first. In mode shadow the steps have no effect."), "list abuse", s.listAbuse)
+	list(s, at.operation("list-abuse", http.MethodGet, "/ratelimit/abuse", "List the orgs on the ladder of abuse "+
+		"detection\nThose on the highest step are first. In mode shadow the steps have no effect."), "list abuse",
+		asItIs[rows.AbuseState], func(a rows.AbuseState) string { return answers.Cursor(a.Step + " " + a.Tenant) },
+		func(ctx context.Context, in *listAbuseInput) ([]rows.AbuseState, error) {
+			in.Max = in.Limit + 1
+			return s.Rows.Abuse(ctx, in.AbuseFilter)
+		})
 	serve(s, at.operation("get-org-abuse", http.MethodGet, "/orgs/{org}/ratelimit/abuse",
 		"Show why an org is on its step, and its last moves"), "read the abuse of an org",
 		func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) { return s.Rows.AbuseOf(ctx, in.Org) })
@@ -34,6 +39,8 @@ type listAbuseInput struct {
 	Cursor string `query:"cursor"               doc:"The next_cursor of the previous page." maxLength:"256"`
 }
 
+func (in *listAbuseInput) size() int { return in.Limit }
+
 // Resolve implements [huma.Resolver].
 func (in *listAbuseInput) Resolve(huma.Context) []error {
 	last, err := base64.RawURLEncoding.DecodeString(in.Cursor)
@@ -43,22 +50,6 @@ func (in *listAbuseInput) Resolve(huma.Context) []error {
 		return []error{fault("query.cursor", "must be a next_cursor returned by this list", in.Cursor)}
 	}
 	return nil
-}
-
-func (s *Server) listAbuse(ctx context.Context, in *listAbuseInput) (page answers.Page[rows.AbuseState], err error) {
-	page.Items, in.Max = []rows.AbuseState{}, in.Limit+1
-	for row, err := range s.Rows.Abuse(ctx, in.AbuseFilter) {
-		if err != nil {
-			return page, err
-		}
-		if len(page.Items) == in.Limit {
-			last := page.Items[in.Limit-1]
-			page.NextCursor = answers.Cursor(last.Step + " " + last.Tenant)
-			break
-		}
-		page.Items = append(page.Items, row)
-	}
-	return page, nil
 }
 
 // forgiveBody says for how long, and why.

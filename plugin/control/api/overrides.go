@@ -72,15 +72,9 @@ func (s *Server) registerOverrides() {
 	list(s, general.operation("list-ended-overrides", http.MethodGet, "/ended",
 		"List the history of overrides that have ended, ordered by id"), "list ended overrides", endedOf,
 		func(o rows.EndedOverride) string { return cursor(o.ID) },
-		func(ctx context.Context, in *listAllOverridesInput) (list []rows.EndedOverride, err error) {
+		func(ctx context.Context, in *listAllOverridesInput) ([]rows.EndedOverride, error) {
 			in.After, in.Max = in.page()
-			for o, err := range s.Rows.EachEndedOverride(ctx, in.OverrideFilter) {
-				if err != nil {
-					return nil, err
-				}
-				list = append(list, o)
-			}
-			return list, nil
+			return s.Rows.EndedOverrides(ctx, in.OverrideFilter)
 		})
 	create(general, general.operation("create-general-override", http.MethodPost, "",
 		"Create an override for the requests of all orgs: of a credential, an address or a network, or an exemption of a "+

@@ -218,7 +218,7 @@ func (w *write[R]) do(
 		current, err := w.read()
 		tag, held := state(current) // unused without a row
 		status, revision := http.StatusOK, int64(rows.Absent)
-		switch mayCreate := isMissing(err) && w.isSame != nil; {
+		switch mayCreate := rows.IsMissing(err) && w.isSame != nil; {
 		case mayCreate && match.isGiven():
 			err = conditionalAnswer(http.StatusPreconditionFailed, "", w.absent)
 		case mayCreate:

@@ -178,14 +178,9 @@ func TestAnOrgReadsThePublicNoteOfARowAndNeitherReasonNorAuthor(t *testing.T) {
 		}
 	}
 	w.want(w.as("DELETE", at+"?reason=over", ""), http.StatusOK)
-	ended := 0
-	for o, err := range w.store.EachEndedOverride(t.Context(), rows.OverrideFilter{Tenant: "acme"}) {
-		if ended++; err != nil || o.PublicNote != note {
-			t.Errorf("the history has %+v (%v), want the note", o, err)
-		}
-	}
-	if ended != 1 {
-		t.Errorf("the history has %d overrides, want 1", ended)
+	ended, err := w.store.EndedOverrides(t.Context(), rows.OverrideFilter{Tenant: "acme"})
+	if err != nil || len(ended) != 1 || ended[0].PublicNote != note {
+		t.Errorf("the history has %+v (%v), want one override with the note", ended, err)
 	}
 	a = w.want(w.as("POST", policies, `{"name":"daily","tenant":"acme","limit":5,"window_size":60,"public_note":"`+note+`"}`), http.StatusCreated)
 	if p := read[policyWritten](w, a).Policy; p.PublicNote != note {
@@ -274,11 +269,11 @@ func hush(p *planned, config schema.Config) {
 	for _, o := range written {
 		inForce.Overrides = append(inForce.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
-	for o, wrong := range p.world.store.EachPolicy(p.Context(), rows.PolicyFilter{}) {
-		err = errors.Join(err, wrong)
+	policies, wrong := p.world.store.Policies(p.Context(), rows.PolicyFilter{})
+	for _, o := range policies {
 		inForce.Policies = append(inForce.Policies, policy.PolicyRow{ID: o.ID, Policy: o.Policy})
 	}
-	require.NoError(p, err)
+	require.NoError(p, errors.Join(err, wrong))
 	ruled(p.T, p.decider, config, inForce)
 }
 

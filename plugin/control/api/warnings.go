@@ -101,7 +101,7 @@ func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, er
 		return 0, false, nil // or it has a bucket per route, and the routes are unknown here
 	}
 	current, err := s.Rows.Policy(ctx, p.Key())
-	if isMissing(err) || (err == nil && current.Scope != p.Scope) {
+	if rows.IsMissing(err) || (err == nil && current.Scope != p.Scope) {
 		return 0, false, nil
 	}
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -158,10 +157,4 @@ func conditionalAnswer(status int, current, detail string) error {
 		return err
 	}
 	return huma.ErrorWithHeaders(err, http.Header{"Etag": {current}})
-}
-
-// isMissing reports whether there is no such row.
-func isMissing(err error) bool {
-	missing := new(rows.NotFoundError)
-	return errors.As(err, &missing)
 }

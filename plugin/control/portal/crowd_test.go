@@ -104,12 +104,14 @@ func rowsOf(t testing.TB, s *rows.DB) policy.Rows {
 	for _, p := range list {
 		all.Policies = append(all.Policies, policy.PolicyRow{ID: p.ID, Policy: p.Policy})
 	}
-	for row, err := range s.EachTenant(t.Context(), rows.TenantFilter{}) {
-		require.NoError(t, err)
+	tenants, err := s.Tenants(t.Context(), rows.TenantFilter{})
+	require.NoError(t, err)
+	for _, row := range tenants {
 		all.Tenants = append(all.Tenants, row.Tenant)
 	}
-	for o, err := range s.EachOverride(t.Context(), rows.OverrideFilter{}) {
-		require.NoError(t, err)
+	overrides, err := s.Overrides(t.Context(), rows.OverrideFilter{})
+	require.NoError(t, err)
+	for _, o := range overrides {
 		all.Overrides = append(all.Overrides, policy.Override{ID: o.ID, Override: o.Override})
 	}
 	for _, tier := range tiersOfCrowd {

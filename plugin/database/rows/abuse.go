@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,8 +66,8 @@ const abuseColumns = `tenant, step, mode, reason, (state ->> 'since')::timestamp
 	coalesce((state -> 'demand' ->> 'mean')::float8, 0) AS usual,
 	coalesce((state -> 'demand' ->> 'learned')::bigint, 0) AS learned`
 
-// Abuse yields what abuse detection remembers of tenants, those on the highest step first. An error ends it.
-func (s *DB) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, error] {
+// Abuse returns what abuse detection remembers of tenants, those on the highest step first.
+func (s *DB) Abuse(ctx context.Context, f AbuseFilter) ([]AbuseState, error) {
 	var w where
 	w.equal("step", f.Step)
 	if !f.All && f.Step == "" {
@@ -78,7 +77,7 @@ func (s *DB) Abuse(ctx context.Context, f AbuseFilter) iter.Seq2[AbuseState, err
 		w.args = append(w.args, f.After.Step)
 		w.add(fmt.Sprintf(`(`+abuseRank+`step), tenant COLLATE "C") > (`+abuseRank+`$%d), %%s)`, len(w.args)), f.After.Tenant)
 	}
-	return each[AbuseState](ctx, s.pool, "list abuse",
+	return readAll[AbuseState](ctx, s.pool, "list abuse",
 		`SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants`+w.String()+
 			` ORDER BY `+abuseRank+`step), tenant COLLATE "C"`+limitTo(f.Max), w.args...)
 }
@@ -89,7 +88,7 @@ func (s *DB) AbuseOf(ctx context.Context, tenant string) (AbuseHistory, error) {
 	var err error
 	h.AbuseState, err = one[AbuseState](ctx, s.pool, abuseOf(tenant),
 		`SELECT `+abuseColumns+` FROM rate_limiter.abuse_tenants WHERE tenant = $1`, tenant)
-	if isMissing(err) {
+	if IsMissing(err) {
 		h.AbuseState, err = AbuseState{Tenant: tenant, Step: "none"}, nil
 	}
 	if err != nil {

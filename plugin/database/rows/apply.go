@@ -129,7 +129,7 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 		}
 		desired[i] = p
 	}
-	current, err := all(policies(ctx, q, PolicyFilter{Namespace: namespace}))
+	current, err := policies(ctx, q, PolicyFilter{Namespace: namespace})
 	if err != nil {
 		return Diff{}, nil, err
 	}

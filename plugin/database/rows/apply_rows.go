@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -91,7 +90,7 @@ func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], er
 }
 
 func allTenants(ctx context.Context, q querier) ([]Tenant, error) {
-	return all(each[Tenant](ctx, q, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`))
+	return readAll[Tenant](ctx, q, "list tenants", tenantTable.selects+` ORDER BY id COLLATE "C"`)
 }
 
 // overrideKey names an override in a document: what it is about, and its start.
@@ -116,11 +115,11 @@ func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*Row
 	if set.Overrides == nil {
 		return nil, nil
 	}
-	now, err := databaseTime(ctx, q)
+	now, err := scalars[time.Time](ctx, q, `SELECT clock_timestamp()`)
 	if err != nil {
 		return nil, err
 	}
-	current, err := all(declaredOverrides(ctx, q))
+	current, err := declaredOverrides(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +130,7 @@ func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*Row
 		if err := o.check(); err != nil {
 			return nil, err
 		}
-		if !o.Permanent && !o.ExpiresAt.After(now) {
+		if !o.Permanent && !o.ExpiresAt.After(now[0]) {
 			ended++
 			continue
 		}
@@ -158,20 +157,10 @@ func keepOverride(before, after Override) (Override, bool) {
 	return after, !same || plain != before
 }
 
-// declaredOverrides yields the overrides that a document has: those of people that have not ended, by what they are
-// about.
-func declaredOverrides(ctx context.Context, q querier) iter.Seq2[Override, error] {
-	return each[Override](ctx, q, "list overrides", overrideTable.selects+" WHERE "+stateColumn+" <> '"+StateEnded+
+// declaredOverrides returns the overrides that a document has: those of people that have not ended.
+func declaredOverrides(ctx context.Context, q querier) ([]Override, error) {
+	return readAll[Override](ctx, q, "list overrides", overrideTable.selects+" WHERE "+stateColumn+" <> '"+StateEnded+
 		"' AND source <> 'detector' ORDER BY id")
-}
-
-func databaseTime(ctx context.Context, q querier) (time.Time, error) {
-	type row struct{ At time.Time }
-	rows, err := collect[row](ctx, q, `SELECT clock_timestamp() AS at`)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return rows[0].At, nil
 }
 
 func (d *RowDiff[T]) written() (list []T) {
@@ -185,19 +174,18 @@ func (d *RowDiff[T]) written() (list []T) {
 // tenants, and the overrides of people that have not ended.
 func (s *DB) Dump(ctx context.Context, namespace string) (Set, error) {
 	set := Set{Namespace: cmp.Or(namespace, defaultNamespace)}
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
-		func(tx pgx.Tx) (err error) {
-			if set.Policies, err = all(policies(ctx, tx, PolicyFilter{Namespace: set.Namespace})); err != nil {
-				return err
-			}
-			if set.Costs, err = all(costs(ctx, tx, CostFilter{Namespace: set.Namespace})); err != nil {
-				return err
-			}
-			if set.Tenants, err = allTenants(ctx, tx); err != nil {
-				return err
-			}
-			set.Overrides, err = all(declaredOverrides(ctx, tx))
+	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) (err error) {
+		if set.Policies, err = policies(ctx, tx, PolicyFilter{Namespace: set.Namespace}); err != nil {
 			return err
-		})
+		}
+		if set.Costs, err = costs(ctx, tx, CostFilter{Namespace: set.Namespace}); err != nil {
+			return err
+		}
+		if set.Tenants, err = allTenants(ctx, tx); err != nil {
+			return err
+		}
+		set.Overrides, err = declaredOverrides(ctx, tx)
+		return err
+	})
 	return set, err
 }

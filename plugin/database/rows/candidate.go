@@ -50,8 +50,7 @@ const selectCandidates = `SELECT c.name, c.state, c.percent, c.base_version, c.b
 
 // Candidates returns all candidates, the newest first.
 func (s *DB) Candidates(ctx context.Context) ([]Candidate, error) {
-	list, err := collect[Candidate](ctx, s.pool, selectCandidates+` ORDER BY c.created_at DESC, c.name`)
-	return list, fail("list candidates", err)
+	return readAll[Candidate](ctx, s.pool, "list candidates", selectCandidates+` ORDER BY c.created_at DESC, c.name`)
 }
 
 // Candidate returns the candidate of a name, or for "" the open one. It returns a NotFoundError if there is none.
@@ -105,55 +104,36 @@ func (s *DB) CandidateDiff(ctx context.Context, name string) (CandidateDiff, err
 
 // candidateChange is a policy that a candidate puts or deletes.
 type candidateChange struct {
-	ID     int64
-	Key    PolicyKey
-	Policy *Policy // nil: it is deleted
-	Was    *Policy // what the promotion has replaced; nil: nothing
+	ID int64
+	PolicyKey
+	Body *schema.Policy // nil: it is deleted
+	Was  *schema.Policy // what the promotion has replaced; nil: nothing
 }
 
 // candidateChanges are those of one candidate, in the order in which they were made.
 type candidateChanges []candidateChange
 
 func changesOf(ctx context.Context, q querier, candidate string) (candidateChanges, error) {
-	type row struct {
-		ID                                                                 int64
-		Namespace, Name, Tier, Tenant, User, Credential, IP, For, Endpoint string
-		Body, Was                                                          *schema.Policy
-	}
-	rows, err := collect[row](ctx, q, `SELECT id, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint,
-			body, was
+	return collect[candidateChange](ctx, q, `SELECT id, namespace, name, tier, tenant, "user", credential, ip, "for",
+			endpoint, body, was
 		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY id`, candidate)
-	list := make(candidateChanges, len(rows))
-	for i, r := range rows {
-		key := PolicyKey{
-			r.Namespace, r.Name, r.Tier, r.Tenant, r.User, r.Credential, r.IP, r.For, r.Endpoint,
-		}
-		list[i] = candidateChange{r.ID, key, policyOf(r.Body), policyOf(r.Was)}
-	}
-	return list, err
-}
-
-func policyOf(body *schema.Policy) *Policy {
-	if body == nil {
-		return nil
-	}
-	return &Policy{Policy: *body}
 }
 
 // puts returns the policies that the candidate puts.
-func (c candidateChanges) puts() []Policy {
-	return c.each(func(change *candidateChange) *Policy { return change.Policy })
+func (c candidateChanges) puts() (list []Policy) {
+	for i := range c {
+		if body := c[i].Body; body != nil {
+			list = append(list, Policy{Policy: *body})
+		}
+	}
+	return list
 }
 
 // was returns the policies that the promotion has replaced.
-func (c candidateChanges) was() []Policy {
-	return c.each(func(change *candidateChange) *Policy { return change.Was })
-}
-
-func (c candidateChanges) each(of func(*candidateChange) *Policy) (list []Policy) {
+func (c candidateChanges) was() (list []Policy) {
 	for i := range c {
-		if p := of(&c[i]); p != nil {
-			list = append(list, *p)
+		if was := c[i].Was; was != nil {
+			list = append(list, Policy{Policy: *was})
 		}
 	}
 	return list
@@ -173,7 +153,7 @@ func changesAndActive(ctx context.Context, q querier, candidate string) (candida
 func (c candidateChanges) active(ctx context.Context, q querier) ([]Policy, error) {
 	keys := make([]PolicyKey, len(c))
 	for i := range c {
-		keys[i] = c[i].Key
+		keys[i] = c[i].PolicyKey
 	}
 	return activePolicies(ctx, q, keys...)
 }
@@ -195,16 +175,10 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 // values again counts as unchanged.
 func movedSince(ctx context.Context, q querier, audit int64) (Diff, error) {
 	states := func(row, order string) ([]Policy, error) {
-		type state struct{ Row Policy }
-		found, err := collect[state](ctx, q, fmt.Sprintf(`SELECT row FROM (
+		return scalars[Policy](ctx, q, fmt.Sprintf(`SELECT row FROM (
 				SELECT DISTINCT ON (key) %s AS row FROM rate_limiter.audit
 				WHERE kind = 'policy' AND id > $1 ORDER BY key, id %s
 			) changed WHERE row IS NOT NULL`, row, order), audit)
-		list := make([]Policy, len(found))
-		for i := range found {
-			list[i] = found[i].Row
-		}
-		return list, err
 	}
 	before, err := states("before", "ASC")
 	if err != nil {

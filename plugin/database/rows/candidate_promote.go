@@ -17,8 +17,7 @@ import (
 // ConflictError.
 type MovedError struct {
 	Conflict ConflictError
-	Diff     Diff  // how they have changed
-	Version  int64 // the version of the policies that were compared
+	Diff     Diff // how they have changed
 }
 
 func (e *MovedError) Error() string { return e.Conflict.Error() }
@@ -27,15 +26,11 @@ func (e *MovedError) Error() string { return e.Conflict.Error() }
 func (e *MovedError) Unwrap() error { return &e.Conflict }
 
 // moved returns a MovedError, or nil if nothing has changed. what describes the changes; %s stands for the policies.
-func moved(ctx context.Context, tx pgx.Tx, candidate string, d Diff, what string) error {
+func moved(candidate string, d Diff, what string) error {
 	if d.Empty() {
 		return nil
 	}
-	e := &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, d.names())}, d, 0}
-	if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&e.Version); err != nil {
-		return err
-	}
-	return e
+	return &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, d.names())}, d}
 }
 
 // maxNamed bounds the policies that an error names.
@@ -83,7 +78,7 @@ func (s *DB) PromoteCandidate(ctx context.Context, c Change, name string, p Prom
 			return d, conflict
 		}
 		if d, err = movedSince(ctx, tx, of.BaseAudit); err == nil {
-			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed since version %d, which it is based on: %%s: "+
+			err = moved(name, d, fmt.Sprintf("policies have changed since version %d, which it is based on: %%s: "+
 				"look at its diff, and rebase it", of.BaseVersion))
 		}
 		if err == nil {
@@ -99,13 +94,9 @@ func (s *DB) PromoteCandidate(ctx context.Context, c Change, name string, p Prom
 // applyCandidate applies the changes of a candidate to the active policies if they are approved, and keeps what they
 // replace.
 func applyCandidate(ctx context.Context, tx pgx.Tx, name string, a Approval) (Diff, error) {
-	changes, current, err := changesAndActive(ctx, tx, name)
-	if err != nil {
-		return Diff{}, err
-	}
-	d, err := Compare(current, changes.puts())
+	changes, current, d, err := proposal(ctx, tx, name)
 	if err == nil {
-		err = a.approveChanges(ctx, tx, changes, d)
+		err = a.approve(ctx, tx, changes, d)
 	}
 	if err == nil {
 		err = changes.keep(ctx, tx, current)
@@ -116,24 +107,28 @@ func applyCandidate(ctx context.Context, tx pgx.Tx, name string, a Approval) (Di
 	return d, err
 }
 
+// proposal returns the changes of a candidate, the active policies that it changes, and what it makes of them.
+func proposal(ctx context.Context, q querier, name string) (c candidateChanges, current []Policy, d Diff, err error) {
+	if c, current, err = changesAndActive(ctx, q, name); err == nil {
+		d, err = Compare(current, c.puts())
+	}
+	return c, current, d, err
+}
+
 // keep stores the active policies beside the changes that replace them.
 func (c candidateChanges) keep(ctx context.Context, tx pgx.Tx, current []Policy) error {
 	ids := map[PolicyKey]int64{}
 	for i := range c {
-		ids[canonical(c[i].Key)] = c[i].ID
+		ids[canonical(c[i].PolicyKey)] = c[i].ID
 	}
-	type row struct {
-		ID  int64 `json:"id"`
-		Was any   `json:"was"`
-	}
-	rows := make([]row, len(current))
+	kept := make(candidateChanges, len(current))
 	for i, p := range current {
-		rows[i] = row{ids[canonical(p.Key())], p.Policy}
+		kept[i] = candidateChange{ID: ids[canonical(p.Key())], Was: &p.Policy}
 	}
-	list, err := json.Marshal(rows)
+	list, err := json.Marshal(kept)
 	if err == nil {
-		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidate_policies c SET was = n.was
-			FROM jsonb_to_recordset($1) AS n(id bigint, was jsonb) WHERE c.id = n.id`, list)
+		_, err = tx.Exec(ctx, `UPDATE rate_limiter.candidate_policies c SET was = n."Was"
+			FROM jsonb_to_recordset($1) AS n("ID" bigint, "Was" jsonb) WHERE c.id = n."ID"`, list)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the replaced policies: %w", err)
@@ -157,7 +152,7 @@ func (s *DB) RollBackCandidate(ctx context.Context, c Change, name string) (Diff
 			d, err = Compare(changes.puts(), current)
 		}
 		if err == nil {
-			err = moved(ctx, tx, name, d, "policies that it has changed are not as it left them: %s: "+
+			err = moved(name, d, "policies that it has changed are not as it left them: %s: "+
 				"restore them as it promoted them, or change the policies themselves")
 		}
 		if err == nil {
@@ -189,7 +184,7 @@ func (s *DB) RebaseCandidate(ctx context.Context, c Change, name string, seen in
 		}
 		d, err := movedSince(ctx, tx, last)
 		if err == nil {
-			err = moved(ctx, tx, name, d, fmt.Sprintf("policies have changed again since version %d: %%s: "+
+			err = moved(name, d, fmt.Sprintf("policies have changed again since version %d: %%s: "+
 				"look at its diff again", seen))
 		}
 		if err == nil {
@@ -211,21 +206,9 @@ type Approval struct {
 	Accept func(Review) error
 }
 
-// approve reviews all changes of a candidate, as they are when they are enforced, and returns why they are declined.
-func (a Approval) approve(ctx context.Context, tx pgx.Tx, candidate string) error {
-	changes, current, err := changesAndActive(ctx, tx, candidate)
-	if err != nil {
-		return err
-	}
-	d, err := Compare(current, changes.puts())
-	if err != nil {
-		return err
-	}
-	return a.approveChanges(ctx, tx, changes, d)
-}
-
-// approveChanges does what approve does. d holds what the changes make of the active policies.
-func (a Approval) approveChanges(ctx context.Context, tx pgx.Tx, changes candidateChanges, d Diff) error {
+// approve reviews all changes of a candidate, as they are when they are enforced, and returns why they are declined. d
+// holds what they make of the active policies.
+func (a Approval) approve(ctx context.Context, tx pgx.Tx, changes candidateChanges, d Diff) error {
 	if a.Accept == nil {
 		return nil
 	}
@@ -272,9 +255,9 @@ func (c candidateChanges) review(
 		beside[canonical(row.Key())] = row
 	}
 	for i := range c {
-		key := canonical(c[i].Key)
-		if delete(beside, key); c[i].Policy != nil && key.Namespace == written[0].Key().Namespace {
-			beside[key] = *c[i].Policy
+		key := canonical(c[i].PolicyKey)
+		if delete(beside, key); c[i].Body != nil && key.Namespace == written[0].Key().Namespace {
+			beside[key] = Policy{Policy: *c[i].Body}
 		}
 	}
 	rows := slices.SortedFunc(maps.Values(beside), func(a, b Policy) int {

@@ -122,9 +122,6 @@ func (r *CandidateReport) readItems(ctx context.Context, tx pgx.Tx, f CandidateR
 			candidate_only, "both", examples, first_at, last_at FROM rate_limiter.candidate_counts`+w.String()+
 		` ORDER BY candidate_only DESC, active_only DESC, "both" DESC, requests DESC, tenant, endpoint, policy`+
 		limitTo(cmp.Or(f.Max, reportPage)), w.args...)
-	if r.Items == nil {
-		r.Items = []CandidateCount{}
-	}
 	return err
 }
 

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The most policies that a candidate changes, and the most tenants that are assigned to it by name: every node holds
@@ -36,13 +34,13 @@ func (s *DB) CreateCandidate(ctx context.Context, c Change, name string) (Candid
 				"there is or was one of this name (%s), and its buckets and counts are kept under it: take another name",
 				former.State)}
 		}
-		if !isMissing(err) {
+		if !IsMissing(err) {
 			return Candidate{}, err
 		}
 		if open, err := candidateByName(ctx, tx, ""); err == nil {
 			return Candidate{}, &ConflictError{What: candidateNamed(open.Name), Problem: fmt.Sprintf(
 				"it is open since %s, and only one can be: promote or drop it first", open.CreatedAt.UTC().Format(time.RFC3339))}
-		} else if !isMissing(err) {
+		} else if !IsMissing(err) {
 			return Candidate{}, err
 		}
 		if _, err := tx.Exec(ctx, `INSERT INTO rate_limiter.candidates (name) VALUES ($1)`, name); err != nil {
@@ -117,11 +115,11 @@ func (s *DB) PutCandidatePolicies(
 func (c Candidate) changePolicies(ctx context.Context, tx pgx.Tx, keys []PolicyKey, d Diff) error {
 	puts := d.written()
 	isPut := map[PolicyKey]bool{}
-	changes := make([]policyChange, len(puts))
+	changes := make([]candidateChange, len(puts))
 	for i, p := range puts {
 		isPut[canonical(p.Key())] = true
 		body := p.withDefaults().Policy
-		changes[i] = policyChange{p.Key(), &body}
+		changes[i] = candidateChange{PolicyKey: p.Key(), Body: &body}
 	}
 	kept := slices.DeleteFunc(slices.Clone(keys), func(key PolicyKey) bool { return isPut[canonical(key)] })
 	err := c.change(ctx, tx, changes...)
@@ -176,12 +174,12 @@ func (s *DB) DeleteCandidatePolicy(
 			}
 			if len(current) == 0 {
 				err := removeChange(ctx, tx, candidate, key)
-				if isMissing(err) {
+				if IsMissing(err) {
 					err = &NotFoundError{What: key.String()}
 				}
 				return Diff{}, err
 			}
-			return Diff{Delete: current}, of.change(ctx, tx, policyChange{PolicyKey: current[0].Key()})
+			return Diff{Delete: current}, of.change(ctx, tx, candidateChange{PolicyKey: current[0].Key()})
 		})
 }
 
@@ -195,18 +193,12 @@ func (s *DB) UndoCandidatePolicy(ctx context.Context, c Change, candidate string
 	return version, err
 }
 
-// policyChange is a policy that a candidate puts.
-type policyChange struct {
-	PolicyKey
-	Body *schema.Policy // nil: the candidate deletes it
-}
-
 // keyColumns declares the fields of a PolicyKey as JSON has them.
 const keyColumns = `"Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text,
 	"IP" text, "For" text, "Endpoint" text`
 
 // change makes the candidate put policies, or delete them.
-func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...policyChange) error {
+func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...candidateChange) error {
 	list, err := json.Marshal(changes)
 	if err != nil {
 		return err
@@ -287,7 +279,11 @@ func (s *DB) AssignCandidate(
 	}
 	return writeCandidate(ctx, s, "assign tenants to", c, candidate, func(tx pgx.Tx, of Candidate) (Candidate, error) {
 		if a.widens(of) {
-			if err := a.approve(ctx, tx, candidate); err != nil {
+			changes, _, d, err := proposal(ctx, tx, candidate)
+			if err == nil {
+				err = a.approve(ctx, tx, changes, d)
+			}
+			if err != nil {
 				return of, err
 			}
 		}
@@ -320,16 +316,15 @@ func (s *DB) AssignCandidate(
 // AssignmentWarnings returns what an operator should check of assigned tenants: that the database has nothing about
 // one.
 func (s *DB) AssignmentWarnings(ctx context.Context, a Assignment) ([]string, error) {
-	type row struct{ Tenant string }
-	unknown, err := collect[row](ctx, s.pool, `SELECT DISTINCT a.tenant FROM unnest($1::text[]) a(tenant)
+	unknown, err := scalars[string](ctx, s.pool, `SELECT DISTINCT a.tenant FROM unnest($1::text[]) a(tenant)
 		WHERE NOT EXISTS (SELECT FROM rate_limiter.tenants t WHERE t.id = a.tenant)
 		AND NOT EXISTS (SELECT FROM rate_limiter.policies p WHERE p.tenant = a.tenant)
 		AND NOT EXISTS (SELECT FROM rate_limiter.overrides o WHERE o.tenant = a.tenant)
 		AND NOT EXISTS (SELECT FROM rate_limiter.usage_names u WHERE u.name = a.tenant) ORDER BY 1`, a.Add)
 	var warnings []string
-	for _, r := range unknown {
+	for _, tenant := range unknown {
 		warnings = append(warnings, fmt.Sprintf("the database has nothing about tenant %q, not even usage: "+
-			"unless its requests come yet, this assigns no request", r.Tenant))
+			"unless its requests come yet, this assigns no request", tenant))
 	}
 	return warnings, fail("find tenants", err)
 }

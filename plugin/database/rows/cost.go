@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -59,19 +58,14 @@ type CostFilter struct {
 }
 
 // Costs returns the costs that a filter selects, in the order of their IDs.
-func (s *DB) Costs(ctx context.Context, f CostFilter) ([]Cost, error) { return all(s.EachCost(ctx, f)) }
+func (s *DB) Costs(ctx context.Context, f CostFilter) ([]Cost, error) { return costs(ctx, s.pool, f) }
 
-// EachCost yields the costs that a filter selects, in the order of their IDs. An error ends it.
-func (s *DB) EachCost(ctx context.Context, f CostFilter) iter.Seq2[Cost, error] {
-	return costs(ctx, s.pool, f)
-}
-
-func costs(ctx context.Context, q querier, f CostFilter) iter.Seq2[Cost, error] {
+func costs(ctx context.Context, q querier, f CostFilter) ([]Cost, error) {
 	var w where
 	w.equal("namespace", f.Namespace)
 	w.endpoint(f.Endpoint)
 	given(&w, "id > %s", f.After)
-	return each[Cost](ctx, q, "list costs", costTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+	return readAll[Cost](ctx, q, "list costs", costTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
 // Cost returns the cost of an endpoint in a namespace ("": default), or a NotFoundError.
@@ -110,7 +104,7 @@ func (s *DB) CostWarnings(ctx context.Context, config *resolve.Plan, c Cost) ([]
 	w.equal("namespace", cmp.Or(c.Namespace, defaultNamespace))
 	w.add("(endpoint = '' OR rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint(%s))", c.Endpoint)
 	w.add("(tier <> '' OR coalesce(burst, \"limit\") < 2 * %s::bigint)", *c.Cost.Cost)
-	rows, err := all(each[Policy](ctx, s.pool, "list policies", policyTable.selects+w.String()+" ORDER BY id", w.args...))
+	rows, err := policiesWhere(ctx, s.pool, &w, 0)
 	if err != nil {
 		return nil, fail("review the "+c.String(), err)
 	}
@@ -152,7 +146,7 @@ func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error)
 		return nil, nil
 	}
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
-	current, err := all(costs(ctx, q, CostFilter{Namespace: namespace}))
+	current, err := costs(ctx, q, CostFilter{Namespace: namespace})
 	if err != nil {
 		return nil, err
 	}

@@ -59,8 +59,9 @@ func TestASetOfCostsIsAppliedInItsNamespaceAlone(t *testing.T) {
 		t.Errorf("applied again it would change %+v (%v)", again.Costs, err)
 	}
 	got := map[string]int64{}
-	for c, err := range s.EachCost(t.Context(), rows.CostFilter{}) {
-		require.NoError(t, err)
+	all, err := s.Costs(t.Context(), rows.CostFilter{})
+	require.NoError(t, err)
+	for _, c := range all {
 		got[c.Namespace+" "+c.Endpoint] = *c.Cost.Cost
 	}
 	if len(got) != 3 || got["default GET /b"] != 3 || got["default GET /{c}"] != 4 || got["other GET /a"] != 9 {

@@ -79,11 +79,11 @@ func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error
 		w.args = append(w.args, f.Before.At)
 		w.add(fmt.Sprintf("(at, id) < ($%d, %%s)", len(w.args)), f.Before.ID)
 	}
-	list, err := collect[RecentDenial](ctx, s.pool, `SELECT id, at, tenant, endpoint, policy, scope, "limit", window_size,
-			reason, shadow, `+count+` AS count, "user", ip, retry_after, coalesce(tier, '') AS tier,
-			coalesce(policy_for, '') AS policy_for, policy_id, policy_version, capacity, cost, remaining, override, penalty
+	return readAll[RecentDenial](ctx, s.pool, "list denials", `
+		SELECT id, at, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow,
+			`+count+` AS count, "user", ip, retry_after, coalesce(tier, '') AS tier, coalesce(policy_for, '') AS policy_for,
+			policy_id, policy_version, capacity, cost, remaining, override, penalty
 		FROM rate_limiter.recent_denials`+w.String()+` ORDER BY at DESC, id DESC`+limitTo(f.Max), w.plannedArgs()...)
-	return list, fail("list denials", err)
 }
 
 // DenialsOf returns the denials of one request, newest first: one for each limit that denied it. It returns a

@@ -73,32 +73,40 @@ func (e *UncertainError) Unwrap() error { return e.Err }
 
 // uncertain wraps the error of a COMMIT in an UncertainError, unless Postgres has rejected the transaction.
 func uncertain(err error) error {
-	rejected := new(pgconn.PgError)
-	isRejected := errors.As(err, &rejected) && rejected.SeverityUnlocalized == "ERROR"
-	if isRejected || errors.Is(err, pgx.ErrTxCommitRollback) {
+	rejected, isRejected := errors.AsType[*pgconn.PgError](err)
+	if isRejected && rejected.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return &UncertainError{err}
 }
 
-// IsReadOnly reports whether an error comes from a database that takes no writes: a standby, or one that is read-only.
-func IsReadOnly(err error) bool {
-	rejected := new(pgconn.PgError)
-	return errors.As(err, &rejected) && rejected.Code == codeReadOnly
+// codeOf returns the SQLSTATE of an error of Postgres, or "" of another one.
+func codeOf(err error) string {
+	if rejected, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return rejected.Code
+	}
+	return ""
 }
+
+// IsReadOnly reports whether an error comes from a database that takes no writes: a standby, or one that is read-only.
+func IsReadOnly(err error) bool { return codeOf(err) == codeReadOnly }
 
 // IsLoginDenied reports whether an error comes from a database that denies the login: a wrong password, user or
 // database.
 func IsLoginDenied(err error) bool {
-	rejected := new(pgconn.PgError)
-	return errors.As(err, &rejected) && (strings.HasPrefix(rejected.Code, classLogin) || rejected.Code == codeNoDatabase)
+	return strings.HasPrefix(codeOf(err), classLogin) || codeOf(err) == codeNoDatabase
 }
 
 // IsRejected reports whether an error comes from a database that answered but cannot run a statement as it is: a table,
 // a column or a privilege is missing.
-func IsRejected(err error) bool {
-	rejected := new(pgconn.PgError)
-	return errors.As(err, &rejected) && strings.HasPrefix(rejected.Code, classSchema)
+func IsRejected(err error) bool { return strings.HasPrefix(codeOf(err), classSchema) }
+
+// IsMissing reports whether an error is a NotFoundError.
+func IsMissing(err error) bool { return is[*NotFoundError](err) }
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // The classes of SQLSTATE for invalid values (data exceptions and integrity constraints), for denied logins and for
@@ -119,19 +127,11 @@ func fail(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var (
-		missing  *NotFoundError
-		conflict *ConflictError
-		invalid  *InvalidError
-		reused   *KeyReusedError
-		underway *UnderwayError
-		declined *DeclinedError
-	)
-	if errors.As(err, &declined) || errors.As(err, &missing) || errors.As(err, &conflict) || errors.As(err, &invalid) ||
-		errors.As(err, &reused) || errors.As(err, &underway) {
+	if is[*DeclinedError](err) || is[*NotFoundError](err) || is[*ConflictError](err) || is[*InvalidError](err) ||
+		is[*KeyReusedError](err) || is[*UnderwayError](err) {
 		return err
 	}
-	if rejected := new(pgconn.PgError); errors.As(err, &rejected) {
+	if rejected, ok := errors.AsType[*pgconn.PgError](err); ok {
 		if fault := valueFault(rejected); fault != nil {
 			return fault
 		}

@@ -26,7 +26,7 @@ func (s *DB) ForgetNode(ctx context.Context, c Change, node string) (Node, error
 	forgotten, _, err := write(ctx, s, "forget node "+node, c, func(tx pgx.Tx) (Node, error) {
 		found, err := one[Node](ctx, tx, what, `DELETE FROM rate_limiter.nodes
 			WHERE node = $2 AND reported_at < clock_timestamp() - $1::interval RETURNING `+nodeColumns, LiveWithin, node)
-		if isMissing(err) {
+		if IsMissing(err) {
 			err = notSilent(ctx, tx, what, node)
 		}
 		if err != nil {

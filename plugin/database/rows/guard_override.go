@@ -100,7 +100,7 @@ func raisedAbove(ctx context.Context, q querier, config *resolve.Plan, o Overrid
 	}
 	var w where
 	w.add("(tier <> '' OR scope IN ('global', 'endpoint') OR tenant = %s)", o.Tenant)
-	rows, err := all(each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id", w.args...))
+	rows, err := policiesWhere(ctx, q, &w, 0)
 	if err != nil {
 		return nil, err
 	}

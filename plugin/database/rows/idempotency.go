@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -49,10 +48,10 @@ func (i *Idempotency) replay(ctx context.Context, q querier, answer any, version
 	}
 	first, err := one[storedAnswer](ctx, q, "answer", `SELECT request, answer, version FROM rate_limiter.answers
 		WHERE token = $1 AND key = $2 AND at >= clock_timestamp() - $3::interval`, i.Token, i.Key, KeysKept)
-	if missing := new(NotFoundError); errors.As(err, &missing) {
+	switch {
+	case IsMissing(err):
 		return false, nil
-	}
-	if err != nil {
+	case err != nil:
 		return false, err
 	}
 	if [sha256.Size]byte(first.Request) != i.Request {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"time"
 
@@ -125,23 +124,17 @@ func (f OverrideFilter) where() *where {
 
 // Overrides returns the overrides that a filter selects, in the order of their IDs.
 func (s *DB) Overrides(ctx context.Context, f OverrideFilter) ([]Override, error) {
-	return all(s.EachOverride(ctx, f))
-}
-
-// EachOverride yields what Overrides returns, row by row as the database sends them. An error ends it.
-func (s *DB) EachOverride(ctx context.Context, f OverrideFilter) iter.Seq2[Override, error] {
 	w := f.where()
-	return each[Override](ctx, s.pool, "list overrides", overrideTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max),
+	return readAll[Override](ctx, s.pool, "list overrides", overrideTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max),
 		w.args...)
 }
 
-// EachEndedOverride yields the ended overrides that a filter selects, in the order of their IDs, row by row as the
-// database sends them. An error ends it.
-func (s *DB) EachEndedOverride(ctx context.Context, f OverrideFilter) iter.Seq2[EndedOverride, error] {
+// EndedOverrides returns the ended overrides that a filter selects, in the order of their IDs.
+func (s *DB) EndedOverrides(ctx context.Context, f OverrideFilter) ([]EndedOverride, error) {
 	f.Expired = true
 	w := f.where()
-	return each[EndedOverride](ctx, s.pool, "list ended overrides", selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max),
-		w.args...)
+	return readAll[EndedOverride](ctx, s.pool, "list ended overrides",
+		selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
 // Override returns one override, or a NotFoundError.

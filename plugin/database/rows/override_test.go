@@ -128,22 +128,10 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	age(t, pool, first.ID, time.Second)
 	second := add(t, s, ban())
 	assert.NotEqual(t, first.ID, second.ID, "the new ban is the old row")
-	ended, err := history(t.Context(), s, rows.OverrideFilter{Tenant: "acme"})
+	ended, err := s.EndedOverrides(t.Context(), rows.OverrideFilter{Tenant: "acme"})
 	if err != nil || len(ended) != 1 || ended[0].ID != first.ID {
 		t.Errorf("the history is %v (%v), want the ban that had expired", ended, err)
 	}
-}
-
-// history returns the ended overrides that a filter selects.
-func history(ctx context.Context, s *rows.DB, f rows.OverrideFilter) ([]rows.EndedOverride, error) {
-	var list []rows.EndedOverride
-	for o, err := range s.EachEndedOverride(ctx, f) {
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, o)
-	}
-	return list, nil
 }
 
 func TestEndedOverrideIsHistory(t *testing.T) {
@@ -155,7 +143,7 @@ func TestEndedOverrideIsHistory(t *testing.T) {
 	}
 	_, err = s.EndOverride(t.Context(), ann, o.ID)
 	wantMissing(t, "ending it again", err)
-	ended, err := history(t.Context(), s, rows.OverrideFilter{})
+	ended, err := s.EndedOverrides(t.Context(), rows.OverrideFilter{})
 	if err != nil || len(ended) != 1 {
 		t.Fatalf("the history is %v (%v), want one", ended, err)
 	}
@@ -257,7 +245,7 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 	if want := (rows.Tidied{Leader: true, Overrides: 1}); err != nil || done != want {
 		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
 	}
-	ended, err := history(t.Context(), s, rows.OverrideFilter{})
+	ended, err := s.EndedOverrides(t.Context(), rows.OverrideFilter{})
 	if err != nil || len(ended) != 1 || ended[0].ID != old.ID || ended[0].EndReason != "expired" {
 		t.Errorf("the history is %v (%v), want the one that expired long ago", ended, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -104,26 +103,15 @@ const (
 
 // Policies returns the policies that a filter selects, in the order of their IDs.
 func (s *DB) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
-	return all(s.EachPolicy(ctx, f))
-}
-
-// EachPolicy yields what Policies returns, row by row as the database sends them. An error ends it.
-func (s *DB) EachPolicy(ctx context.Context, f PolicyFilter) iter.Seq2[Policy, error] {
 	return policies(ctx, s.pool, f)
 }
 
 // namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
 // filter's page.
 func namespaces(ctx context.Context, q querier, f PolicyFilter) ([]string, error) {
-	type row struct{ Namespace string }
 	w := f.where()
-	rows, err := collect[row](ctx, q,
+	return scalars[string](ctx, q,
 		"SELECT DISTINCT namespace FROM rate_limiter.policies"+w.String()+" ORDER BY namespace", w.args...)
-	var names []string
-	for _, r := range rows {
-		names = append(names, r.Namespace)
-	}
-	return names, err
 }
 
 // where returns the conditions of a filter without those of its page.
@@ -144,10 +132,15 @@ func (f PolicyFilter) where() *where {
 	return &w
 }
 
-func policies(ctx context.Context, q querier, f PolicyFilter) iter.Seq2[Policy, error] {
+func policies(ctx context.Context, q querier, f PolicyFilter) ([]Policy, error) {
 	w := f.where()
 	given(w, "id > %s", f.After)
-	return each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+	return policiesWhere(ctx, q, w, f.Max)
+}
+
+// policiesWhere returns the policies that meet conditions, in the order of their IDs, and at most so many; 0: all.
+func policiesWhere(ctx context.Context, q querier, w *where, most int) ([]Policy, error) {
+	return readAll[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id"+limitTo(most), w.args...)
 }
 
 // Policy returns one policy, or a NotFoundError.

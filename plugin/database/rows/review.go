@@ -40,7 +40,7 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		if set.KeepPolicies {
 			var err error
 			namespace := cmp.Or(set.Namespace, defaultNamespace)
-			if after, err = all(policies(ctx, q, PolicyFilter{Namespace: namespace})); err != nil {
+			if after, err = policies(ctx, q, PolicyFilter{Namespace: namespace}); err != nil {
 				return err
 			}
 		}
@@ -114,7 +114,7 @@ func reviewAmong(
 // addCostWarnings warns of written policies of one namespace that can never hold a cost there, except those of changed
 // costs.
 func (r *Review) addCostWarnings(ctx context.Context, q querier, written []Policy, changed *RowDiff[Cost]) error {
-	kept, err := all(costs(ctx, q, CostFilter{Namespace: written[0].Key().Namespace}))
+	kept, err := costs(ctx, q, CostFilter{Namespace: written[0].Key().Namespace})
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func rowsToCompare(ctx context.Context, q querier, list ...Policy) ([]Policy, er
 	default:
 		return nil, nil
 	}
-	return all(each[Policy](ctx, q, "list policies", policyTable.selects+w.String()+" ORDER BY id", w.args...))
+	return policiesWhere(ctx, q, &w, 0)
 }
 
 // TenantWarnings returns what an operator should check of a tenant: that neither the config nor the database has its
@@ -285,10 +285,10 @@ func hasTier(ctx context.Context, q querier, config *resolve.Plan, tier string, 
 	if config != nil && slices.Contains(config.Tiers(), tier) {
 		return true, nil
 	}
-	if _, err := tierTable.byKey(tier, tier)(ctx, q); err == nil || !isMissing(err) {
+	if _, err := tierTable.byKey(tier, tier)(ctx, q); err == nil || !IsMissing(err) {
 		return err == nil, err
 	}
-	rows, err := all(policies(ctx, q, PolicyFilter{Tier: tier, Max: 2}))
+	rows, err := policies(ctx, q, PolicyFilter{Tier: tier, Max: 2})
 	return slices.ContainsFunc(rows, func(row Policy) bool {
 		return written.Revision != Absent || canonical(row.Key()) != canonical(written.Key())
 	}), err

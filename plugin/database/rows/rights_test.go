@@ -71,7 +71,7 @@ var writing = []work{
 	}},
 	{"read the fleet", func(ctx context.Context, s *rows.DB) error { return only(s.Fleet(ctx, time.Minute)) }},
 	{"read the history", func(ctx context.Context, s *rows.DB) error {
-		return only(history(ctx, s, rows.OverrideFilter{}))
+		return only(s.EndedOverrides(ctx, rows.OverrideFilter{}))
 	}},
 	{"list tokens", func(ctx context.Context, s *rows.DB) error {
 		return only(s.Tokens(ctx, rows.TokenFilter{}))

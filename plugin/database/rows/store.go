@@ -12,7 +12,6 @@ package rows
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -162,16 +161,16 @@ func each[T any](ctx context.Context, q querier, doing, sql string, args ...any)
 	}
 }
 
-// all returns the rows of a sequence, or its error.
-func all[T any](rows iter.Seq2[T, error]) ([]T, error) {
-	list := []T{} // encoded as [], not as null
-	for row, err := range rows {
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, row)
-	}
-	return list, nil
+// readAll returns all rows of a query, in a list that is never nil. An error is wrapped with the operation.
+func readAll[T any](ctx context.Context, q querier, doing, sql string, args ...any) ([]T, error) {
+	rows, err := collect[T](ctx, q, sql, args...)
+	return rows, fail(doing, err)
+}
+
+// scalars returns the only column of all rows of a query.
+func scalars[V any](ctx context.Context, q querier, sql string, args ...any) ([]V, error) {
+	rows, _ := q.Query(ctx, sql, args...)
+	return pgx.CollectRows(rows, pgx.RowTo[V])
 }
 
 // one reads the row of a query, or returns a NotFoundError.
@@ -185,11 +184,6 @@ func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (
 		return none, err
 	}
 	return rows[0], err
-}
-
-func isMissing(err error) bool {
-	missing := new(NotFoundError)
-	return errors.As(err, &missing)
 }
 
 // deleteOne runs a statement that deletes one row, or returns a NotFoundError if there was no row.

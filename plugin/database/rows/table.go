@@ -103,7 +103,7 @@ func (t *table[R]) put(
 	return write(ctx, s, "put "+what, c, func(tx pgx.Tx) (changed R, err error) {
 		sql := t.updates
 		current, err := find(ctx, tx)
-		if isMissing(err) && (wanted == AnyRevision || wanted == Absent) {
+		if IsMissing(err) && (wanted == AnyRevision || wanted == Absent) {
 			sql, err = t.inserts, nil
 		}
 		if err == nil {

@@ -46,11 +46,6 @@ type TenantFilter struct {
 	Max   int    // at most so many; 0: all
 }
 
-// Tenants returns the tenants that a filter selects, in the order of their IDs.
-func (s *DB) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
-	return all(s.EachTenant(ctx, f))
-}
-
 // usedTenants selects the names of tenants that have usage. There are names of endpoints and policies too: a row of
 // usage shows which one is a tenant's. It is looked up by an index, first in the table that most tenants have rows in.
 const usedTenants = `SELECT 0::bigint AS revision, id, '' AS tier, '' AS time_zone FROM (
@@ -69,9 +64,8 @@ func withUsedTenants(page, limit string) string {
 		)) listed ORDER BY id COLLATE "C"` + limit
 }
 
-// EachTenant yields the tenants that a filter selects, in the order of their IDs, row by row as the database sends
-// them. An error ends it.
-func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, error] {
+// Tenants returns the tenants that a filter selects, in the order of their IDs.
+func (s *DB) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
 	var w where
 	w.equal("tier", f.Tier)
 	given(&w, `starts_with(id COLLATE "C", %s)`, f.Prefix)
@@ -81,7 +75,7 @@ func (s *DB) EachTenant(ctx context.Context, f TenantFilter) iter.Seq2[Tenant, e
 	if f.Usage && f.Tier == "" {
 		sql = withUsedTenants(page, limitTo(f.Max))
 	}
-	return each[Tenant](ctx, s.pool, "list tenants", sql, w.args...)
+	return readAll[Tenant](ctx, s.pool, "list tenants", sql, w.args...)
 }
 
 // Tenant returns one tenant, or a NotFoundError if nothing was set for it.
@@ -123,8 +117,8 @@ func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 	var w where
 	given(&w, "starts_with(name, %s)", f.Prefix)
 	given(&w, `name COLLATE "C" > %s`, f.After)
-	return all(each[Tier](ctx, s.pool, "list tiers",
-		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...))
+	return readAll[Tier](ctx, s.pool, "list tiers",
+		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...)
 }
 
 // Tier returns a tier, or a NotFoundError.
@@ -158,12 +152,11 @@ func unseen(ctx context.Context, q querier, isConsumer func(name string) bool, t
 	if len(tenants) == 0 {
 		return "", nil
 	}
-	type tenant struct{ Name string }
-	found, err := collect[tenant](ctx, q, unseenTenants, tenants)
+	found, err := scalars[string](ctx, q, unseenTenants, tenants)
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	text := "tenant " + found[0].Name
+	text := "tenant " + found[0]
 	if more := len(found) - 1; more > 0 {
 		text += fmt.Sprintf(" (and %d more)", more)
 	}

@@ -30,15 +30,11 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 			t.Errorf("%s is read as %+v (%v), want %+v", tenant.ID, read, err, tenant)
 		}
 	}
-	var gold []string
-	for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Tier: "gold", After: "Beta"}) {
-		require.NoError(t, err)
-		gold = append(gold, tenant.ID)
+	gold, err := s.Tenants(t.Context(), rows.TenantFilter{Tier: "gold", After: "Beta"})
+	if err != nil || len(gold) != 1 || gold[0].ID != "acme" {
+		t.Errorf("gold tenants after Beta are %v (%v), want acme", gold, err)
 	}
-	if len(gold) != 1 || gold[0] != "acme" {
-		t.Errorf("gold tenants after Beta are %v, want acme", gold)
-	}
-	_, err := s.DeleteTenant(t.Context(), ann, "acme", 0)
+	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
 	assert.NoError(t, err)
 	_, err = s.Tenant(t.Context(), "acme")
 	wantMissing(t, "read after the delete", err)
@@ -104,8 +100,9 @@ func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {
 		"":                            {Usage: true, After: "globex"},
 	} {
 		var listed []string
-		for tenant, err := range s.EachTenant(t.Context(), f) {
-			require.NoError(t, err)
+		found, err := s.Tenants(t.Context(), f)
+		require.NoError(t, err)
+		for _, tenant := range found {
 			listed = append(listed, tenant.ID+"/"+tenant.Tier)
 		}
 		if got := strings.Join(listed, " "); got != strings.TrimSpace(want) {
@@ -121,8 +118,9 @@ func TestATenantIsListedWhileOneOfItsUsageTablesHasARow(t *testing.T) {
 		pgtest.Exec(t, pool, sql, args...)
 	}
 	listed := func() (ids string) {
-		for tenant, err := range s.EachTenant(t.Context(), rows.TenantFilter{Usage: true}) {
-			require.NoError(t, err)
+		found, err := s.Tenants(t.Context(), rows.TenantFilter{Usage: true})
+		require.NoError(t, err)
+		for _, tenant := range found {
 			ids += " " + tenant.ID
 		}
 		return ids

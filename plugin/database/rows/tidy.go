@@ -3,6 +3,7 @@ package rows
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -87,7 +88,8 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 			return err
 		}
 		// The nodes come before the lock of writes, because a node may lock its report, or their table.
-		if err := tx.QueryRow(ctx, deleteNodes, keep.Nodes, rows).Scan(&done.Nodes); err != nil {
+		err = tx.QueryRow(ctx, deleteOldest("nodes", "node", "reported_at"), keep.Nodes, rows).Scan(&done.Nodes)
+		if err != nil {
 			return err
 		}
 		if err := beginWrite(ctx, tx, tidyChange); err != nil {
@@ -98,9 +100,9 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 			after time.Duration
 			count *int64
 		}{
-			{moveOverrides, keep.Overrides, &done.Overrides},
+			{deleteOldest("overrides", "id", "expires_at"), keep.Overrides, &done.Overrides},
 			{deleteChanges, keep.Changes, &done.Changes},
-			{deleteAnswers, KeysKept, &done.Keys},
+			{deleteOldest("answers", "ctid", "at"), KeysKept, &done.Keys},
 		} {
 			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {
 				return err
@@ -114,6 +116,15 @@ func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Ti
 	return done, nil
 }
 
+// deleteOldest returns the statement that deletes the oldest rows of a table, by the time in one of its columns.
+func deleteOldest(table, key, at string) string {
+	return fmt.Sprintf(`WITH deleted AS (
+			DELETE FROM rate_limiter.%[1]s WHERE %[2]s IN (
+				SELECT %[2]s FROM rate_limiter.%[1]s WHERE %[3]s < clock_timestamp() - $1::interval ORDER BY %[3]s LIMIT $2)
+			RETURNING 1
+		) SELECT count(*) FROM deleted`, table, key, at)
+}
+
 // due returns how many rows are older than their retention.
 func (s *DB) due(ctx context.Context, keep Retention) (left int64, err error) {
 	err = s.pool.QueryRow(ctx, countDue, keep.Overrides, keep.Changes, keep.Nodes, KeysKept).Scan(&left)
@@ -121,13 +132,6 @@ func (s *DB) due(ctx context.Context, keep Retention) (left int64, err error) {
 }
 
 const (
-	moveOverrides = `WITH deleted AS (
-			DELETE FROM rate_limiter.overrides WHERE id IN (
-				SELECT id FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval
-				ORDER BY expires_at LIMIT $2)
-			RETURNING 1
-		) SELECT count(*) FROM deleted`
-
 	// deleteChanges deletes the changes of whole versions, with all earlier ones.
 	deleteChanges = `WITH last AS (
 			SELECT max(version) AS version FROM (
@@ -136,18 +140,6 @@ const (
 			DELETE FROM rate_limiter.changes c USING last WHERE c.version <= last.version RETURNING 1
 		), marked AS (
 			UPDATE rate_limiter.version v SET pruned = last.version FROM last WHERE last.version > v.pruned
-		) SELECT count(*) FROM deleted`
-
-	deleteNodes = `WITH deleted AS (
-			DELETE FROM rate_limiter.nodes WHERE node IN (
-				SELECT node FROM rate_limiter.nodes WHERE reported_at < clock_timestamp() - $1::interval LIMIT $2)
-			RETURNING 1
-		) SELECT count(*) FROM deleted`
-
-	deleteAnswers = `WITH deleted AS (
-			DELETE FROM rate_limiter.answers WHERE ctid IN (
-				SELECT ctid FROM rate_limiter.answers WHERE at < clock_timestamp() - $1::interval ORDER BY at LIMIT $2)
-			RETURNING 1
 		) SELECT count(*) FROM deleted`
 
 	countDue = `SELECT (SELECT count(*) FROM rate_limiter.overrides WHERE expires_at < clock_timestamp() - $1::interval)

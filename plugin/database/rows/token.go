@@ -99,10 +99,8 @@ func ParseRole(text string) (role, org string, err error) {
 }
 
 const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by,
-		coalesce(expires_at, '0001-01-01 00:00:00+00') AS expires_at,
-		coalesce(last_used_at, '0001-01-01 00:00:00+00') AS last_used_at,
-		coalesce(revoked_at, '0001-01-01 00:00:00+00') AS revoked_at,
-		revoked_by, CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked'
+		coalesce(expires_at, ` + zeroTime + `) AS expires_at, coalesce(last_used_at, ` + zeroTime + `) AS last_used_at,
+		coalesce(revoked_at, ` + zeroTime + `) AS revoked_at, revoked_by, CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked'
 			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
 	FROM rate_limiter.tokens) t`
 
@@ -162,8 +160,7 @@ func (s *DB) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	w.equal("name", f.Name)
 	w.equal("state", f.State)
 	given(&w, "id > %s", f.After)
-	list, err := collect[Token](ctx, s.pool, selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
-	return list, fail("list tokens", err)
+	return readAll[Token](ctx, s.pool, "list tokens", selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
 // LiveTokens returns the number of live tokens.
@@ -282,9 +279,8 @@ const selectOrgTokens = `SELECT split_part(t.name, '/', 2) AS name, t.role || ':
 // OrgTokens returns the tokens that an org manages, each name once: first the live ones, and then the last ones that
 // have ended.
 func (s *DB) OrgTokens(ctx context.Context, org string) ([]OrgToken, error) {
-	list, err := collect[OrgToken](ctx, s.pool,
+	return readAll[OrgToken](ctx, s.pool, "list the tokens of an org",
 		selectOrgTokens+` ORDER BY t.state <> 'live', t.id DESC`+limitTo(maxOrgTokenList), org)
-	return list, fail("list the tokens of an org", err)
 }
 
 // oneOrgToken returns the last token of a name.
@@ -307,9 +303,7 @@ var orgTokenProblems = map[string]string{
 func (s *DB) CreateOrgToken(
 	ctx context.Context, c Change, org, name string, life time.Duration,
 ) (secret string, t OrgToken, err error) {
-	const call = `SELECT coalesce(id, 0) AS id, coalesce(problem, '') AS problem
-		FROM rate_limiter.create_org_token($1, $2, $3, $4)`
-	return s.issueOrgToken(ctx, "create a token of an org", c, call, org, name, life)
+	return s.issueOrgToken(ctx, "create a token of an org", c, "create_org_token", org, name, life)
 }
 
 // RotateOrgToken gives the live token of an org another secret and returns that. The old one works for the overlap. The
@@ -318,29 +312,26 @@ func (s *DB) CreateOrgToken(
 func (s *DB) RotateOrgToken(
 	ctx context.Context, c Change, org, name string, overlap time.Duration,
 ) (secret string, t OrgToken, err error) {
-	const call = `SELECT coalesce(id, 0) AS id, coalesce(problem, '') AS problem
-		FROM rate_limiter.rotate_org_token($1, $2, $3, $4)`
-	return s.issueOrgToken(ctx, "rotate a token of an org", c, call, org, name, overlap)
+	return s.issueOrgToken(ctx, "rotate a token of an org", c, "rotate_org_token", org, name, overlap)
 }
 
-// issueOrgToken calls a function that issues a secret.
+// issueOrgToken calls a function of the database that issues a secret.
 func (s *DB) issueOrgToken(
-	ctx context.Context, doing string, c Change, call, org, name string, span time.Duration,
+	ctx context.Context, doing string, c Change, function, org, name string, span time.Duration,
 ) (string, OrgToken, error) {
 	secret, hash := newSecret()
 	t, _, err := write(ctx, s, doing, c, func(tx pgx.Tx) (OrgToken, error) {
 		what := fmt.Sprintf("token %q", name)
-		made, err := one[struct {
-			ID      int64
-			Problem string
-		}](ctx, tx, what, call, org, name, hash[:], span)
+		var problem string
+		err := tx.QueryRow(ctx, `SELECT coalesce(problem, '') FROM rate_limiter.`+function+`($1, $2, $3, $4)`,
+			org, name, hash[:], span).Scan(&problem)
 		switch {
 		case err != nil:
 			return OrgToken{}, err
-		case made.Problem == "missing":
+		case problem == "missing":
 			return OrgToken{}, &NotFoundError{What: fmt.Sprintf("a live token %q", name)}
-		case made.Problem != "":
-			return OrgToken{}, &ConflictError{What: what, Problem: orgTokenProblems[made.Problem]}
+		case problem != "":
+			return OrgToken{}, &ConflictError{What: what, Problem: orgTokenProblems[problem]}
 		}
 		return oneOrgToken(ctx, tx, org, name)
 	})

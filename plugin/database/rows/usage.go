@@ -135,7 +135,7 @@ func (s *DB) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, nil); err == nil {
 			found.ClosedUntil = found.ClosedUntil.UTC()
 			sql, args := q.sql()
-			found.Items, err = all(each[UsageRow](ctx, tx, "read usage", sql, args...))
+			found.Items, err = readAll[UsageRow](ctx, tx, "read usage", sql, args...)
 		}
 		return err
 	})
@@ -307,8 +307,8 @@ func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) ([]UsageExport
 		ORDER BY t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C" LIMIT $7`
 	found := []UsageExportRow{}
 	for day := q.From; day.Before(q.To) && len(found) < q.Max; day = day.AddDate(0, 0, 1) {
-		rows, err := all(each[UsageExportRow](ctx, s.pool, "export usage", sql,
-			day, day.AddDate(0, 0, 1), q.Open, q.ByPolicy, q.Policy, q.After, q.Max-len(found)))
+		rows, err := readAll[UsageExportRow](ctx, s.pool, "export usage", sql,
+			day, day.AddDate(0, 0, 1), q.Open, q.ByPolicy, q.Policy, q.After, q.Max-len(found))
 		if err != nil {
 			return nil, err
 		}

@@ -72,7 +72,7 @@ func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (Usag
 	if top.From, top.To, err = step.cut(q.From, q.To); err != nil {
 		return UsageTop{}, err
 	}
-	top.Items, err = all(each[OrgRanking](ctx, s.pool, "rank usage", q.sql(step), top.From, top.To, q.Policy, q.Max))
+	top.Items, err = readAll[OrgRanking](ctx, s.pool, "rank usage", q.sql(step), top.From, top.To, q.Policy, q.Max)
 	return top, err
 }
 
@@ -111,12 +111,12 @@ type QuotaNotice struct {
 
 // QuotaNotices returns the last notices of a tenant since a time, or of all tenants if its name is empty, newest first.
 func (s *DB) QuotaNotices(ctx context.Context, tenant string, since time.Time, most int) ([]QuotaNotice, error) {
-	list, err := all(each[QuotaNotice](ctx, s.pool, "read notices of quotas", `
+	list, err := readAll[QuotaNotice](ctx, s.pool, "read notices of quotas", `
 		SELECT noticed_at, tenant, policy, endpoint, threshold::bigint, "limit", used, window_start, window_end,
 			exhausted_at, late
 		FROM rate_limiter.quota_notices WHERE ($1 = '' OR tenant = $1) AND noticed_at >= $2
 		ORDER BY noticed_at DESC, tenant COLLATE "C", policy COLLATE "C", endpoint COLLATE "C" LIMIT $3`,
-		tenant, since, most))
+		tenant, since, most)
 	for i := range list {
 		ref := policy.ParseRef(list[i].Policy)
 		list[i].Policy, list[i].PolicyID, list[i].Tier = ref.Name, ref.Row, ref.Tier

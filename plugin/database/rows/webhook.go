@@ -138,8 +138,8 @@ func (s *DB) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
 		w.add("w.org = %s", *f.Org)
 	}
 	given(&w, "w.id > %s", f.After)
-	list, err := collect[Webhook](ctx, s.pool, selectWebhooks+w.String()+" ORDER BY w.id"+limitTo(f.Max), w.args...)
-	return list, fail("list webhooks", err)
+	return readAll[Webhook](ctx, s.pool, "list webhooks",
+		selectWebhooks+w.String()+" ORDER BY w.id"+limitTo(f.Max), w.args...)
 }
 
 // DeleteWebhook deletes a webhook with its secrets and deliveries, or returns a NotFoundError.
@@ -273,7 +273,6 @@ func (s *DB) Deliveries(ctx context.Context, id int64, state string, most int) (
 	var w where
 	w.add("webhook = %s", id)
 	w.equal("state", state)
-	list, err := collect[Delivery](ctx, s.pool,
+	return readAll[Delivery](ctx, s.pool, "list deliveries",
 		selectDeliveries+w.String()+" ORDER BY created_at DESC, id"+limitTo(most), w.args...)
-	return list, fail("list deliveries", err)
 }
