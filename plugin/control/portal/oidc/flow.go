@@ -41,8 +41,6 @@ const (
 	// maxNext bounds the bytes of the page to return to, as the cookie has it: with maxAttempts cookies, the headers of a
 	// browser must be shorter than the 16 KiB that the server reads.
 	maxNext = 1024
-	// maxExchanges bounds the exchanges of codes at the same time.
-	maxExchanges = 32
 )
 
 // Options configure a Flow.
@@ -50,15 +48,12 @@ type Options struct {
 	Settings
 	Now func() time.Time
 	Log *slog.Logger
-	// Transport sends requests to the provider; nil: HTTP, by way of the proxy that the environment names.
-	Transport http.RoundTripper
 }
 
 // Flow signs people in. It is a [portal.Provider] and safe for concurrent use. Create it with New.
 type Flow struct {
 	Options
 	discovery *discovery
-	exchanges chan struct{} // has an element for each exchange that runs
 }
 
 // attempt is a sign-in that a browser has begun. Its cookie is named after its state.
@@ -71,8 +66,8 @@ type attempt struct {
 
 // New returns a Flow. Its settings must be valid. It makes no connection.
 func New(o Options) *Flow {
-	f := &Flow{Options: o, exchanges: make(chan struct{}, maxExchanges)}
-	f.discovery = newDiscovery(&f.Settings, o.Transport, o.Now, o.Log)
+	f := &Flow{Options: o}
+	f.discovery = newDiscovery(&f.Settings, o.Now, o.Log)
 	return f
 }
 
@@ -207,7 +202,6 @@ type fault struct {
 const (
 	unavailableText = "The identity provider is not available at the moment. Try again in a minute, or sign in with a " +
 		"token."
-	busyText  = "Too many people are signing in at the moment. Try again in a minute, or sign in with a token."
 	setupText = "Sign-in with the identity provider is not set up correctly: an operator finds the cause in the log " +
 		"of this process. Until then, sign in with a token."
 	invalidText = "The answer of the identity provider is not valid. Start again; if it happens again, an operator " +

@@ -22,12 +22,6 @@ func (f *Flow) identify(ctx context.Context, code string, a attempt) (portal.Cal
 	if err != nil {
 		return portal.Caller{}, discoveryFault(err)
 	}
-	select {
-	case f.exchanges <- struct{}{}:
-		defer func() { <-f.exchanges }()
-	default:
-		return portal.Caller{}, &fault{http.StatusServiceUnavailable, busyText, errors.New("too many exchanges at once")}
-	}
 	secret, err := f.secret()
 	if err != nil {
 		return portal.Caller{}, &fault{http.StatusServiceUnavailable, setupText, err}

@@ -26,8 +26,6 @@ const (
 	// keepAvailable is how long the provider counts as available after a fetch. Sign-ins begin only then, because
 	// browsers that are sent to a provider which is away show an error of their own.
 	keepAvailable = 30 * time.Second
-	// retryAfter is how long a failure to fetch the configuration is remembered.
-	retryAfter = time.Second
 	// skew is how far the clocks of this process and of the provider may differ.
 	skew = time.Minute
 )
@@ -51,59 +49,35 @@ type discovery struct {
 	log      *slog.Logger
 	fetches  singleflight.Group
 
-	mu     sync.Mutex
-	kept   *configuration
-	failed time.Time // of the last fetch, if it failed
-	err    error
+	mu   sync.Mutex
+	kept *configuration
 }
 
-func newDiscovery(s *Settings, transport http.RoundTripper, now func() time.Time, log *slog.Logger) *discovery {
-	if transport == nil {
-		transport = newTransport()
-	}
+func newDiscovery(s *Settings, now func() time.Time, log *slog.Logger) *discovery {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // sign-ins are rare
 	return &discovery{settings: s, now: now, log: log, client: &http.Client{
 		Transport: boundedAnswers{transport}, Timeout: providerTimeout, CheckRedirect: denyRedirects,
 	}}
 }
 
-// newTransport returns a transport without idle connections: sign-ins are rare.
-func newTransport() http.RoundTripper {
-	transport, ok := http.DefaultTransport.(*http.Transport)
-	if !ok {
-		return http.DefaultTransport
-	}
-	transport = transport.Clone()
-	transport.DisableKeepAlives = true
-	return transport
-}
-
 // get returns the provider's configuration. If it cannot be fetched again, the former one stays in use.
 func (d *discovery) get(ctx context.Context) (*configuration, error) {
 	found, err := d.fetchedWithin(ctx, keepConfiguration)
-	if err == nil {
-		return found, nil
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.kept != nil {
+	if err != nil && d.kept != nil {
 		return d.kept, nil
 	}
-	return nil, err
+	return found, err
 }
 
 // fetchedWithin returns the provider's configuration as it was fetched within a time.
 func (d *discovery) fetchedWithin(ctx context.Context, age time.Duration) (*configuration, error) {
-	now := d.now()
 	d.mu.Lock()
-	kept, err := d.kept, d.err
-	isFresh := kept != nil && now.Sub(kept.fetched) < age
-	hasFailed := err != nil && now.Sub(d.failed) < retryAfter
+	kept := d.kept
 	d.mu.Unlock()
-	switch {
-	case isFresh:
+	if kept != nil && d.now().Sub(kept.fetched) < age {
 		return kept, nil
-	case hasFailed:
-		return nil, err
 	}
 	fetch := d.fetches.DoChan("", func() (any, error) { return d.fetch() })
 	select {
@@ -115,18 +89,17 @@ func (d *discovery) fetchedWithin(ctx context.Context, age time.Duration) (*conf
 	}
 }
 
-// fetch fetches the configuration and remembers it, or the failure.
+// fetch fetches the configuration and keeps it.
 func (d *discovery) fetch() (*configuration, error) {
 	found, err := d.read(gooidc.ClientContext(context.Background(), d.client))
+	if err != nil {
+		d.log.Warn("fetching the configuration of the identity provider failed", "issuer", d.settings.Issuer, "error", err)
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == nil {
-		d.kept, d.err = found, nil
-		return found, nil
-	}
-	d.failed, d.err = d.now(), err
-	d.log.Warn("fetching the configuration of the identity provider failed", "issuer", d.settings.Issuer, "error", err)
-	return nil, err
+	d.kept = found
+	return found, nil
 }
 
 func (d *discovery) read(ctx context.Context) (*configuration, error) {

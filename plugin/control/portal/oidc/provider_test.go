@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -81,26 +80,7 @@ func TestASignInBeginsOnlyWhileTheProviderIsAvailableAndEndsWithWhatIsKnownOfIt(
 			fetches)
 	}
 	isAway = false
-	s.ahead.Add(int64(retryAfter))
 	f.begin(t, s, newBrowser(t))
-}
-
-func TestAFailureIsRememberedForASecond(t *testing.T) {
-	t.Parallel()
-	f, s := newForger(t), newSite(t)
-	fetches, fixed := 0, s.now()
-	f.discover = func(w http.ResponseWriter, _ *http.Request) {
-		fetches++
-		http.Error(w, "away", http.StatusBadGateway)
-	}
-	s.use(t, Settings{Issuer: f.URL})
-	s.flow.discovery.now = func() time.Time { return fixed }
-	for range 3 {
-		get(t, newBrowser(t), s.URL+startPath, http.StatusServiceUnavailable, "not available")
-	}
-	if fetches != 1 {
-		t.Errorf("%d fetches", fetches)
-	}
 }
 
 func TestAClaimGivesTheHighestRoleOfAnOperatorOrOneTenant(t *testing.T) {
