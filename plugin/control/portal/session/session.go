@@ -96,25 +96,12 @@ func (s *Sessions) Resume(w http.ResponseWriter, r *http.Request) (Session, bool
 
 // Read returns the session of a request, or false if it has none, and leaves its timeouts as they are.
 func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
-	if s.jar.Get(r, sessionCookie, &who) != nil || !s.IsLive(who) {
+	now := s.jar.now()
+	if s.jar.Get(r, sessionCookie, &who) != nil || !now.Before(time.Unix(who.Ends, 0)) ||
+		!now.Before(time.Unix(who.Seen, 0).Add(s.idle)) || s.ended.has(who, now) {
 		return Session{}, false
 	}
 	return who, true
-}
-
-// endsAt returns when a cookie stops being valid if it is not issued again.
-func (s *Sessions) endsAt(who Session) time.Time {
-	idle, latest := time.Unix(who.Seen, 0).Add(s.idle), time.Unix(who.Ends, 0)
-	if idle.Before(latest) {
-		return idle
-	}
-	return latest
-}
-
-// IsLive reports whether a session that a request had has neither ended nor run out since.
-func (s *Sessions) IsLive(who Session) bool {
-	now := s.jar.now()
-	return now.Before(s.endsAt(who)) && !s.ended.has(who, now)
 }
 
 // End ends the session of a request, also for copies of its cookie, and has the browser delete the cookie.
