@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -72,7 +73,7 @@ func denialWords(d answers.Denial) string {
 	if d.Limit == nil || d.Window == "" {
 		return "(a limit whose numbers you cannot see)"
 	}
-	return thousands(*d.Limit) + " per " + spanWords(d.Window)
+	return humanize.Comma(*d.Limit) + " per " + spanWords(d.Window)
 }
 
 // spanWords returns a length of time of the API in words, such as "10 minutes" for "10m"; "" for none.

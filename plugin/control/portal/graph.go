@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
 // Sizes of a graph in units of its view box, which pages scale to their width.
@@ -59,11 +61,11 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 	const parts = 2
 	for i := range int64(parts + 1) {
 		if v := top / parts * i; i == 0 || v > 0 {
-			g.Grid = append(g.Grid, lineAt(y(v), thousands(v)))
+			g.Grid = append(g.Grid, lineAt(y(v), humanize.Comma(v)))
 		}
 	}
 	if limit > 0 {
-		line := lineAt(y(limit), "limit "+thousands(limit))
+		line := lineAt(y(limit), "limit "+humanize.Comma(limit))
 		g.Limit = &line
 	}
 	if len(points) == 0 {
@@ -139,9 +141,9 @@ func summarizePoints(points []graphPoint, limit int64) string {
 	most := slices.MaxFunc(points, func(a, b graphPoint) int { return cmp.Compare(a.Value, b.Value) })
 	text := fmt.Sprintf("%s from %s to %s; the highest is %s at %s",
 		plural(int64(len(points)), "value"), graphTime(points[0].At), graphTime(points[len(points)-1].At),
-		thousands(most.Value), graphTime(most.At))
+		humanize.Comma(most.Value), graphTime(most.At))
 	if limit > 0 {
-		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), thousands(limit))
+		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), humanize.Comma(limit))
 	}
 	return text + "."
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -93,7 +94,7 @@ const waitForNodes = "3s"
 
 // noticeOf returns what a write did, and which nodes enforce it.
 func noticeOf(w *answers.Written, done string) notice {
-	n := notice{Text: fmt.Sprintf("%s (version %s).", done, thousands(w.Version)), Version: w.Version}
+	n := notice{Text: fmt.Sprintf("%s (version %s).", done, humanize.Comma(w.Version)), Version: w.Version}
 	for _, warning := range w.Warnings.Warnings {
 		n.Text += " Check: " + warning + "."
 	}
@@ -111,7 +112,7 @@ func reachWords(e *answers.Reach) string {
 	case e.Live == 0:
 		return "No node is live, so none enforces it yet."
 	}
-	text := fmt.Sprintf("%s of %s live nodes enforce it", thousands(int64(e.Live-len(e.Behind))), thousands(int64(e.Live)))
+	text := fmt.Sprintf("%s of %s live nodes enforce it", humanize.Comma(int64(e.Live-len(e.Behind))), humanize.Comma(int64(e.Live)))
 	return text + nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -111,13 +112,13 @@ func changeWords(c *answers.LimitChange) string {
 	if c.Endpoint != "" {
 		name += " at " + c.Endpoint
 	}
-	before, after := thousands(c.Before.Limit), thousands(c.After.Limit)+" per "+windowWords(c.After.WindowSize)
+	before, after := humanize.Comma(c.Before.Limit), humanize.Comma(c.After.Limit)+" per "+windowWords(c.After.WindowSize)
 	if c.Before.WindowSize != c.After.WindowSize {
 		before += " per " + windowWords(c.Before.WindowSize)
 	}
 	text := fmt.Sprintf("%s %s → %s", name, before, after)
 	if c.Before.Burst != c.Before.Limit || c.After.Burst != c.After.Limit {
-		text += fmt.Sprintf(", at once %s → %s", thousands(c.Before.Burst), thousands(c.After.Burst))
+		text += fmt.Sprintf(", at once %s → %s", humanize.Comma(c.Before.Burst), humanize.Comma(c.After.Burst))
 	}
 	return text
 }

@@ -126,9 +126,7 @@ func (p *Portal) route() {
 	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)
 	p.mux.HandleFunc("GET "+livePath+"{topic}", p.serveLive)
 	if p.Provider != nil {
-		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) {
-			p.Provider.ServeSignIn(w, r, signer{p})
-		})
+		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) { p.Provider.ServeSignIn(w, r, p) })
 	}
 	for _, page := range pages() {
 		p.mux.HandleFunc(page.Pattern, func(w http.ResponseWriter, r *http.Request) { p.servePage(w, r, &page) })

@@ -212,24 +212,21 @@ type Signer interface {
 	Cookies() *session.Jar
 }
 
-// signer implements Signer.
-type signer struct{ portal *Portal }
-
 // SignIn implements [Signer].
-func (s signer) SignIn(w http.ResponseWriter, r *http.Request, c Caller, expires time.Time, next string) {
+func (p *Portal) SignIn(w http.ResponseWriter, r *http.Request, c Caller, expires time.Time, next string) {
 	who := session.Session{Name: c.Name, Role: c.Role, Org: c.Org}
-	if err := s.portal.start(w, r, who, c, expires); err != nil {
-		s.portal.failSignIn(w, r, next, err)
+	if err := p.start(w, r, who, c, expires); err != nil {
+		p.failSignIn(w, r, next, err)
 		return
 	}
-	s.portal.redirect(w, r, ownPath(next), notice{})
+	p.redirect(w, r, ownPath(next), notice{})
 }
 
 // Deny implements [Signer].
-func (s signer) Deny(w http.ResponseWriter, r *http.Request, status int, reason string) {
-	s.portal.metrics.denied.WithLabelValues(deniedProvider).Inc()
-	s.portal.showSignInForm(w, r, status, "", reason)
+func (p *Portal) Deny(w http.ResponseWriter, r *http.Request, status int, reason string) {
+	p.metrics.denied.WithLabelValues(deniedProvider).Inc()
+	p.showSignInForm(w, r, status, "", reason)
 }
 
 // Cookies implements [Signer].
-func (s signer) Cookies() *session.Jar { return s.portal.jar }
+func (p *Portal) Cookies() *session.Jar { return p.jar }

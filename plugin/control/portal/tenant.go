@@ -155,22 +155,21 @@ func readOrgPlan(v *visit) (*orgPlan, error) {
 
 // orgLimits reads the limits in force for the org, and for one of its users; "": for none.
 func (v *visit) orgLimits(user string) (found answers.InForce, err error) {
-	query := url.Values{}
-	if user != "" {
-		query.Set("user", user)
-	}
-	return found, v.get(v.orgPath("/ratelimit/policies"), query, &found)
+	return found, v.get(v.orgPath("/ratelimit/policies"), ofUser(user), &found)
 }
 
-// orgBuckets reads what is used of the limits now.
+// orgBuckets reads what is used of these limits now.
 func (v *visit) orgBuckets(user string) ([]answers.BucketUsage, error) {
-	query := url.Values{}
-	if user != "" {
-		query.Set("user", user)
-	}
 	var found answers.Usage
-	err := v.get(v.orgPath("/ratelimit/usage"), query, &found)
+	err := v.get(v.orgPath("/ratelimit/usage"), ofUser(user), &found)
 	return found.Items, err
+}
+
+func ofUser(user string) url.Values {
+	if user == "" {
+		return nil
+	}
+	return url.Values{"user": {user}}
 }
 
 // planLimits returns limits in words, each with its buckets.

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -164,7 +165,7 @@ func functions() template.FuncMap {
 // number returns an integer, or the one that a pointer is to, with separators between thousands: 1,234,567.
 func number(value any) (string, error) {
 	if n := reflect.Indirect(reflect.ValueOf(value)); n.CanInt() {
-		return thousands(n.Int()), nil
+		return humanize.Comma(n.Int()), nil
 	}
 	return "", fmt.Errorf("%T is not an integer", value)
 }
@@ -174,8 +175,7 @@ func percent(share float64) string {
 	return strconv.FormatFloat(math.Round(share*1000)/10, 'f', -1, 64) + " %"
 }
 
-// when returns an instant as a time element, in UTC: a time.Time, a *time.Time, or text of RFC 3339. Without an instant
-// it is a dash.
+// when returns an instant as a time element, in UTC: a time.Time or a *time.Time. Without an instant it is a dash.
 func when(value any) (template.HTML, error) {
 	var at time.Time
 	switch t := value.(type) {
@@ -184,14 +184,6 @@ func when(value any) (template.HTML, error) {
 	case *time.Time:
 		if t != nil {
 			at = *t
-		}
-	case string:
-		if t != "" {
-			parsed, err := time.Parse(time.RFC3339, t)
-			if err != nil {
-				return "", fmt.Errorf("show a time: %w", err)
-			}
-			at = parsed
 		}
 	default:
 		return "", fmt.Errorf("%T is not a time", value)

@@ -1,10 +1,10 @@
 package portal
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -25,7 +25,7 @@ func limitWords(l *answers.LimitInForce, who string) string {
 		parts = append(parts, way)
 	}
 	if l.Cost > 1 && !l.Settles {
-		parts = append(parts, "of which a request spends "+thousands(l.Cost))
+		parts = append(parts, "of which a request spends "+humanize.Comma(l.Cost))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -76,10 +76,10 @@ func algorithmWords(l *answers.LimitInForce) string {
 	case "sliding_log":
 		return "in any " + window
 	case "leaky_bucket":
-		return "evenly spaced, at most " + thousands(l.Burst) + " at once"
+		return "evenly spaced, at most " + humanize.Comma(l.Burst) + " at once"
 	case "token_bucket":
 		if l.Burst != l.Limit {
-			return "refilled evenly, at most " + thousands(l.Burst) + " at once"
+			return "refilled evenly, at most " + humanize.Comma(l.Burst) + " at once"
 		}
 		return "refilled evenly"
 	}
@@ -110,20 +110,7 @@ func plural(n int64, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return thousands(n) + " " + noun + "s"
-}
-
-// thousands returns an integer with commas between thousands.
-func thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	first := 0
-	if n < 0 {
-		first = 1
-	}
-	for at := len(digits) - 3; at > first; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
-	}
-	return digits
+	return humanize.Comma(n) + " " + noun + "s"
 }
 
 // relativeTime returns an instant as seen from now: "in 3 minutes", "2 hours ago". It returns "" for the zero time.
