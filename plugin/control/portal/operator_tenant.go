@@ -3,6 +3,9 @@ package portal
 import (
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -85,4 +88,111 @@ func (t *tenantView) readAbuse(v *visit) error {
 	}
 	t.HasAbuse = err == nil && t.Abuse.Step != "none" && t.Abuse.Step != ""
 	return err
+}
+
+// limitGraph draws the use of a limit. A window that is shorter than a step is counted by step, with what the limit
+// allows in a step; a longer one as it fills.
+func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce, title string) graph {
+	window := time.Duration(l.WindowSize) * time.Second
+	switch {
+	case window <= 0:
+		return lineGraph(points, 0, title)
+	case window <= step:
+		return lineGraph(points, l.Limit*int64(step/window), title)
+	}
+	return lineGraph(windowSums(points, window, l.Algorithm == "fixed_window"), l.Limit, title)
+}
+
+// isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
+func isOwnTotal(l *answers.LimitInForce) bool { return l.Scope == "tenant" }
+
+// apartWords returns why a limit of a scope has no line in the graph of a tenant.
+func apartWords(scope string) string {
+	switch scope {
+	case "global", "endpoint":
+		return "The limit has no line: all tenants share it, and the graph counts what one uses"
+	}
+	each := scope
+	if scope == "ip" {
+		each = "address"
+	}
+	if of, isEndpoint := strings.CutSuffix(scope, "+endpoint"); isEndpoint {
+		if each = "endpoint"; of != "tenant" {
+			each = of + " and endpoint"
+		}
+	}
+	return "The limit has no line: there is one for each " + each + ", and the graph counts all of them together"
+}
+
+// usageView is the page of what a tenant used over time.
+type usageView struct {
+	Org      string
+	Policies []string
+	Policy   string
+	Periods  []period
+	Period   period
+	Words    string
+	Apart    string // why the limit has no line; "": it has one, or no limit is shown
+	Graph    graph
+	Denied   graph
+	Total    useSum
+}
+
+// serveTenantUsage shows what a tenant used over time: its requests, or what it used of a limit.
+func serveTenantUsage(v *visit) error {
+	u := usageView{Org: v.org(), Policy: v.r.URL.Query().Get("policy"), Periods: periods}
+	var limits answers.InForce
+	_, err := unavailable(v.get(orgAPI(u.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &limits))
+	if err != nil {
+		return err
+	}
+	chosen := u.choose(limits.Limits)
+	window := time.Duration(chosen.WindowSize) * time.Second
+	suits := slices.IndexFunc(periods, func(p period) bool { return p.length > window })
+	u.Period = periodNamed(periods, v.r.URL.Query().Get("period"), max(suits, 0))
+	more := url.Values{}
+	if u.Policy != "" {
+		more.Set("policy", u.Policy)
+	}
+	history, err := v.history(u.Org, v.portal.Now().Add(-u.Period.length), u.Period.Step, more)
+	if err != nil {
+		return err
+	}
+	u.draw(&history, chosen)
+	return v.render("operator_usage", u.Org+": usage", &u)
+}
+
+// choose lists the policies of limits, and returns the limit of the chosen one: the first of its name.
+func (u *usageView) choose(limits []answers.LimitInForce) (chosen answers.LimitInForce) {
+	for i := range limits {
+		l := &limits[i]
+		if !slices.Contains(u.Policies, l.Policy) {
+			u.Policies = append(u.Policies, l.Policy)
+		}
+		if l.Policy == u.Policy && chosen.WindowSize == 0 {
+			chosen = *l
+			u.Words = limitWords(l, u.Org)
+		}
+	}
+	return chosen
+}
+
+// draw sets the graphs and the totals.
+func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) {
+	for i := range history.Items {
+		u.Total.add(sumOf(&history.Items[i]))
+	}
+	step := u.Period.step()
+	denied := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied })
+	u.Denied = lineGraph(denied, 0, "Denied requests")
+	if u.Policy == "" {
+		admitted := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted })
+		u.Graph = lineGraph(admitted, 0, "Admitted requests")
+		return
+	}
+	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
+	if !isOwnTotal(&l) && l.WindowSize > 0 {
+		l.WindowSize, u.Apart = 0, apartWords(l.Scope)
+	}
+	u.Graph = limitGraph(spent, step, &l, "Used of "+u.Policy)
 }

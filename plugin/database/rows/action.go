@@ -7,9 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 // Action describes what an operator did outside the tables, such as a reset of the buckets of a tenant.
@@ -170,4 +174,149 @@ func (s *DB) tryExclusive(ctx context.Context, i *Idempotency, do func() error) 
 func (i *Idempotency) lockNumber() int64 {
 	sum := sha256.Sum256([]byte(i.Token + "\x00" + i.Key))
 	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+// Idempotency makes a write happen once, however often it is sent. The first write under a key stores its result in its
+// own transaction, for [KeysKept]. The same write sent again writes nothing and returns that result. Another write
+// under the same key is a KeyReusedError. A failed write stores nothing and may be sent again. A second write during
+// the first waits for it. A value is for one write.
+type Idempotency struct {
+	Token   string            // the name of the caller's token; each token has its own keys
+	Key     string            // chosen by the caller: 1 to 128 printable characters of ASCII
+	Request [sha256.Size]byte // SHA-256 of the method, the path and the body of the request
+
+	// Replayed is set by the write if it wrote nothing and returned the result of the first write.
+	Replayed bool
+}
+
+// KeysKept is the time for which the key of an Idempotency is stored.
+const KeysKept = 24 * time.Hour
+
+// KeyReusedError reports a write under the key of another write. Nothing was written.
+type KeyReusedError struct{ Key string }
+
+func (e *KeyReusedError) Error() string {
+	return fmt.Sprintf("the idempotency key %q was used for another request: choose a new one", e.Key)
+}
+
+// storedAnswer is the stored result of a write.
+type storedAnswer struct {
+	Request []byte
+	Answer  []byte
+	Version int64
+}
+
+// replay sets *answer and *version to the result of the first write under the key, and reports whether there was one.
+func (i *Idempotency) replay(ctx context.Context, q querier, answer any, version *int64) (bool, error) {
+	if i == nil {
+		return false, nil
+	}
+	first, err := one[storedAnswer](ctx, q, "answer", `SELECT request, answer, version FROM rate_limiter.answers
+		WHERE token = $1 AND key = $2 AND at >= clock_timestamp() - $3::interval`, i.Token, i.Key, KeysKept)
+	switch {
+	case IsMissing(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	if [sha256.Size]byte(first.Request) != i.Request {
+		return false, &KeyReusedError{i.Key}
+	}
+	reflect.ValueOf(answer).Elem().SetZero() // otherwise fields that the JSON omits would keep their values
+	if err := json.Unmarshal(first.Answer, answer); err != nil {
+		return false, fmt.Errorf("decode the stored answer: %w", err)
+	}
+	*version = first.Version
+	return true, nil
+}
+
+// ReplayPolicy returns the result of the first write of a policy under the key of c, and reports whether there was one.
+// It writes nothing.
+func (s *DB) ReplayPolicy(ctx context.Context, c Change) (p Policy, version int64, replayed bool, err error) {
+	replayed, err = c.Idempotency.replay(ctx, s.pool, &p, &version)
+	if replayed {
+		c.Idempotency.Replayed = true
+	}
+	return p, version, replayed, fail("read the answer of an earlier write", err)
+}
+
+// remember stores the result of the write. It overwrites a key that is older than KeysKept.
+func (i *Idempotency) remember(ctx context.Context, tx pgx.Tx, answer any, version int64) error {
+	if i == nil {
+		return nil
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.answers (token, key, request, answer, version)
+		VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (token, key) DO UPDATE SET request = excluded.request, answer = excluded.answer,
+			version = excluded.version,
+			at = excluded.at`, i.Token, i.Key, i.Request[:], text, version)
+	return err
+}
+
+const (
+	resetOperation = "reset"
+	resetKey       = "buckets"
+)
+
+// EmptiedBucket describes a bucket before a reset has emptied it. It belongs to the tenant, unless it has a user,
+// credential or address.
+type EmptiedBucket struct {
+	Policy      string    `json:"policy"`
+	Row         int64     `json:"policy_id,omitempty"` // the id of the policy; 0: it is in the plugin's config
+	Endpoint    string    `json:"endpoint,omitempty"`
+	User        string    `json:"user,omitempty"`
+	Credential  string    `json:"credential,omitempty"`
+	IP          string    `json:"ip,omitempty"`
+	Description string    `json:"description"` // the limit in words
+	Used        int64     `json:"used"`
+	Remaining   int64     `json:"remaining"`
+	Reset       time.Time `json:"reset"` // when it would have been full again, or its window would have ended
+}
+
+// resetDetails holds the details of a reset.
+type resetDetails struct {
+	Buckets []EmptiedBucket `json:"buckets"`
+}
+
+// ResetOf returns the action that records a reset of buckets of a tenant; "" for buckets of an address. statuses holds
+// the status of each bound before it.
+func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (Action, error) {
+	buckets := make([]EmptiedBucket, len(bounds))
+	for i := range bounds {
+		b, status := &bounds[i], &statuses[i]
+		buckets[i] = EmptiedBucket{
+			Policy: b.Policy.Name, Row: b.Policy.Row, Endpoint: b.Key.Endpoint, Description: b.Policy.Describe(),
+			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC(),
+		}
+		switch subject := b.Key.Subject; b.Key.Kind {
+		case policy.KindUser:
+			buckets[i].User = subject
+		case policy.KindCredential:
+			buckets[i].Credential = subject
+		case policy.KindIP:
+			buckets[i].IP = subject
+		default:
+			if b.Key.Group == policy.ByIP {
+				buckets[i].IP = b.Key.GroupID
+			}
+		}
+	}
+	details, err := json.Marshal(resetDetails{buckets})
+	if err != nil {
+		return Action{}, fmt.Errorf("encode a reset: %w", err)
+	}
+	return Action{Operation: resetOperation, Key: resetKey, Tenant: tenant, Details: details}, nil
+}
+
+// Emptied returns the buckets that a reset has emptied, and false for another entry.
+func (e *AuditEntry) Emptied() ([]EmptiedBucket, bool) {
+	var details resetDetails
+	if e.Kind != "action" || e.Operation != resetOperation || json.Unmarshal(e.After, &details) != nil {
+		return nil, false
+	}
+	return details.Buckets, details.Buckets != nil
 }

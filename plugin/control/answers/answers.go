@@ -1,0 +1,140 @@
+// Package answers has the answers of the REST API as types, which the API encodes, and the portal decodes. Answers that
+// are rows of the database have the types of package rows.
+package answers
+
+import (
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// Fleet has the current version and what each node enforces.
+type Fleet struct {
+	rows.Fleet
+	rows.Reach
+}
+
+// Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.
+type Warnings struct {
+	Warnings []string `json:"warnings,omitempty" doc:"The write has succeeded. Likely mistakes: an override of a tenant that was never seen, the name of a tier or a policy that neither the plugin's config nor the database has, a namespace that is not the config's, a limit of one tenant that is above one of all tenants, or one that cannot hold the cost of a request. Also, that the nodes could not be read after a write with wait."`
+}
+
+// Written reports when a change is in force, with warnings of likely mistakes.
+type Written struct {
+	Version     int64        `json:"version"               doc:"The version of the policies that includes the change."`
+	Enforcement *Enforcement `json:"enforcement,omitempty" doc:"Present if the request waited, and the nodes could be read."`
+	Warnings
+}
+
+// Enforcement reports which nodes enforce a version.
+type Enforcement struct {
+	Version int64 `json:"version"`
+	rows.Reach
+}
+
+// OrgForgiven is an org after it was forgiven.
+type OrgForgiven struct {
+	Org       string    `json:"org_id"`
+	Until     time.Time `json:"forgiven_until"  doc:"The org is on no step until then."`
+	Overrides []int64   `json:"ended_overrides" doc:"The penalties that were ended, by id."`
+	Written
+}
+
+// CandidateList has all candidates.
+type CandidateList struct {
+	Items []rows.Candidate `json:"items" nullable:"false"`
+}
+
+// Page is a page of a list.
+type Page[T any] struct {
+	Items      []T    `json:"items"`
+	NextCursor string `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
+}
+
+// OrgTokens lists the tokens that an org manages.
+type OrgTokens struct {
+	Tokens []rows.OrgToken `json:"tokens"`
+}
+
+// IssuedToken is a token with its secret.
+type IssuedToken struct {
+	rows.OrgToken
+	Secret string `json:"secret,omitempty" doc:"It cannot be read again. Absent: this is a retry of an answered request, so rotate the token if the first answer was lost."`
+}
+
+// NewToken is a token of an operator with its secret.
+type NewToken struct {
+	Secret string     `json:"secret" doc:"It cannot be read again."`
+	Token  rows.Token `json:"token"`
+}
+
+// WebhookSecret is a webhook with the secret that signs its deliveries.
+type WebhookSecret struct {
+	Webhook rows.Webhook `json:"webhook"`
+	Secret  string       `json:"secret"  doc:"It signs deliveries, and cannot be read again."`
+}
+
+// Deliveries lists deliveries.
+type Deliveries struct {
+	Items []rows.Delivery `json:"items" doc:"Newest first. A delivery is kept for 7 days."`
+}
+
+// OverridePreview reports what an override would change.
+type OverridePreview struct {
+	At      time.Time     `json:"at"                doc:"The time that both states describe: now, or the begin of the override."`
+	Begin   time.Time     `json:"starts_at,omitzero"  doc:"When the override would begin. Absent: at once."`
+	End     time.Time     `json:"expires_at,omitzero" doc:"When it would end. Absent: it is permanent."`
+	Applied bool          `json:"applied"           doc:"The override would have an effect."`
+	Why     string        `json:"why"               doc:"What the override would do, or why it has no effect."`
+	Verdict string        `json:"verdict,omitempty" doc:"What would go before all limits. Absent: limits decide." enum:"banned,exempt"`
+	Changes []LimitChange `json:"changes"           doc:"The limits that the override would change."`
+	Warnings
+}
+
+// LimitChange is a limit before and with an override.
+type LimitChange struct {
+	Policy    string       `json:"policy"`
+	Endpoint  string       `json:"endpoint,omitempty" doc:"The requests that the policy covers; absent: all that have no other limit of this name."`
+	Scope     string       `json:"scope"              example:"tenant"`
+	Algorithm string       `json:"algorithm"`
+	Before    LimitNumbers `json:"before"`
+	After     LimitNumbers `json:"after"`
+}
+
+// LimitNumbers are the numbers of a limit that an override can change.
+type LimitNumbers struct {
+	Limit      int64 `json:"limit"       doc:"Tokens that a window allows."`
+	WindowSize int64 `json:"window_size" doc:"Seconds."`
+	Burst      int64 `json:"burst"       doc:"The most tokens at once."`
+}
+
+// DenialList is a page of recent denials.
+type DenialList struct {
+	Denials []Denial `json:"denials"`
+	Next    string   `json:"next,omitempty" doc:"The cursor of the next page. Absent: this is the last one."`
+	Sampled bool     `json:"sampled"        doc:"An item counts several denials, so something of them was left out."`
+}
+
+// Denial counts denials of an org by one policy at about one time.
+type Denial struct {
+	ID         int64     `json:"id,omitempty"                  doc:"Absent for the token of an org."`
+	At         time.Time `json:"at"                            doc:"Of the last one."`
+	Org        string    `json:"org,omitempty"                 doc:"Absent: the requests named none."`
+	Endpoint   string    `json:"endpoint,omitempty"`
+	Policy     string    `json:"policy,omitempty"              doc:"Absent: no policy denied, or several did."`
+	Limit      *int64    `json:"limit,omitempty"               doc:"Tokens that a window allows, overrides included."`
+	Window     string    `json:"window,omitempty"              example:"1m"`
+	Scope      string    `json:"scope,omitempty"               example:"tenant"`
+	Reason     string    `json:"reason"                        doc:"quota, or why no limit decided; others: denials that have no item of their own." example:"quota"`
+	Result     string    `json:"result"                        doc:"shadow_denied: the requests were admitted, because the policy has the mode shadow or log." enum:"denied,shadow_denied"`
+	Shadow     bool      `json:"shadow"`
+	Count      int64     `json:"count"                         doc:"How many it counts."`
+	User       string    `json:"user,omitempty"                doc:"A hash, unless the nodes show users. Absent: none, or several."`
+	IPHash     string    `json:"ip_hash,omitempty"             doc:"The same of the client's address."`
+	RetryAfter *int64    `json:"retry_after_seconds,omitempty" doc:"After which the limit had room. Absent: unknown, or no wait helps."`
+
+	decision.Denier
+	RetryAt    *time.Time `json:"retry_at,omitempty"    doc:"at and retry_after_seconds, in whole seconds."`
+	WouldAdmit string     `json:"would_admit,omitempty" doc:"What would have admitted the request. Where an item counts several, this and all numbers are of one of the last."`
+}
