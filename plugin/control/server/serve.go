@@ -137,7 +137,10 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(s.httpServer(rest, pages), monitor, log)
-	server.background = []func(context.Context) error{d.Run, d.ledger.Run, own.Run, callers.Run, monitor.Run}
+	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if d.ledger != nil {
+		server.background = append(server.background, d.ledger.Run)
+	}
 	if tiers != nil {
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
 	}
