@@ -268,7 +268,7 @@ func TestTheMetricsAreByTopic(t *testing.T) {
 	w, to := newWorld(t), &topic{rejects: "b"}
 	r, _ := w.run(to)
 	w.add(events.PolicyUpdated, "a", "b")
-	w.await(func() bool { s := r.Stats(); return s.Sent == 1 && s.Rejected == 1 && !s.Failing })
+	w.await(func() bool { s := r.Stats(); return s.Sent == 1 && s.Rejected == 1 && !s.Failing && waiting(r) == 0 })
 	values := promtest.CheckPublished(t, "testdata/metrics.golden", metrics.Read(r.Stats))
 	promtest.WantValues(t, values, "rate_limiter_topic_",
 		map[string]float64{
