@@ -19,6 +19,7 @@
 package share
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"sync"
@@ -56,13 +57,13 @@ type Options struct {
 	Exchange Exchange            // nil: this node is alone
 	Node     string              // names this node among the nodes of Exchange
 
-	MaxLimits  int // buckets that are shared fairly; 0: 1000. Others have no caps
 	MaxTenants int // tenants that are counted, over all limits; 0: 100,000. Others count as one
 }
 
 const (
-	defaultLimits, defaultTenants = 1000, 100_000
-
+	defaultTenants = 100_000
+	// maxLimits bounds the buckets that are shared fairly. Others have no caps.
+	maxLimits = 1000
 	// period is the interval of reports, and periods the number of them over which demand is measured.
 	period, periods = limit.Second / 5, 5
 	// capLife is the time for which caps are in force.
@@ -75,7 +76,6 @@ const (
 type Divider struct {
 	options Options
 	seed    maphash.Seed
-	wake    chan struct{} // has room for one
 
 	mu      sync.Mutex // of those that replace pools
 	pools   atomic.Pointer[map[policy.Key]*pool]
@@ -93,8 +93,8 @@ type pool struct {
 	others tenant // beyond the bound
 	joint  tenant // its cap is the cap of all small tenants together
 
-	until atomic.Int64 // the caps are in force until then
-	caps  atomic.Pointer[fair.Caps]
+	until atomic.Int64              // the caps are in force until then
+	caps  atomic.Pointer[fair.Caps] // the last ones; at first empty
 
 	// Of Step alone.
 	rushes  map[fair.ID]rush      // at all nodes
@@ -116,13 +116,8 @@ type shard struct {
 
 // New returns a store without demand.
 func New(o Options) *Divider {
-	if o.MaxLimits <= 0 {
-		o.MaxLimits = defaultLimits
-	}
-	if o.MaxTenants <= 0 {
-		o.MaxTenants = defaultTenants
-	}
-	s := &Divider{options: o, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	o.MaxTenants = cmp.Or(o.MaxTenants, defaultTenants)
+	s := &Divider{options: o, seed: maphash.MakeSeed()}
 	s.pools.Store(&map[policy.Key]*pool{})
 	return s
 }

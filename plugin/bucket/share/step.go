@@ -6,8 +6,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/fair"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -18,13 +19,6 @@ func (s *Divider) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Duration(period) * time.Microsecond)
 	defer tick.Stop()
 	for {
-		if len(*s.pools.Load()) == 0 {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-s.wake:
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -40,22 +34,21 @@ const exchanges = 16
 // Step ends a period: it reports the demand of all limits, and sets their caps. It is not called concurrently with
 // itself.
 func (s *Divider) Step(ctx context.Context) {
-	pools, places := *s.pools.Load(), make(chan struct{}, exchanges)
-	var running sync.WaitGroup
-	for _, p := range pools {
+	var running errgroup.Group
+	running.SetLimit(exchanges)
+	for _, p := range *s.pools.Load() {
 		now := s.options.Now()
 		report, tenants := s.endPeriod(p, now)
 		if len(tenants) == 0 && report.Small.Tokens == 0 {
 			s.drop(p)
 			continue
 		}
-		places <- struct{}{}
-		running.Go(func() {
-			defer func() { <-places }()
+		running.Go(func() error {
 			s.exchange(ctx, p, &report, tenants, now)
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // of no error
 }
 
 // drop removes a pool without tenants, and those that requests have added to it since.
@@ -104,7 +97,7 @@ func (s *Divider) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) 
 	}
 	slices.SortFunc(tenants, func(a, b counted) int { return cmp.Compare(b.Tokens, a.Tokens) })
 	l := p.limit()
-	small := l.Small() / float64(p.nodes())
+	small := l.Small() / float64(max(p.caps.Load().Nodes, 1)) // of the nodes that reported last
 	for i := range tenants {
 		t := &tenants[i]
 		if t.named = i < fair.MaxNamed && t.Tokens >= small; t.named {
@@ -114,14 +107,6 @@ func (s *Divider) endPeriod(p *pool, now limit.Micros) (fair.Report, []counted) 
 		}
 	}
 	return r, tenants
-}
-
-// nodes returns the number of nodes that reported last.
-func (p *pool) nodes() int {
-	if caps := p.caps.Load(); caps != nil {
-		return max(caps.Nodes, 1)
-	}
-	return 1
 }
 
 // exchange reports the demand of a pool, divides the limit if this node leads, and sets the caps.

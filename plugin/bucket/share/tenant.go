@@ -113,11 +113,12 @@ func (s *Divider) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pools := *s.pools.Load()
-	if p := pools[*key]; p != nil || len(pools) >= s.options.MaxLimits {
+	if p := pools[*key]; p != nil || len(pools) >= maxLimits {
 		return p
 	}
 	p := &pool{key: key.Clone(), ended: now}
 	p.fair.Store(rules)
+	p.caps.Store(new(fair.Caps))
 	p.others.small.Store(true)
 	for i := range p.shards {
 		p.shards[i].tenants = map[string]*tenant{}
@@ -125,10 +126,6 @@ func (s *Divider) addPool(key *policy.Key, rules *policy.Fair, now limit.Micros)
 	more := maps.Clone(pools)
 	more[p.key] = p
 	s.pools.Store(&more)
-	select {
-	case s.wake <- struct{}{}:
-	default: // Run has a signal already
-	}
 	return p
 }
 
