@@ -101,10 +101,10 @@ func (sh *shard) addBucket(hash uint64, key policy.Key) *bucket {
 	return b
 }
 
-// makeBucket adds an empty bucket outside of a request. In a full shard it evicts another.
-func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, now limit.Micros) *bucket {
+// makeBucket adds an empty bucket for a request. In a full shard it evicts another.
+func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, t *taking) *bucket {
 	if sh.kept >= perShard {
-		sh.evict(&taking{now: now}, key, perShard)
+		sh.evict(t, key, perShard)
 	}
 	return sh.addBucket(hash, *key)
 }
@@ -145,17 +145,14 @@ func New(o Options) *Store {
 func (s *Store) Stats() Stats {
 	var stats Stats
 	for i := range s.shards {
-		s.shards[i].count(&stats)
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		stats.Buckets += sh.kept
+		stats.Expired += sh.expired
+		stats.Evicted += sh.evicted
+		sh.mu.Unlock()
 	}
 	return stats
-}
-
-func (sh *shard) count(stats *Stats) {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	stats.Buckets += sh.kept
-	stats.Expired += sh.expired
-	stats.Evicted += sh.evicted
 }
 
 // Forget implements store.Keeper. It returns no error.
@@ -208,7 +205,7 @@ func (s *Store) Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micr
 		return
 	}
 	if b == nil {
-		b = sh.makeBucket(hash, &key, s.perShard, now)
+		b = sh.makeBucket(hash, &key, s.perShard, &taking{now: now})
 	}
 	b.write(&seeded, l, now)
 }

@@ -54,7 +54,7 @@ func (s *Store) settle(b *policy.Bound, status *decision.Status, actual int64, r
 		return
 	}
 	if kept == nil {
-		kept = sh.makeBucket(hash, &b.Key, s.perShard, now)
+		kept = sh.makeBucket(hash, &b.Key, s.perShard, &taking{now: now})
 	}
 	expiry := kept.expiry
 	if kept.write(&state, l, now); change < 0 {

@@ -90,12 +90,11 @@ func (s *Store) decide(bounds []policy.Bound, statuses []decision.Status, peeks 
 	t.read()
 	switch admitted := t.checkEnforced(); {
 	case !admitted:
-		t.checkShadows()
+		t.checkShadows(false)
 	case peeks:
 		t.peekShadows()
 	default:
 		t.spend()
-		t.spendShadows()
 		s.store(&t)
 	}
 	t.report()
@@ -181,13 +180,14 @@ func (t *taking) checkEnforced() bool {
 	return admitted
 }
 
-// spend spends all enforced bounds.
+// spend spends all enforced bounds, and then the shadow bounds that admit.
 func (t *taking) spend() {
 	for i := range t.bounds {
 		if t.bounds[i].Enforced() {
 			t.charge(i)
 		}
 	}
+	t.checkShadows(true)
 }
 
 // charge spends bound i, which admits.
@@ -201,18 +201,8 @@ func (t *taking) charge(i int) {
 	t.statuses[i].Charged, t.statuses[i].Receipt = true, d.state.Receipt()
 }
 
-// checkShadows fills in the waits of the shadow bounds, each alone.
-func (t *taking) checkShadows() {
-	for i := range t.bounds {
-		if !t.bounds[i].Enforced() {
-			l, d := t.advance(i)
-			t.statuses[i].Wait = l.Wait(&d.state, t.now, t.bounds[i].Cost)
-		}
-	}
-}
-
-// spendShadows checks the shadow bounds one after the other, and spends each that admits.
-func (t *taking) spendShadows() {
+// checkShadows fills in the waits of the shadow bounds one after the other, and spends each that admits if spends.
+func (t *taking) checkShadows(spends bool) {
 	for i := range t.bounds {
 		if t.bounds[i].Enforced() {
 			continue
@@ -220,7 +210,7 @@ func (t *taking) spendShadows() {
 		l, d := t.advance(i)
 		wait := l.Wait(&d.state, t.now, t.bounds[i].Cost)
 		t.statuses[i].Wait = wait
-		if wait == 0 {
+		if spends && wait == 0 {
 			t.charge(i)
 		}
 	}
@@ -233,7 +223,6 @@ func (t *taking) peekShadows() {
 		t.drafts[i].state.Log = slices.Clone(t.drafts[i].state.Log) // spending may change the last entry
 	}
 	t.spend()
-	t.spendShadows()
 	for i := range t.statuses {
 		t.statuses[i] = decision.Status{Wait: t.statuses[i].Wait}
 		t.drafts[i].state = limit.State{}
@@ -249,10 +238,7 @@ func (s *Store) store(t *taking) {
 			continue
 		}
 		if d.bucket == nil {
-			if d.shard.kept >= s.perShard {
-				d.shard.evict(t, &t.bounds[i].Key, s.perShard)
-			}
-			d.bucket = d.shard.addBucket(d.hash, t.bounds[i].Key)
+			d.bucket = d.shard.makeBucket(d.hash, &t.bounds[i].Key, s.perShard, t)
 		}
 		d.bucket.write(&d.state, d.spent, t.now)
 	}
