@@ -50,24 +50,16 @@ const (
 // Value is a value of kong.ctx.shared. The zero value stands for one that is missing, or is neither a number nor a
 // text.
 type Value struct {
-	number float64
-	text   string
-	kind   valueKind
+	number   float64
+	text     string
+	isNumber bool
 }
 
-type valueKind uint8
-
-const (
-	noValue valueKind = iota
-	numberValue
-	textValue
-)
-
 // Number returns the Value of a number.
-func Number(n float64) Value { return Value{number: n, kind: numberValue} }
+func Number(n float64) Value { return Value{number: n, isNumber: true} }
 
 // Text returns the Value of a text.
-func Text(s string) Value { return Value{text: s, kind: textValue} }
+func Text(s string) Value { return Value{text: s} }
 
 // Outcome says whether a request could be measured, and how.
 type Outcome uint8
@@ -157,14 +149,10 @@ func (a *Answer) document() *log {
 }
 
 func (v Value) amount() (float64, bool) {
-	switch v.kind {
-	case numberValue:
+	if v.isNumber {
 		return v.number, isAmount(v.number)
-	case textValue:
-		return parseAmount(v.text)
-	default:
-		return 0, false
 	}
+	return parseAmount(v.text)
 }
 
 // maxAmount bounds the value of a source. Above it a float64 cannot hold every whole number.

@@ -54,7 +54,7 @@ func New(s schema.Settle) (*Rule, error) {
 			return nil, err
 		}
 		r.sources = append(r.sources, parsed)
-		r.needs = r.needs.Union(parsed.needs())
+		r.needs = r.needs.Union(parsed.needs)
 	}
 	switch {
 	case s.Reserve < 0 || s.Reserve > maxReserve:
@@ -144,6 +144,7 @@ type source struct {
 	key    string   // of a header that lists numbers by key; "": the header is a number
 	path   []string // of a value of the log
 	weight float64
+	needs  Needs
 }
 
 type sourceKind uint8
@@ -170,10 +171,11 @@ func parseSource(s schema.SettleSource, field string) (source, error) {
 			return source{}, fault(field+".from", "must have a key after header.<Name>.")
 		}
 		parsed.kind, parsed.name, parsed.key = fromHeader, strings.ToLower(header), key
+		parsed.needs.Headers = []string{parsed.name}
 	case "shared":
-		parsed.kind = fromShared
+		parsed.kind, parsed.needs.Shared = fromShared, []string{name}
 	case "log":
-		parsed.kind, parsed.path = fromLog, strings.Split(name, ".")
+		parsed.kind, parsed.path, parsed.needs.Log = fromLog, strings.Split(name, "."), true
 		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
 			return source{}, fault(field+".from", "must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
 		}
@@ -181,15 +183,4 @@ func parseSource(s schema.SettleSource, field string) (source, error) {
 		return source{}, fault(field+".from", "must be header.<Name>, header.<Name>.<key>, log.<path> or shared.<name>")
 	}
 	return parsed, nil
-}
-
-func (s source) needs() Needs {
-	switch s.kind {
-	case fromHeader:
-		return Needs{Headers: []string{s.name}}
-	case fromShared:
-		return Needs{Shared: []string{s.name}}
-	default:
-		return Needs{Log: true}
-	}
 }

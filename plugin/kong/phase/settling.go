@@ -167,14 +167,10 @@ func readLog(answer []byte, a *settle.Answer) error {
 	return nil
 }
 
-// sharedValue returns a value of kong.ctx.shared that may be an amount.
+// sharedValue returns a value of kong.ctx.shared that may be an amount. A value that is no text has no Text.
 func sharedValue(v wire.Value) settle.Value {
-	switch v.Kind {
-	case wire.NumberValue:
+	if v.Kind == wire.NumberValue {
 		return settle.Number(v.Number)
-	case wire.TextValue:
-		return settle.Text(v.Text)
-	default:
-		return settle.Value{}
 	}
+	return settle.Text(v.Text)
 }
