@@ -70,15 +70,9 @@ type configs struct {
 
 func newConfigs(build Build, log *slog.Logger, elapsed func() time.Duration) *configs {
 	return &configs{
-		elapsed:   elapsed,
-		build:     build,
-		log:       log,
-		instances: map[*instance]struct{}{},
-		bySum:     map[[sha256.Size]byte]*compiled{},
-		counts:    map[*compiled]int{},
-		lastGood:  map[string]*compiled{},
-		plugins:   map[string]int{},
-		reported:  map[string]struct{}{},
+		elapsed: elapsed, build: build, log: log,
+		instances: map[*instance]struct{}{}, bySum: map[[sha256.Size]byte]*compiled{}, counts: map[*compiled]int{},
+		lastGood: map[string]*compiled{}, plugins: map[string]int{}, reported: map[string]struct{}{},
 	}
 }
 
@@ -185,13 +179,8 @@ func (r *configs) compile(pluginID string, raw []byte) (c *compiled, err error) 
 		r.log.Warn("config warning", "plugin_id", pluginID, "path", w.Path, "warning", w.Message)
 	}
 	c = &compiled{
-		pluginID:    pluginID,
-		decider:     decider,
-		headers:     new(headerCache),
-		traces:      config.LogDecisions,
-		config:      &config,
-		uses:        &uses{release: release},
-		definitions: map[string]*policy.Policy{},
+		pluginID: pluginID, decider: decider, headers: new(headerCache), traces: config.LogDecisions,
+		config: &config, uses: &uses{release: release}, definitions: map[string]*policy.Policy{},
 	}
 	for _, p := range plan.Policies() {
 		c.definitions[p.Tier+"/"+p.Name+"/"+p.Endpoint] = p

@@ -40,15 +40,22 @@ func decodeConsumer(answer []byte, interner *wire.Interner, req *identity.Reques
 	return wire.DecodeConsumer(answer, interner, (*wire.Consumer)(&req.Consumer))
 }
 
-func decodeCredential(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
-	req.CredentialID, err = wire.DecodeString(answer, interner)
-	return err
+// decodeInto returns the decoder of a text that many requests have.
+func decodeInto(field func(*identity.Request) *string) decoder {
+	return func(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
+		*field(req), err = wire.DecodeString(answer, interner)
+		return err
+	}
 }
 
-func decodeIP(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
-	req.IP, err = wire.DecodeString(answer, interner)
-	return err
-}
+var (
+	decodeCredential  = decodeInto(func(r *identity.Request) *string { return &r.CredentialID })
+	decodeIP          = decodeInto(func(r *identity.Request) *string { return &r.IP })
+	decodeContentType = decodeInto(func(r *identity.Request) *string { return &r.ContentType })
+	// decodeOrigin sets all lines of the header, joined by commas, which no origin has.
+	decodeOrigin          = decodeInto(func(r *identity.Request) *string { return &r.Origin })
+	decodeRequestedMethod = decodeInto(func(r *identity.Request) *string { return &r.RequestedMethod })
+)
 
 // decodeRequestLine does not intern: there are too many request lines.
 func decodeRequestLine(answer []byte, _ *wire.Interner, req *identity.Request) error {
@@ -70,22 +77,6 @@ func decodeRoute(answer []byte, interner *wire.Interner, req *identity.Request) 
 
 func decodeToken(answer []byte, _ *wire.Interner, req *identity.Request) (err error) {
 	req.Token, err = wire.DecodeStringValue(answer)
-	return err
-}
-
-func decodeContentType(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
-	req.ContentType, err = wire.DecodeString(answer, interner)
-	return err
-}
-
-// decodeOrigin sets all lines of the header, joined by commas, which no origin has.
-func decodeOrigin(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
-	req.Origin, err = wire.DecodeString(answer, interner)
-	return err
-}
-
-func decodeRequestedMethod(answer []byte, interner *wire.Interner, req *identity.Request) (err error) {
-	req.RequestedMethod, err = wire.DecodeString(answer, interner)
 	return err
 }
 
