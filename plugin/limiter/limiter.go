@@ -167,9 +167,9 @@ func (l *Limiter) exchange() *exchange { return l.exchanges.Get().(*exchange) }
 // decide decides a request whose facts are in x. It ignores the caller's context: if that ended a request to Redis, the
 // circuit breaker would count Redis as slow.
 func (l *Limiter) decide(r *Request, x *exchange) error {
-	if err := r.validate(); err != nil {
+	if r.Cost < 0 || r.Cost > MaxCost {
 		l.deny(x)
-		return fmt.Errorf("acquire: %w", err)
+		return fmt.Errorf("acquire: cost %d: must be from 0 to %d tokens", r.Cost, int64(MaxCost))
 	}
 	if l.closed.Load() {
 		l.decider.Fault(&x.Exchange)
@@ -236,14 +236,11 @@ func Parse(text []byte) (schema.Config, error) {
 			return schema.Config{}, fmt.Errorf("parse the config: its keys must be strings: %w", err)
 		}
 	}
-	config, _, err := schema.Parse(text, checkPolicies)
+	config, _, err := schema.Parse(text, func(c schema.Config) error {
+		_, err := resolve.FromConfig(c) // has faults that the schema cannot find
+		return err
+	})
 	return config, err
-}
-
-// checkPolicies returns the faults of a config that the schema cannot find.
-func checkPolicies(config schema.Config) error {
-	_, err := resolve.FromConfig(config)
-	return err
 }
 
 // MaxCost bounds the cost of one request, in tokens.
@@ -274,14 +271,6 @@ type Request struct {
 	// Cost is how many tokens the request spends of every limit that has no cost of its own, at most MaxCost. 0: the cost
 	// in the config, which is 1 unless costs names the endpoint.
 	Cost int64
-}
-
-// validate returns the fault of an invalid request.
-func (r *Request) validate() error {
-	if r.Cost < 0 || r.Cost > MaxCost {
-		return fmt.Errorf("cost %d: must be from 0 to %d tokens", r.Cost, int64(MaxCost))
-	}
-	return nil
 }
 
 // setFacts sets facts to those of the request.
