@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -115,15 +116,7 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 // UnmarshalBinary implements encoding.BinaryUnmarshaler, for a record that another process may have made. It returns an
 // error for anything that MarshalBinary does not write.
 func (r *Record) UnmarshalBinary(text []byte) error {
-	return r.read(text, false)
-}
-
-// UnmarshalOwn reads a record as UnmarshalBinary does, for a process that keeps records and buckets to itself: it can
-// return tokens to all bounds of the record.
-func (r *Record) UnmarshalOwn(text []byte) error { return r.read(text, true) }
-
-func (r *Record) read(text []byte, own bool) error {
-	read, err := decodeRecord(text, own)
+	read, err := decodeRecord(text, false)
 	if err != nil {
 		return fmt.Errorf("decode a reservation: %w", err)
 	}
@@ -194,9 +187,7 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 	p := &policy.Policy{
 		Name: key.Policy, Scope: f.Scope, Mode: f.Mode, FailMode: f.FailMode, Settle: rule, Limit: compiled,
 	}
-	status := decision.Status{
-		Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now,
-	}
+	status := decision.Status{Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now}
 	status.Reset = f.FullAgain
 	return policy.Bound{Policy: p, Key: key, Cost: f.Cost}, status, nil
 }
@@ -219,12 +210,6 @@ func (f *jsonBound) hasNames() bool {
 
 // hasInstants reports whether the numbers of the take are in their bounds.
 func (f *jsonBound) hasInstants() bool {
-	for _, n := range []int64{
-		int64(f.Receipt.At), f.Receipt.Debt, f.Receipt.Mark, int64(f.Now), int64(f.FullAgain),
-	} {
-		if n < 0 || n > limit.MaxProduct {
-			return false
-		}
-	}
-	return true
+	numbers := []int64{int64(f.Receipt.At), f.Receipt.Debt, f.Receipt.Mark, int64(f.Now), int64(f.FullAgain)}
+	return slices.Min(numbers) >= 0 && slices.Max(numbers) <= limit.MaxProduct
 }
