@@ -80,7 +80,7 @@ type DemandAnswer struct {
 // ReportDemand keeps a node's report about a bucket for a second, and returns the caps that are published for it. A
 // node leads from its report on, for 600 ms, if no other does. It also gets all reports, its own included.
 func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (DemandAnswer, error) {
-	run := newDemandCall(key, "report", node, report, demandLife, leads)
+	run := newDemandCall(key, "report", node, report, leads)
 	if err := s.transport.Run(ctx, demandScript, run); err != nil {
 		return DemandAnswer{}, fmt.Errorf("report demand: %w", err)
 	}
@@ -102,7 +102,7 @@ func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, 
 
 // PublishCaps keeps the caps of a bucket for a second, if the node leads, and reports whether it does.
 func (s *Store) PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (leads bool, err error) {
-	run := newDemandCall(key, "publish", node, caps, demandLife, 0)
+	run := newDemandCall(key, "publish", node, caps, 0)
 	if err := s.transport.Run(ctx, demandScript, run); err != nil {
 		return false, fmt.Errorf("publish caps: %w", err)
 	}
@@ -114,9 +114,9 @@ func (s *Store) PublishCaps(ctx context.Context, key *policy.Key, node string, c
 	return leads, nil
 }
 
-func newDemandCall(key *policy.Key, action, node string, message []byte, life, leads time.Duration) *call {
+func newDemandCall(key *policy.Key, action, node string, message []byte, leads time.Duration) *call {
 	c := newCall([]string{string(appendDemand(nil, key))}, action, node)
-	c.args = append(c.args, message, strconv.AppendInt(nil, life.Milliseconds(), 10),
+	c.args = append(c.args, message, strconv.AppendInt(nil, demandLife.Milliseconds(), 10),
 		strconv.AppendInt(nil, leads.Milliseconds(), 10))
 	return c
 }
