@@ -1,9 +1,13 @@
 package reservation
 
 import (
+	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 )
@@ -88,4 +92,172 @@ func (k *Keeper) done() {
 	if k.uses.Add(-1) == 0 {
 		k.release()
 	}
+}
+
+// maxWriting bounds the calls to Records that run in the background at a time, so what a slow store can hold up.
+const maxWriting = 1024
+
+// writing follows the background call that writes the record of a reservation.
+type writing struct {
+	done    chan struct{} // closed at its end
+	outcome recordState   // at its end
+}
+
+// recordState says whether the record of a reservation was written.
+type recordState uint8
+
+const (
+	recordNotWritten recordState = iota
+	recordUncertain              // the call may have run, or may still run
+	recordWritten
+)
+
+// await waits for the end of the call, but not beyond ctx, and returns whether the record was written.
+func (w *writing) await(ctx context.Context) recordState {
+	select {
+	case <-w.done:
+		return w.outcome
+	case <-ctx.Done():
+		return recordUncertain
+	}
+}
+
+// isRecordable reports whether another process could return tokens of the reservation.
+func (r *reservation) isRecordable() bool {
+	return r.keeper.central != nil && slices.ContainsFunc(r.Statuses, func(s decision.Status) bool {
+		return s.Source == decision.Redis
+	})
+}
+
+// startWriting writes the record of a reservation in the background.
+func (l *Ledger) startWriting(r *reservation) {
+	w := &writing{done: make(chan struct{})}
+	r.writing = w
+	if !l.inBackground(r.keeper, func(ctx context.Context) {
+		defer close(w.done)
+		if w.outcome = r.writeRecord(ctx); w.outcome != recordWritten {
+			l.count(&l.stats.Unrecorded)
+		}
+	}) {
+		l.count(&l.stats.Unrecorded)
+		close(w.done)
+	}
+}
+
+// writeRecord adds the record to the central store.
+func (r *reservation) writeRecord(ctx context.Context) recordState {
+	text, err := r.MarshalBinary()
+	if err != nil {
+		return recordNotWritten
+	}
+	present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
+	switch {
+	case MayHaveRun(err):
+		return recordUncertain
+	case err != nil || present != nil:
+		return recordNotWritten
+	}
+	return recordWritten
+}
+
+// discard ends a reservation that stays charged. It deletes its record in the background, so that the store does not
+// keep more of them than the ledgers of all processes. What is left expires by itself.
+func (l *Ledger) discard(r *reservation) {
+	defer r.keeper.done()
+	if r.writing == nil {
+		return
+	}
+	l.inBackground(r.keeper, func(ctx context.Context) {
+		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) != recordNotWritten {
+			_, _ = r.keeper.records.Swap(ctx, r.key, text, nil, 0)
+		}
+	})
+}
+
+// inBackground runs a call to the records of a keeper, which stays open meanwhile, and reports whether it could be
+// started. Run waits for it.
+func (l *Ledger) inBackground(k *Keeper, call func(ctx context.Context)) bool {
+	if !k.use() {
+		return false
+	}
+	started := l.background.TryGo(func() error {
+		defer k.done()
+		call(context.Background()) // the store bounds its calls
+		return nil
+	})
+	if !started {
+		k.done()
+	}
+	return started
+}
+
+// claim says whether this process may settle a reservation. Of all processes, at most one may.
+type claim uint8
+
+const (
+	claimWon         claim = iota
+	claimedElsewhere       // another process has settled it
+	claimDoubtful          // there is neither record nor claim, and this process may have claimed it before
+	claimMissing           // another process has made it, and its record may be on its way
+	claimUnreachable       // the store is not open, or did not answer
+)
+
+// isFinal reports whether the claim need not be made again.
+func (c claim) isFinal() bool { return c < claimMissing }
+
+const (
+	// claimMark begins what replaces a claimed record, and no record. What follows names the claimant, so that a claim
+	// whose answer was lost can be made again.
+	claimMark = "\x00"
+	// claimTime is how long a claim is kept.
+	claimTime = 30 * time.Second
+)
+
+// isRecord reports whether a text is a record: there is one, and it is not claimed.
+func isRecord(text []byte) bool { return len(text) > 0 && text[0] != claimMark[0] }
+
+// claim claims the record of a request that has ended.
+func (end *requestEnd) claim(ctx context.Context) claim {
+	written := recordWritten
+	switch r := end.own; {
+	case r == nil && end.text == nil:
+		if read := end.read(ctx); read != claimWon {
+			return read
+		}
+	case r == nil:
+	case r.writing == nil:
+		return claimWon
+	default:
+		if written = r.writing.await(ctx); written == recordNotWritten {
+			return claimWon
+		}
+		end.text, _ = r.MarshalBinary() // as it was written
+	}
+	present, err := end.keeper.records.Swap(ctx, end.key, end.text, end.mark, claimTime)
+	switch {
+	case err != nil:
+		end.doubtful = end.doubtful || MayHaveRun(err)
+		return claimUnreachable
+	case bytes.Equal(present, end.text), bytes.Equal(present, end.mark):
+		return claimWon
+	case present == nil && end.own != nil && (end.doubtful || written == recordUncertain):
+		return claimDoubtful
+	}
+	return claimedElsewhere
+}
+
+// read reads the record that another process has written. A claim that is won means that it is there.
+func (end *requestEnd) read(ctx context.Context) claim {
+	text, err := end.keeper.records.Get(ctx, end.key)
+	switch {
+	case err != nil:
+		return claimUnreachable
+	case text == nil && !end.missing:
+		end.missing = true
+		return claimMissing
+	case !isRecord(text):
+		return claimedElsewhere
+	}
+	end.text = text
+	return claimWon
 }
