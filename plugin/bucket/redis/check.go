@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,7 +34,7 @@ func (c *connection) examine(ctx context.Context, client *redis.Client) ([]findi
 		return nil, fmt.Errorf("read INFO: %w", err)
 	}
 	findings := judge(parseInfo(text), c.settings.isCluster())
-	if anyFatal(findings) {
+	if slices.ContainsFunc(findings, func(f finding) bool { return f.fatal }) {
 		return findings, nil
 	}
 	if c.settings.isCluster() {
@@ -144,16 +145,6 @@ func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error)
 	return nil, nil
 }
 
-// anyFatal reports whether a server cannot keep buckets.
-func anyFatal(findings []finding) bool {
-	for _, f := range findings {
-		if f.fatal {
-			return true
-		}
-	}
-	return false
-}
-
 // check examines all masters once, and rejects the connection's calls, or admits them again, by what it finds. It
 // returns one line for each finding, behind the server's address. An error means that some server could not be
 // examined: then the connection stays as it is, unless another server is unfit.
@@ -230,14 +221,11 @@ func (c *connection) watch(ctx context.Context, log *slog.Logger, pause time.Dur
 			log.Info("Redis is ready")
 			return
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-c.closed:
-			timer.Stop()
 			return
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 	}

@@ -13,11 +13,9 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-const (
-	// directCallers is the most concurrent calls that each have a connection of their own. Beyond, they share a wire,
-	// which is faster from there on, and slower below. BenchmarkCallers measures it, and README.md has the costs.
-	directCallers = 3
-)
+// directCallers is the most concurrent calls that each have a connection of their own. Beyond, they share a wire, which
+// is faster from there on, and slower below. BenchmarkCallers measures it, and README.md has the costs.
+const directCallers = 3
 
 // script is a Lua script and its SHA-1, which EVALSHA names.
 type script struct {

@@ -269,7 +269,7 @@ func (w *wire) answer(b []byte) (used int, err error) {
 	w.writing = w.writing || writes
 	w.mu.Unlock()
 	for _, c := range finished {
-		if strings.HasPrefix(errorText(c.err), "READONLY ") {
+		if c.err != nil && strings.HasPrefix(c.err.Error(), "READONLY ") {
 			w.retire() // its name may lead to another server by now
 		}
 		c.answered <- struct{}{}
@@ -280,13 +280,6 @@ func (w *wire) answer(b []byte) (used int, err error) {
 		w.write()
 	}
 	return used, err
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // retire ends the wire when its calls have their replies, or the server does not reply. It takes no more calls.
