@@ -13,13 +13,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
 )
 
-// schemaField is a field of a plugin's schema, as far as the stand-in applies it: types, defaults and choices. Kong has
-// many more rules; package schema has them for the plugin of this repository.
+// schemaField is a field of a plugin's schema, as far as the stand-in applies it: types, defaults, choices and bounds.
+// Kong has many more rules; package schema has them for the plugin of this repository.
 type schemaField struct {
 	Type          string
 	Required      *bool
 	Default       any
 	OneOf         []any `json:"one_of"`
+	Between       []float64
 	Referenceable bool
 	Elements      *schemaField
 	Values        *schemaField
@@ -102,6 +103,9 @@ func (c *completer) value(f *schemaField, value any, path string) any {
 		return c.fault(path, "%s", expected[f.Type])
 	case f.OneOf != nil && !slices.Contains(f.OneOf, value):
 		return c.fault(path, "expected one of %v", f.OneOf)
+	}
+	if number, is := value.(float64); is && f.Between != nil && (number < f.Between[0] || number > f.Between[1]) {
+		return c.fault(path, "value should be between %v and %v", f.Between[0], f.Between[1])
 	}
 	return value
 }
