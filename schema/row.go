@@ -20,7 +20,7 @@ type Field[T any] struct {
 	Name        string // in JSON, YAML and the database
 	Aliases     string // other names in the REST API, separated by commas
 	Flag        string // in the ratelimit command; empty: the name, with dashes
-	Unit        string // tokens, seconds or percent; text for free text
+	Unit        string // tokens, seconds, percent, thousandths, address or name; text for free text
 	Example     string
 	Type        string // string, integer, boolean or record; array or set in a record
 	Description string // one paragraph; it ends with the default or says that the field is required

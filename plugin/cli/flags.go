@@ -143,7 +143,7 @@ func (c *countFlag) Set(text string) error {
 	return nil
 }
 
-// formatFactor writes thousandths as thousandths reads them.
+// formatFactor writes thousandths as schema.Thousandths reads them.
 func formatFactor(thousandths int64) string {
 	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")

@@ -21,7 +21,7 @@ const (
 type members struct {
 	name  string
 	live  atomic.Int64 // the last number of live nodes; 0: not known yet
-	views int          // guarded by Store.mu, like the fields below
+	views int          // guarded by Guard.mu, like the fields below
 
 	// From since to last this node was counted without a gap: no two beats between them were further apart than
 	// maxBeatAge. Both instants are from before a beat was sent.

@@ -44,9 +44,27 @@
 // beyond its reservation, and gets nothing back. All processes measure the timeout by the wall clock, from the instant
 // in the record; the process that made the reservation also measures it by a monotonic clock.
 //
+// # By name
+//
+// The decision API keeps reservations under ids that callers choose: a check reserves tokens, and a later call settles
+// them by the same id, maybe through another process. Each id has one entry in the records, which changes by
+// compare-and-swap only:
+//
+//	(none) → claimed → reserved → settling → settled
+//
+// [Keeper.Claim] makes the entry before any bucket is charged. So of several checks with one id one takes, and the
+// others wait for its answer. A check that is denied deletes the entry again. A settlement marks the entry before it
+// changes a bucket. So a process that dies on the way leaves a claim or a settlement whose outcome is unknown, and
+// neither is tried again: in doubt a reservation stays charged.
+//
+// An entry is kept for twice the timeout, also if the ledger drops its reservation, which only reports the timeout. A
+// settlement in the second half charges what was used beyond the reservation, and returns nothing. After that the id is
+// unknown. Ids of an org's token and ids of operators are in different spaces ([Name]): a token can neither take, read
+// nor probe an id of another org.
+//
 // # Bounds
 //
-// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with its record: one that has timed
+// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with the record of a request: one that has timed
 // out, and so can only be charged more, or else the one that would time out first, which is counted. A record expires
 // after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
 // and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each. A

@@ -54,7 +54,7 @@ type Ledger struct {
 
 	made      uint64       // reservations
 	firstMade limit.Micros // when the first one was made
-	reached   bool         // a log phase of a request with a reservation came
+	reached   bool         // a log phase came, or a caller named a reservation
 	warned    bool         // none came, which was logged
 }
 
@@ -107,7 +107,7 @@ func (l *Ledger) Follow(text string, needs settle.Needs, settled func(a *settle.
 
 // Stats holds the numbers of a ledger, since the start where they are not of now.
 type Stats struct {
-	Kept       int    `metric:"reservations"`                  // reservations that wait for their log phase now
+	Kept       int    `metric:"reservations"`                  // reservations that wait for their end now
 	Parked     int    `metric:"parked_settlements"`            // requests that have ended, and wait for their store
 	Unknown    uint64 `metric:"unknown_reservations_total"`    // log phases whose reservation does not exist
 	Unrecorded uint64 `metric:"unrecorded_reservations_total"` // that could not be recorded in the central store

@@ -25,7 +25,7 @@ type Record struct {
 	Tenant   string            // of the request; "": none
 	Endpoint string            // of the request; "": none
 
-	// Of a record that another process has made: the bounds that only that process could return tokens to. They can be
+	// Of a record that another process has made, or that this one may have claimed before: the bounds that only that process could return tokens to. They can be
 	// charged more, in the central store.
 	chargeOnly []bool
 }
@@ -144,7 +144,7 @@ func (r *Record) cost(bound int, s Settlement) int64 {
 	}
 }
 
-// Records keeps records in a store that all processes share, each under a key. It must be safe for concurrent use, and
+// Records keeps records, and the entries of names, each under a key: in a store that all processes share, or in one. It must be safe for concurrent use, and
 // bound the time of its calls. A call is made once: if its outcome is unknown, [MayHaveRun] reports true for its error.
 type Records interface {
 	// Get returns the record of a key, or nil.

@@ -3,8 +3,8 @@
 // has to learn what is inside.
 //
 // The interface is a package of its own, because package bucket opens the stores and so imports all of them: declared
-// there, it could not be named by a decorator, nor by package storetest, which tests the contract on every store. The
-// path of a request only takes, so package admit declares one method of its own.
+// there, it could not be named by a decorator, nor by package storetest, which tests the contract on every store. Packages
+// that need less, as the path of a request does, declare the methods that they call.
 package store
 
 import (

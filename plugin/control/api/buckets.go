@@ -12,7 +12,7 @@ import (
 )
 
 // Buckets are the buckets that all nodes share, without leases or remembered denials in front of them: what the API
-// needs of a store.Store.
+// needs of a store.Keeper.
 type Buckets interface {
 	// Peek shows how buckets stand, and how long each bound would wait, and spends nothing.
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error

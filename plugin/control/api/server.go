@@ -45,7 +45,7 @@ type Options struct {
 	OperatorBuckets Buckets
 	// Ping returns nil if Redis responds before ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
-	// Path decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
+	// Decider decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
 	// answer 503.
 	Decider *admit.Decider
 

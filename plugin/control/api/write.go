@@ -68,7 +68,7 @@ func (o *Once) newChange(ctx context.Context, reason string, request ...any) row
 	}
 	text, err := json.Marshal(request)
 	if err != nil {
-		panic(fmt.Sprintf("control: a request cannot be encoded: %v", err)) // it was decoded from JSON
+		panic(fmt.Sprintf("api: a request cannot be encoded: %v", err)) // it was decoded from JSON
 	}
 	c.Idempotency = &rows.Idempotency{Token: callerOf(ctx).idempotencyName(), Key: o.Key, Request: sha256.Sum256(text)}
 	return c

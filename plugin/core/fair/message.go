@@ -37,7 +37,7 @@ type Caps struct {
 	Named map[ID]float64
 	// Free is the part of the rate that is not demanded where there are no caps.
 	Free float64
-	// Joint is the share of the tenants that no node names, and of those that [Caps.Shared] adds.
+	// Joint is the share of the tenants that no node names, and of those for which [Caps.SpendsJointly].
 	Joint Joint
 }
 

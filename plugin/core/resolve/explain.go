@@ -32,7 +32,7 @@ type Explanation struct {
 
 	Bounds    []ExplainedBound    `json:"bounds"`
 	Policies  []ExplainedPolicy   `json:"policies"`  // every policy that could apply
-	Overrides []ExplainedOverride `json:"overrides"` // every override on the tenant, user, credential and address
+	Overrides []ExplainedOverride `json:"overrides"` // every override that is looked up for the identity
 }
 
 // ExplainedCandidate describes what the open candidate decides about the request.

@@ -23,7 +23,7 @@ type Override struct {
 
 	schema.Override
 
-	State     string    `json:"state,omitempty"`     // when it was read: one of OverrideStates, by the database's clock
+	State     string    `json:"state,omitempty"`     // when it was read: StateScheduled, StateInForce or StateEnded, by the database's clock
 	CreatedAt time.Time `json:"created_at,omitzero"` // the database's
 	Revision  int64     `json:"revision,omitempty"`  // how often it was written, from 1
 }
@@ -34,9 +34,6 @@ const (
 	StateInForce   = "in_force"
 	StateEnded     = "ended" // it has expired, and its row is still there or in the history
 )
-
-// OverrideStates are the states of an override, in the order in which it has them.
-var OverrideStates = []string{StateScheduled, StateInForce, StateEnded}
 
 // EndedOverride is one of the past.
 type EndedOverride struct {

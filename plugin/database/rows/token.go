@@ -27,7 +27,7 @@ type Token struct {
 	State      string    `json:"state"` // by the database's clock, at the time of reading
 }
 
-// Roles of a token. Package control defines their rights.
+// Roles of a token. Package api defines their rights.
 const (
 	RoleAdmin  = "admin"
 	RoleViewer = "viewer"

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// RetryEvery is the time between two tries at the end of [Run].
-const RetryEvery = 100 * time.Millisecond
+// retryEvery is the time between two tries at the end of [Run].
+const retryEvery = 100 * time.Millisecond
 
 // Run calls round every so often, and when wake has a signal, until ctx ends. Then it calls round as the last one, and
 // again until that is done. The context of round ends a time limit after ctx, and Run with it.
@@ -32,7 +32,7 @@ func Run(
 	for !round(delivering, true) && delivering.Err() == nil {
 		select {
 		case <-delivering.Done():
-		case <-time.After(RetryEvery):
+		case <-time.After(retryEvery):
 		}
 	}
 }

@@ -36,7 +36,7 @@ const DefaultMaxRows = 200_000
 
 // CounterOptions configures a Counter. The zero value selects the defaults.
 type CounterOptions struct {
-	// MaxRows bounds the rows of all stripes. At half of it [Counter.Full] signals; at the maximum counts without a row
+	// MaxRows bounds the rows of all stripes. At half of it the reporter is woken; at the maximum counts without a row
 	// are dropped. 0: DefaultMaxRows.
 	MaxRows int
 	// Routes reports whether a name is that of a route. Other names count as no endpoint, because clients could make any
