@@ -144,8 +144,9 @@ func (r *Record) cost(bound int, s Settlement) int64 {
 	}
 }
 
-// Records keeps records, and the entries of names, each under a key: in a store that all processes share, or in one. It must be safe for concurrent use, and
-// bound the time of its calls. A call is made once: if its outcome is unknown, [MayHaveRun] reports true for its error.
+// Records keeps records, and the entries of names, each under a key, in a store that all processes share or in one of
+// this process. It must be safe for concurrent use, and bound the time of its calls. A call is made once: if its outcome
+// is unknown, [MayHaveRun] reports true for its error.
 type Records interface {
 	// Get returns the record of a key, or nil.
 	Get(ctx context.Context, key string) ([]byte, error)
