@@ -1,0 +1,314 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
+)
+
+// Portal configures the pages for people.
+type Portal struct {
+	On      bool
+	KeyFile string // "": a random key
+	Idle    time.Duration
+	OIDC    oidc.Settings // without an issuer: people sign in with tokens only
+}
+
+// newPortal returns the portal, or nil if it is off.
+func (s *Settings) newPortal(
+	rest *api.Server, numbers prometheus.Registerer, log *slog.Logger,
+) (*portal.Portal, error) {
+	if !s.Portal.On {
+		return nil, nil
+	}
+	key, err := s.Portal.readKey()
+	if err != nil {
+		return nil, err
+	}
+	o := portal.Options{
+		API: portalAPI{rest}, Tokens: portalAPI{rest}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
+	}
+	if s.Portal.OIDC.Issuer != "" {
+		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
+	}
+	return portal.New(o)
+}
+
+// readKey returns the key of the file: 32 bytes, as they are or in base64.
+func (p *Portal) readKey() ([]byte, error) {
+	if p.KeyFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(p.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--portal-key-file: %w", err)
+	}
+	if len(text) == session.KeySize {
+		return text, nil
+	}
+	key, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(text)))
+	if err != nil || len(key) != session.KeySize {
+		return nil, fmt.Errorf("--portal-key-file: %s must have %d random bytes, as they are or in base64: make one with "+
+			"openssl rand -base64 32", p.KeyFile, session.KeySize)
+	}
+	return key, nil
+}
+
+// portalAPI connects the portal with the API of the process.
+type portalAPI struct{ *api.Server }
+
+// ServeAs implements [portal.API].
+func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Caller) {
+	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org, Routine: c.Poll})
+}
+
+// Authenticate implements [portal.Authenticator].
+func (a portalAPI) Authenticate(
+	ctx context.Context, secret, address string,
+) (portal.Caller, time.Duration, error) {
+	caller, wait, err := a.Server.Authenticate(ctx, secret, address)
+	switch {
+	case errors.Is(err, api.ErrUnknownToken):
+		err = portal.ErrUnknownToken
+	case errors.Is(err, api.ErrTooManyGuesses):
+		err = portal.ErrTooManyTokens
+	case errors.Is(err, api.ErrTooManySignIns):
+		err = portal.ErrTooManySignIns
+	}
+	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, wait, err
+}
+
+// httpServer returns the HTTP server of the API, and of the portal unless it is nil.
+func (s *Settings) httpServer(rest *api.Server, pages *portal.Portal) *http.Server {
+	server := rest.HTTPServer()
+	if pages != nil {
+		server.Handler = mount(rest, pages)
+		server.RegisterOnShutdown(pages.Close)
+	}
+	server.Handler = s.TrustedProxies.replacePeer(server.Handler)
+	return server
+}
+
+// mount returns a handler of the API and of the portal beside it. Browsers that open the address itself get the portal.
+func mount(api http.Handler, pages *portal.Portal) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := r.URL.Path; {
+		case strings.HasPrefix(path, "/portal/"):
+			pages.ServeHTTP(w, r)
+		case path == "/portal", path == "/" && strings.Contains(r.Header.Get("Accept"), "text/html"):
+			w.Header().Set("Cache-Control", "no-store")
+			http.Redirect(w, r, "/portal/", http.StatusSeeOther)
+		default:
+			api.ServeHTTP(w, r)
+		}
+	})
+}
+
+const (
+	// maxHops bounds how many addresses of X-Forwarded-For are read, from the right.
+	maxHops = 32
+	// maxHop bounds the bytes of one of them: an IPv6 address with a zone and a port is shorter.
+	maxHop = 80
+)
+
+// Proxies are the networks of proxies in front of the process, whose X-Forwarded-For names the client.
+type Proxies []netip.Prefix
+
+// ParseProxies parses a comma-separated list of networks or addresses.
+func ParseProxies(text string, to *Proxies) error {
+	var list Proxies
+	for item := range strings.SplitSeq(text, ",") {
+		item = strings.TrimSpace(item)
+		network, err := netip.ParsePrefix(item)
+		if ip, notOne := netip.ParseAddr(item); err != nil && notOne == nil && ip.Zone() == "" {
+			network, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if bits := network.Bits() - 96; err == nil && bits >= 0 && network.Addr().Is4In6() {
+			network = netip.PrefixFrom(network.Addr().Unmap(), bits)
+		}
+		switch {
+		case err != nil || network != network.Masked():
+			return fmt.Errorf("%q must be a network, such as 10.0.0.0/8, or an address", item)
+		case network.Bits() == 0:
+			return fmt.Errorf("%q has all addresses, so clients could choose theirs: name the networks of proxies only", item)
+		}
+		list = append(list, network)
+	}
+	*to = list
+	return nil
+}
+
+// trusts reports whether an address is that of a proxy.
+func (p Proxies) trusts(address netip.Addr) bool {
+	for _, network := range p {
+		if network.Contains(address) {
+			return true
+		}
+	}
+	return false
+}
+
+// clientOf returns the address and port of the client that a peer sends requests for: the right-most address of
+// X-Forwarded-For that is not that of a proxy. A client can forge what is left of it. Without such an address it is
+// that of the first proxy; a malformed one ends the list. The port is 0 unless the header has it.
+func (p Proxies) clientOf(peer netip.AddrPort, forwarded []string) netip.AddrPort {
+	client, hops := peer, 0
+	for i := len(forwarded) - 1; i >= 0; i-- { // lines are one list
+		line, more := forwarded[i], true
+		for more {
+			if hops++; hops > maxHops || !p.trusts(client.Addr().Unmap().WithZone("")) {
+				return client
+			}
+			comma := strings.LastIndexByte(line, ',')
+			hop, ok := parseHop(line[comma+1:])
+			if !ok {
+				return client
+			}
+			client, more = hop, comma >= 0
+			line = line[:max(comma, 0)]
+		}
+	}
+	return client
+}
+
+// parseHop parses an item of X-Forwarded-For: an address, or an address and a port. IPv6 addresses may have brackets.
+func parseHop(text string) (netip.AddrPort, bool) {
+	text = strings.Trim(text, " \t")
+	if len(text) > maxHop {
+		return netip.AddrPort{}, false
+	}
+	at, err := netip.ParseAddrPort(text)
+	if err != nil {
+		inner, isOpen := strings.CutPrefix(text, "[")
+		inner, isClosed := strings.CutSuffix(inner, "]")
+		ip, err := netip.ParseAddr(inner)
+		if err != nil || isOpen != isClosed || isOpen && ip.Is4() {
+			return netip.AddrPort{}, false
+		}
+		at = netip.AddrPortFrom(ip, 0)
+	}
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()), true // zones are those of the proxy's machine
+}
+
+// replacePeer returns a handler that sees the address of the client as that of the peer, behind one of the proxies.
+func (p Proxies) replacePeer(next http.Handler) http.Handler {
+	if len(p) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		forwarded := r.Header["X-Forwarded-For"]
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if client := p.clientOf(peer, forwarded); err == nil && client != peer {
+			r = r.WithContext(r.Context()) // handlers must not change the request of the server
+			r.RemoteAddr = client.String()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// TLSFiles names the PEM files of a server. The zero value disables TLS.
+type TLSFiles struct{ Cert, Key, ClientCA string }
+
+// config returns the TLS config of a server, or nil without TLS. It reloads the certificate when its files change, and
+// reads the authorities of clients once.
+func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
+	if f.Cert == "" {
+		return nil, nil
+	}
+	pair := &keyPair{files: f, log: log, now: time.Now}
+	if err := pair.read(); err != nil {
+		return nil, err
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.get, NextProtos: []string{"h2", "http/1.1"}}
+	if f.ClientCA == "" {
+		return config, nil
+	}
+	text, err := os.ReadFile(f.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("--client-ca: %w", err)
+	}
+	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !config.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("--client-ca: %s has no certificate in PEM", f.ClientCA)
+	}
+	return config, nil
+}
+
+// lookEvery is how often the files of a certificate are looked at, at most: with a handshake.
+const lookEvery = time.Second
+
+// keyPair is a certificate with its key, as their files have it. What cannot be read leaves the last good one in place:
+// a handshake between the writing of one file and of the other finds a pair that does not fit.
+type keyPair struct {
+	files TLSFiles
+	log   *slog.Logger
+	now   func() time.Time
+
+	mu      sync.Mutex
+	pair    *tls.Certificate
+	changed [2]time.Time // of the files, when the pair was read
+	checked time.Time
+	warned  bool // the current failure was logged
+}
+
+// get returns the certificate of a handshake.
+func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.now()
+	if age := now.Sub(k.checked); age >= 0 && age < lookEvery {
+		return k.pair, nil
+	}
+	k.checked = now
+	before := k.changed
+	if err := k.read(); err != nil {
+		if !k.warned {
+			k.log.Warn("reading the certificate failed: the last good one is served", "error", err)
+		}
+		k.warned = true
+		return k.pair, nil
+	}
+	if k.warned = false; k.changed != before {
+		k.log.Info("the certificate was reloaded", "file", k.files.Cert)
+	}
+	return k.pair, nil
+}
+
+// read reads the files if they have changed. If it fails, the current pair stays.
+func (k *keyPair) read() error {
+	var changed [2]time.Time
+	for i, file := range [...]string{k.files.Cert, k.files.Key} {
+		info, err := os.Stat(file)
+		if err != nil {
+			return fmt.Errorf("check the certificate: %w", err)
+		}
+		changed[i] = info.ModTime()
+	}
+	if k.pair != nil && changed == k.changed {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(k.files.Cert, k.files.Key)
+	if err != nil {
+		return fmt.Errorf("read the certificate %s and its key %s: %w", k.files.Cert, k.files.Key, err)
+	}
+	k.pair, k.changed = &pair, changed
+	return nil
+}
