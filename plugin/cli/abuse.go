@@ -96,7 +96,7 @@ func abusePage(out *page, h *rows.AbuseHistory) {
 	if h.ForgivenUntil != nil {
 		out.line("forgiven until %s", timeText(*h.ForgivenUntil))
 	}
-	out.line("usually %.0f requests a minute, from %s; last scored at %s", h.Usual, counted(int(h.Learned), "minute"),
+	out.line("usually %.0f requests a minute, from %s; last scored at %s", h.Usual, counted(h.Learned, "minute"),
 		timeText(h.ScoredAt))
 	abuseMoves(out, h)
 }

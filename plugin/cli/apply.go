@@ -144,7 +144,7 @@ func (c *call) documentFlags(query url.Values) *document {
 		if *file == "" {
 			return wrong("--file is required, such as -f policies.yaml")
 		}
-		err := c.readDocument(d, *file)
+		err := c.readDocument(d, "--file", *file)
 		query.Set("partial", strconv.FormatBool(*partial))
 		if d.partial && !*partial && err == nil {
 			return wrong("--file: %s holds some of the policies only (partial: true): use --partial to keep the others, "+
@@ -155,11 +155,11 @@ func (c *call) documentFlags(query url.Values) *document {
 	return d
 }
 
-// readDocument reads a file of policies. Faults of its contents are no wrong call.
-func (c *call) readDocument(d *document, file string) error {
+// readDocument reads the file of policies that a flag names. Faults of its contents are no wrong call.
+func (c *call) readDocument(d *document, flag, file string) error {
 	text, name, err := c.readAll(file)
 	if err != nil {
-		return wrong("--file: %v", err)
+		return wrong("%s: %v", flag, err)
 	}
 	return d.read(bytes.NewReader(text), name)
 }

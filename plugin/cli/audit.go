@@ -26,11 +26,8 @@ var auditCommand = &command{
 			return nil
 		})
 		c.complete("kind", rows.AuditKinds...)
-		c.flags.Func(
-			"limit",
-			"show at most this `number` of entries (default 100)",
-			func(text string) error { return process.ParseInt(text, 1, &most) },
-		)
+		c.flags.Func("limit", "show at most this `number` of entries (default 100)",
+			func(text string) error { return process.ParseInt(text, 1, &most) })
 		c.flags.Func("before", "only entries older than this `id`, to show the next page", func(text string) error {
 			query.Set("cursor", answers.Cursor(text))
 			return new(countFlag).Set(text)

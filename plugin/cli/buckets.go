@@ -190,28 +190,20 @@ func (b *tenantBuckets) peek(ctx context.Context, store *redis.Store) ([]decisio
 	}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
-			return nil, fmt.Errorf("read the buckets from Redis at %s: %s", store.Name(), failureText(failure))
+			return nil, fmt.Errorf("read the buckets from Redis at %s: %s", store.Name(),
+				cmp.Or(failureTexts[failure], failure.String()))
 		}
 	}
 	return statuses, nil
 }
 
-// failureText returns why Redis has no status of a bucket, in words.
-func failureText(failure decision.Failure) string {
-	switch failure {
-	case decision.Unavailable:
-		return "cannot connect, or the request was denied: check host, port and password"
-	case decision.TimedOut:
-		return "no answer in time"
-	case decision.Lost:
-		return "the connection was lost"
-	case decision.Overloaded:
-		return "too many requests are waiting"
-	case decision.WrongType:
-		return "a key holds data of another program: check prefix and database"
-	default:
-		return failure.String()
-	}
+// failureTexts say why Redis has no status of a bucket, in words.
+var failureTexts = map[decision.Failure]string{
+	decision.Unavailable: "cannot connect, or the request was denied: check host, port and password",
+	decision.TimedOut:    "no answer in time",
+	decision.Lost:        "the connection was lost",
+	decision.Overloaded:  "too many requests are waiting",
+	decision.WrongType:   "a key holds data of another program: check prefix and database",
 }
 
 // empty empties the buckets.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ no change.
 				d.set.Policies = []rows.Policy{*p}
 				return nil
 			}
-			err := c.readDocument(d, *file)
+			err := c.readDocument(d, "--file", *file)
 			if err == nil && len(d.set.Policies) == 0 {
 				err = wrong("--file: %s has no policies", *file)
 			}
@@ -298,7 +299,7 @@ func assigned(c *rows.Candidate) string {
 	if len(c.Tenants) > 0 {
 		parts = append(parts, strings.Join(c.Tenants, ", "))
 	}
-	return orDefault(strings.Join(parts, " and "), "no tenant")
+	return cmp.Or(strings.Join(parts, " and "), "no tenant")
 }
 
 // candidatePage adds the state of a candidate, and what it changes.
@@ -354,13 +355,13 @@ func reportPage(out *page, r *rows.CandidateReport) {
 		return
 	}
 	out.line("candidate %s, compared for %s by %s, until %s", r.Candidate.Name, r.Until.Sub(r.Since).Round(time.Second),
-		plural(int(r.Processes), "process", "processes"), timeText(r.Until))
+		plural(r.Processes, "process", "processes"), timeText(r.Until))
 	t := r.Total
 	out.line("%s: %d denied by the candidate only (%s, %s), %d by the active policies only, %d by both",
-		counted(int(t.Requests), "request"), t.CandidateOnly, percentOf(t.CandidateOnly, t.Requests),
-		counted(int(t.Tenants), "tenant"), t.ActiveOnly, t.Both)
+		counted(t.Requests, "request"), t.CandidateOnly, percentOf(t.CandidateOnly, t.Requests),
+		counted(t.Tenants, "tenant"), t.ActiveOnly, t.Both)
 	if r.Dropped > 0 {
-		out.line("%s found no room: there are too many tenants and endpoints", counted(int(r.Dropped), "count"))
+		out.line("%s found no room: there are too many tenants and endpoints", counted(r.Dropped, "count"))
 	}
 	out.gap()
 	columns(out, "POLICY|WINDOW|SEEN", r.Windows, func(w rows.CandidateWindow) []any {
@@ -370,7 +371,7 @@ func reportPage(out *page, r *rows.CandidateReport) {
 	columns(out, "TENANT|ENDPOINT|POLICY|REQUESTS|CANDIDATE ONLY|ACTIVE ONLY|BOTH|LAST EXAMPLE", r.Items,
 		func(n rows.CandidateCount) []any {
 			return []any{
-				n.Tenant, n.Endpoint, orDefault(n.Policy, "(request)"), n.Requests, n.CandidateOnly, n.ActiveOnly, n.Both,
+				n.Tenant, n.Endpoint, cmp.Or(n.Policy, "(request)"), n.Requests, n.CandidateOnly, n.ActiveOnly, n.Both,
 				exampleText(n.Examples),
 			}
 		})
@@ -391,5 +392,5 @@ func exampleText(list []rows.CandidateExample) string {
 	}
 	e := list[0]
 	return fmt.Sprintf("%s, denied by the %s: active %s, candidate %s", timeText(e.At), e.DeniedBy,
-		orDefault(e.Active, "no limit"), orDefault(e.Candidate, "no limit"))
+		cmp.Or(e.Active, "no limit"), cmp.Or(e.Candidate, "no limit"))
 }

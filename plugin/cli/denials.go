@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -163,12 +164,13 @@ func aboutDenial(d *answers.Denial) [][]string {
 	}
 	lines := [][]string{
 		{"WHEN", when},
-		{"WHO", labelled("tenant", orDefault(d.Org, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IPHash)},
+		{"WHO", labelled("tenant", cmp.Or(d.Org, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IPHash)},
 		{"ENDPOINT", d.Endpoint},
 		{"LIMIT", labelled("", limit, "scope", d.Scope)},
-		{"FROM", labelled("", source, "row", orNone(d.PolicyID), "", d.PolicyFor, "rows of version", orNone(d.PolicyVersion),
-			"override", orNone(d.Override), "penalty", orNone(d.Penalty))},
-		{"LEFT", labelled("", orNone(d.Remaining), "and the request cost", orNone(d.Cost))},
+		{"FROM", labelled("", source, "row", numberText(d.PolicyID), "", d.PolicyFor,
+			"rows of version", numberText(d.PolicyVersion), "override", numberText(d.Override),
+			"penalty", numberText(d.Penalty))},
+		{"LEFT", labelled("", numberText(d.Remaining), "and the request cost", numberText(d.Cost))},
 		{"WHY", why},
 		{"WOULD ADMIT IT", d.WouldAdmit},
 	}
@@ -187,12 +189,4 @@ func labelled(pairs ...string) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// orNone returns a number as text, "" for none.
-func orNone(n *int64) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.FormatInt(*n, 10)
 }

@@ -211,7 +211,7 @@ func writeRowDiff[T fmt.Stringer](out *page, d *rows.RowDiff[T], counts *[4]int,
 }
 
 func tenantColumns(t rows.Tenant) string {
-	return fmt.Sprintf("tier %s, time zone %s", orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"))
+	return fmt.Sprintf("tier %s, time zone %s", cmp.Or(t.Tier, "(from the request)"), cmp.Or(t.TimeZone, "UTC"))
 }
 
 func overrideColumns(o shownOverride) string {

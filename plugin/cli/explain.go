@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -140,9 +141,9 @@ func writeExplanation(out *page, e *explanation) {
 		who = "tenant " + e.Tenant
 	}
 	if e.Tier != "" {
-		who += fmt.Sprintf(", tier %s (from: %s%s)", e.Tier, orDefault(e.TierFrom, "default"), seenText(e))
+		who += fmt.Sprintf(", tier %s (from: %s%s)", e.Tier, cmp.Or(e.TierFrom, "default"), seenText(e))
 	}
-	out.line("%s, endpoint %s", who, orDefault(e.Endpoint, "(none)"))
+	out.line("%s, endpoint %s", who, cmp.Or(e.Endpoint, "(none)"))
 	if e.Denied != "" {
 		out.marked(redMark, "%s", e.Denied)
 	}

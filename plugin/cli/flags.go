@@ -130,6 +130,11 @@ func (c *call) wholeFlag(to *int, least, most int, name, usage string) {
 	})
 }
 
+// reads returns what a flag does with its text: it reads a value.
+func reads[T any](parse func(string, *T) error, to *T) func(string) error {
+	return func(text string) error { return parse(text, to) }
+}
+
 // countFlag is a whole number above 0 as a flag. The zero value is absent.
 type countFlag struct{ n int64 }
 

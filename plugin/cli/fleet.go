@@ -116,7 +116,10 @@ func nodeTable(out *page, nodes []shownNode) {
 		return
 	}
 	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS|LEASES", nodes, func(n shownNode) []any {
-		faults := faultCount(n.Faults)
+		faults := "unreadable"
+		if list, err := nodeFaults(n.Faults); err == nil {
+			faults = fmt.Sprint(len(list))
+		}
 		return []any{
 			n.Node.Node, n.Version, yellow(n.Lag, n.Lag > 0), red(n.Live, !n.Live), n.EnforcedAt, n.ReportedAt, n.Source,
 			red(faults, faults != "0"), n.Leases,
@@ -131,15 +134,6 @@ func nodeTable(out *page, nodes []shownNode) {
 			out.marked(redMark, "%s %s", n.Node.Node, fault)
 		}
 	}
-}
-
-// faultCount returns how many faults a node reports.
-func faultCount(faults json.RawMessage) string {
-	list, err := nodeFaults(faults)
-	if err != nil {
-		return "unreadable"
-	}
-	return fmt.Sprint(len(list))
 }
 
 // faultTexts returns the faults that a node reports, one text for each, without the node's name.
@@ -157,10 +151,8 @@ func faultTexts(faults json.RawMessage) []string {
 
 // nodeFaults returns the rows that a node cannot use.
 func nodeFaults(faults json.RawMessage) (list []policy.Fault, err error) {
-	if err := json.Unmarshal(faults, &list); err != nil {
-		return nil, fmt.Errorf("read the faults of a node: %w", err)
-	}
-	return list, nil
+	err = json.Unmarshal(faults, &list)
+	return list, err
 }
 
 // enforcing is how far a version has come, and how long that took.
@@ -182,7 +174,7 @@ func (e *enforcing) String() string {
 	}
 	text := fmt.Sprintf("enforced on %d of %s", e.Live-len(e.Behind), on)
 	if e.Took != nil {
-		text += " after " + seconds(*e.Took)
+		text += fmt.Sprintf(" after %.2f s", e.Took.Seconds())
 	}
 	if len(e.Behind) > 0 {
 		text += "; not yet on " + nodeTexts(e.Behind)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func (c *call) migrateDown(ctx context.Context, config *pgx.ConnConfig, yes bool
 	}
 	if !yes {
 		return wrong("reverting %s deletes %s: use --yes to proceed", last.File,
-			orDefault(losses, "no table, only the values of columns that it added"))
+			cmp.Or(losses, "no table, only the values of columns that it added"))
 	}
 	undone, err := migrations.Down(ctx, config)
 	if err != nil {

@@ -145,22 +145,22 @@ func (c *call) path(path string) string {
 	return strings.Replace(path, "{}", answers.PathSegment(c.arg()), 1)
 }
 
-// overFlag defines the optimistic lock of a write, and adds it to the query.
-func (c *call) overFlag(query url.Values) {
-	query.Set("overwrite", "true")
+// overFlag defines the optimistic lock of a write, and returns the query with it.
+func (c *call) overFlag() url.Values {
+	query := url.Values{"overwrite": {"true"}}
 	c.flags.Func("revision", "fail unless the row still has this `revision` (default: any)", func(text string) error {
 		var n countFlag
 		query.Del("overwrite")
 		query.Set("revision", text)
 		return n.Set(text)
 	})
+	return query
 }
 
 // deletes returns what a command does that deletes the row of its argument.
 func deletes(path, what string) func(*call) action {
 	return func(c *call) action {
-		query := url.Values{}
-		c.overFlag(query)
+		query := c.overFlag()
 		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 			version, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(path), query: query}, &struct{}{})
 			return written{What: what + " " + c.arg(), Version: version}, err
@@ -228,7 +228,7 @@ type change struct {
 // send sends a change with its reason, shows the warnings about it, and decodes the answer. The version is that of the
 // policies that include the change.
 func (c *call) send(ctx context.Context, rest *answers.Client, r change, into any) (version int64, err error) {
-	var body map[string]json.RawMessage
+	var sent any // without a type if there is no body
 	if r.query == nil {
 		r.query = url.Values{}
 	}
@@ -236,6 +236,7 @@ func (c *call) send(ctx context.Context, rest *answers.Client, r change, into an
 		r.query.Set(cmp.Or(r.reason, "reason"), c.change.reason)
 	}
 	if r.body != nil {
+		var body map[string]json.RawMessage
 		text, err := json.Marshal(r.body)
 		if err == nil {
 			err = json.Unmarshal(text, &body)
@@ -246,14 +247,11 @@ func (c *call) send(ctx context.Context, rest *answers.Client, r change, into an
 		if r.reason == "" {
 			body["reason"], _ = json.Marshal(c.change.reason) // a text
 		}
+		sent = body
 	}
 	var answer json.RawMessage
 	var done answers.Written
-	if r.body == nil {
-		err = rest.Do(ctx, r.method, r.path, r.query, nil, &answer, r.header...)
-	} else {
-		err = rest.Do(ctx, r.method, r.path, r.query, body, &answer, r.header...)
-	}
+	err = rest.Do(ctx, r.method, r.path, r.query, sent, &answer, r.header...)
 	if err != nil || len(answer) == 0 {
 		return 0, err
 	}
@@ -319,7 +317,7 @@ func (c *call) changeFlag() {
 // waitFlags defines --wait and what it counts as live.
 func (c *call) waitFlags() {
 	c.flags.Func("wait", "wait up to this `duration` until all live nodes enforce the change (5s if no duration is given)",
-		func(text string) error { return process.ParseDuration(text, &c.change.wait) })
+		reads(process.ParseDuration, &c.change.wait))
 	c.flags.Lookup("wait").NoOptDefVal = defaultWait.String()
 	c.liveFlag()
 }
@@ -356,6 +354,3 @@ func (w *written) writeTo(out *page) {
 		w.Fleet.writeTo(out, "")
 	}
 }
-
-// seconds returns a duration as people read it.
-func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }

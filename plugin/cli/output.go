@@ -30,18 +30,13 @@ func (c *call) outputFlag() { c.outputFlagOf(formatTable, formatJSON, formatYAML
 // outputFlagOf defines --output with formats, of which the first is the default.
 func (c *call) outputFlagOf(formats ...string) {
 	list := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
-	c.flags.FuncP(
-		"output",
-		"o",
-		"the output `format`: "+list+" (default "+formats[0]+")",
-		func(text string) error {
-			if !slices.Contains(formats, text) {
-				return errors.New("must be " + list)
-			}
-			c.format = text
-			return nil
-		},
-	)
+	c.flags.FuncP("output", "o", "the output `format`: "+list+" (default "+formats[0]+")", func(text string) error {
+		if !slices.Contains(formats, text) {
+			return errors.New("must be " + list)
+		}
+		c.format = text
+		return nil
+	})
 	c.complete("output", formats...)
 }
 
@@ -193,24 +188,14 @@ func timeText(t time.Time) string {
 }
 
 // counted returns a number of things: 1 node, 2 nodes.
-func counted(n int, thing string) string {
-	return plural(n, thing, thing+"s")
-}
+func counted[N int | int64](n N, thing string) string { return plural(n, thing, thing+"s") }
 
 // plural returns a number of things that have a plural of their own: 1 policy, 2 policies.
-func plural(n int, one, many string) string {
+func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-// orDefault returns what stands in a table for a field that was left out.
-func orDefault(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 // Marks of colored text within a page. They are in Unicode's private use area, which plainText replaces, so no name can

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -324,8 +323,7 @@ func (c *call) overrideEdits() func(*rows.Override) error {
 // of the override, or only of the change if it is a parameter.
 func (c *call) changesOverride(done, reason string, edit func(*rows.Override) error) action {
 	c.idArgument()
-	query := url.Values{}
-	c.overFlag(query)
+	query := c.overFlag()
 	c.knownConfigFlag()
 	return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 		var current shownOverride

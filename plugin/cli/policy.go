@@ -60,8 +60,7 @@ Policies with different names all apply to a request. If several have the same n
 the credential, the narrowest network, the tenant, anonymous requests, the tier, or all requests, in this order; and of
 these the one with the most specific endpoint.`,
 		define: func(c *call) action {
-			key, p, query := c.keyFlags(), c.limitFlags(), url.Values{}
-			c.overFlag(query)
+			key, p, query := c.keyFlags(), c.limitFlags(), c.overFlag()
 			c.reviewFlags(query)
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				setKey(p, key())
@@ -75,8 +74,7 @@ these the one with the most specific endpoint.`,
 	{
 		words: "policy delete", args: "NAME", brief: "delete a policy",
 		define: func(c *call) action {
-			key, query := c.keyFlags(), url.Values{}
-			c.overFlag(query)
+			key, query := c.keyFlags(), c.overFlag()
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				p, err := findPolicy(ctx, rest, key())
 				if err != nil {
@@ -247,8 +245,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 			for i := range fields {
 				fieldFlag(c, &fields[i], &cost.Cost)
 			}
-			query := url.Values{}
-			c.overFlag(query)
+			query := c.overFlag()
 			c.knownConfigFlag()
 			c.check(func() error {
 				if !c.given("cost") {
@@ -269,8 +266,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 		words: "cost delete", args: "ENDPOINT",
 		brief: "delete the cost of an endpoint; the plugin's config then sets it",
 		define: func(c *call) action {
-			query := url.Values{}
-			c.overFlag(query)
+			query := c.overFlag()
 			namespace := c.flags.String("namespace", "default", "the `namespace` of the cost (default \"default\")")
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				of := url.Values{"namespace": {*namespace}, "endpoint": {c.arg()}}
@@ -296,14 +292,14 @@ var costList = listing[rows.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c 
 }}
 
 // costText returns what a cost says of its endpoint, in words.
-func costText(c rows.Cost) string { return counted(int(*c.Cost.Cost), "token") }
+func costText(c rows.Cost) string { return counted(*c.Cost.Cost, "token") }
 
 // explainedCost returns what a request costs, and where that is set; "" for an exempt one, and for the default.
 func explainedCost(e *resolve.ExplainedCost) string {
 	if e == nil {
 		return ""
 	}
-	text := "a request costs " + counted(int(e.Tokens), "token")
+	text := "a request costs " + counted(e.Tokens, "token")
 	switch {
 	case e.ID > 0:
 		return text + fmt.Sprintf(", by cost %d of %s", e.ID, e.Endpoint)

@@ -140,7 +140,7 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	report, err := replay.Run(ctx, stream, gateway, nil)
 	progress.end()
 	if err != nil {
-		return fmt.Errorf("stopped after %s: %w", plural64(report.Requests, "request", "requests"), err)
+		return fmt.Errorf("stopped after %s: %w", counted(report.Requests, "request"), err)
 	}
 	report.Notes = append(report.Notes, replayNotes(file, gateway)...)
 	if err := c.showReplay(report, f.rows); err != nil {
@@ -235,19 +235,11 @@ func changedPolicies(list []policy.PolicyRow, d *rows.Diff) []policy.PolicyRow {
 // replacePolicies replaces the policies of a namespace by those in a document, as apply does.
 func (c *call) replacePolicies(file string, rows *policy.Rows) error {
 	var d document
-	var faults error
-	err := c.read(file, func(r io.Reader, name string) error {
-		faults = d.read(r, name)
-		return nil
-	})
-	if err != nil {
-		return wrong("--policies: %v", err)
+	err := c.readDocument(&d, "--policies", file)
+	if err == nil {
+		d.replaceIn(rows)
 	}
-	if faults != nil {
-		return faults
-	}
-	d.replaceIn(rows)
-	return nil
+	return err
 }
 
 // verdict returns the exit code of a replay.

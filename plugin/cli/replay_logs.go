@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -71,18 +70,12 @@ func (c *call) checkLogs(f *logFlags) error {
 }
 
 // deckFile reads the configs of a decK file.
-func (c *call) deckFile(file string) (configs *routeconfig.File, err error) {
-	failed := c.read(file, func(r io.Reader, _ string) error {
-		text, readErr := io.ReadAll(r)
-		if readErr == nil {
-			configs, err = routeconfig.Read(text, file)
-		}
-		return readErr
-	})
-	if failed != nil {
-		return nil, wrong("--config: %v", failed)
+func (c *call) deckFile(file string) (*routeconfig.File, error) {
+	text, _, err := c.readAll(file)
+	if err != nil {
+		return nil, wrong("--config: %v", err)
 	}
-	return configs, err
+	return routeconfig.Read(text, file)
 }
 
 // clockSlack is how far the times of a log may be ahead of the clock here. Later ones are wrong.

@@ -31,13 +31,13 @@ func writeReplay(out *page, r *replay.Report, most int) {
 	if r.Requests == 0 {
 		out.line("no requests")
 	} else {
-		out.line("%s from %s to %s, of %s", plural64(r.Requests, "request", "requests"), timeText(r.From), timeText(r.To),
+		out.line("%s from %s to %s, of %s", counted(r.Requests, "request"), timeText(r.From), timeText(r.To),
 			counted(r.Tenants, "tenant"))
 		out.line("%d denied (%s)%s", r.Denied, percentText(r.DeniedPct), shadowText(r))
 	}
 	if r.Log.Denied > 0 {
 		out.line("the log has %s (status 429): %d are denied here too, %d are not; %d are denied here only",
-			plural64(r.Log.Denied, "denial", "denials"), r.Log.Both, r.Log.OnlyLog, r.Log.OnlyReplay)
+			counted(r.Log.Denied, "denial"), r.Log.Both, r.Log.OnlyLog, r.Log.OnlyReplay)
 	}
 	writeReplayInput(out, r)
 	if len(r.Rows) == 0 {
@@ -67,19 +67,19 @@ func writeReplay(out *page, r *replay.Report, most int) {
 func writeReplayInput(out *page, r *replay.Report) {
 	if r.Uncovered > 0 {
 		out.line("%s without a config of the plugin in --config: no limit applies",
-			plural64(r.Uncovered, "request is on a route", "requests are on routes"))
+			plural(r.Uncovered, "request is on a route", "requests are on routes"))
 	}
 	if r.Unmatched > 0 {
 		out.marked(yellowMark, "%s left out: the log does not say which route, and several of --config may match by what "+
 			"the log lacks: use --plugin-route, or add $host to the log format",
-			plural64(r.Unmatched, "request is", "requests are"))
+			plural(r.Unmatched, "request is", "requests are"))
 	}
 	for i := range r.UnmatchedRoutes {
 		routes := &r.UnmatchedRoutes[i]
 		out.line("  %d of %s, the first at %s", routes.Requests, routes.Text(), routes.First)
 	}
 	if r.Undecided > 0 {
-		out.marked(redMark, "%s could not be decided", plural64(r.Undecided, "request", "requests"))
+		out.marked(redMark, "%s could not be decided", counted(r.Undecided, "request"))
 	}
 	if r.WithoutTier > 0 {
 		out.marked(yellowMark, "%s: neither the log nor a consumer in --config names it, so the default tier decides",
@@ -87,14 +87,14 @@ func writeReplayInput(out *page, r *replay.Report) {
 	}
 	in := r.Counts
 	if in.Unparsed > 0 {
-		out.marked(yellowMark, "%s no request, of %d:", plural64(in.Unparsed, "line holds", "lines hold"), in.Lines)
+		out.marked(yellowMark, "%s no request, of %d:", plural(in.Unparsed, "line holds", "lines hold"), in.Lines)
 		for _, p := range in.Problems {
 			out.line("  %s:%d: %s", p.Log, p.Line, p.Problem)
 		}
 	}
 	if in.Late > 0 {
 		out.marked(yellowMark, "%s out of order by more than ten minutes, and left out: sort the log, or give its parts as "+
-			"several logs", plural64(in.Late, "request is", "requests are"))
+			"several logs", plural(in.Late, "request is", "requests are"))
 	}
 	if in.Gap.Seconds >= 3600 {
 		out.line("no requests for %s from %s", time.Duration(in.Gap.Seconds*float64(time.Second)).Round(time.Second),
@@ -102,19 +102,16 @@ func writeReplayInput(out *page, r *replay.Report) {
 	}
 	if r.Evicted > 0 {
 		out.marked(redMark, "%s did not fit into memory: too few requests are denied here",
-			plural64(int64(r.Evicted), "bucket", "buckets"))
+			counted(int64(r.Evicted), "bucket"))
 	}
 	for _, note := range r.Notes {
 		out.marked(yellowMark, "%s", note)
 	}
 }
 
-// plural64 returns a number of things, as plural does.
-func plural64(n int64, one, many string) string { return plural(int(n), one, many) }
-
 // withoutTierText counts requests whose tenant's tier is not known.
 func withoutTierText(n int64) string {
-	return plural64(n, "request is of a tenant without a tier", "requests are of tenants without a tier")
+	return plural(n, "request is of a tenant without a tier", "requests are of tenants without a tier")
 }
 
 // shadowText returns what would be denied outside shadow mode; "" if nothing would.

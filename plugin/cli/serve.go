@@ -119,30 +119,22 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	f.BoolVar(&s.MetricsRemote, metrics.RemoteSetting, false,
 		"allow a --metrics-listen address that other machines can reach")
 	c.capacityFlags(s)
-	f.Func(
-		"log-level",
-		"the `level` of the log: debug, info, warn or error (default info, which logs every request)",
-		func(text string) error {
-			return process.ParseLevel(text, &s.LogLevel)
-		},
-	)
-	f.Func(
-		"snapshot-dir",
-		"a `directory`, not shared with other processes, to save the database's rows in: the process can then decide "+
-			"when it starts while the database is down (default off: decisions return 503 until rows are loaded)",
-		func(text string) error {
-			if s.SnapshotDir = text; text == "off" {
-				s.SnapshotDir = ""
-			}
-			return nil
-		},
-	)
+	f.Func("log-level", "the `level` of the log: debug, info, warn or error (default info, which logs every request)",
+		reads(process.ParseLevel, &s.LogLevel))
+	f.Func("snapshot-dir", "a `directory`, not shared with other processes, to save the database's rows in: the process "+
+		"can then decide when it starts while the database is down (default off: decisions return 503 until rows are "+
+		"loaded)", func(text string) error {
+		if s.SnapshotDir = text; text == "off" {
+			s.SnapshotDir = ""
+		}
+		return nil
+	})
 	c.reportFlags(s)
 	f.Func("drain-time",
 		"keep accepting requests for this `duration` after SIGTERM, so that load balancers notice (default 1s)",
-		func(text string) error { return process.ParseDuration(text, &s.DrainTime) })
+		reads(process.ParseDuration, &s.DrainTime))
 	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
-		func(text string) error { return process.ParseDuration(text, &s.ShutdownTime) })
+		reads(process.ParseDuration, &s.ShutdownTime))
 	c.portalFlags(s)
 	c.eventFlags(s)
 	c.databaseFlag()
@@ -162,10 +154,10 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 func (c *call) reportFlags(s *server.Settings) {
 	c.flags.Func("usage", "`on`: count the requests and tokens of every tenant that this process decides, and report "+
 		"them to the database every 5 s; off: do not (default on)",
-		func(text string) error { return process.ParseSwitch(text, &s.Usage) })
+		reads(process.ParseSwitch, &s.Usage))
 	c.flags.Func("denial-recent", "`on`: report a bounded sample of the denials that this process decides to the "+
 		"database every 5 s, for people to read; off: do not (default on)",
-		func(text string) error { return process.ParseSwitch(text, &s.DenialRecent) })
+		reads(process.ParseSwitch, &s.DenialRecent))
 	c.flags.StringVar(&s.DenialSaltFile, "denial-salt-file", "",
 		"a `file` with at least 16 random bytes, from which the hashes of users and addresses in it are made, like "+
 			"-denial-salt-file of the nodes (default: random bytes for each process)")
@@ -184,9 +176,7 @@ func (c *call) tlsFlags(s *server.Settings) {
 		"allow other machines to connect without TLS, because a proxy in front terminates it")
 	f.Func("trusted-proxies", "a comma-separated list of `networks`, such as 10.1.0.0/16, of proxies in front: behind "+
 		"them a client's address is the right-most one of X-Forwarded-For that is in none of these networks (default "+
-		"none: it is that of the connection)", func(text string) error {
-		return server.ParseProxies(text, &s.TrustedProxies)
-	})
+		"none: it is that of the connection)", reads(server.ParseProxies, &s.TrustedProxies))
 }
 
 // kafkaFlags defines the flags of the Kafka that events are sent to, which nodes have too.
@@ -205,7 +195,7 @@ func (c *call) kafkaFlags(s *server.Settings) {
 	} {
 		*topic.to = topic.value
 		c.flags.Func(topic.name, "the `topic` of events about "+topic.about+" (default "+topic.value+")",
-			func(text string) error { return kafka.ParseTopic(text, topic.to) })
+			reads(kafka.ParseTopic, topic.to))
 	}
 }
 
@@ -278,19 +268,13 @@ func (c *call) abuseFlags(s *server.Settings) {
 	c.check(func() error {
 		s.Abuse.Config.DeniedShare = float64(share) / 100
 		text := c.getenv(abuseSwitch)
-		if text == "" {
-			return nil
-		}
-		on := true
 		switch strings.ToLower(text) {
+		case "":
 		case "false", "off", "0", "no":
-			on = false
+			s.Abuse.Mode = abuse.Off
 		case "true", "on", "1", "yes":
 		default:
 			return wrong("%s: %q: must be true or false", abuseSwitch, text)
-		}
-		if !on {
-			s.Abuse.Mode = abuse.Off
 		}
 		return nil
 	})
@@ -300,7 +284,7 @@ func (c *call) abuseFlags(s *server.Settings) {
 func (c *call) portalFlags(s *server.Settings) {
 	s.Portal = server.Portal{On: true, Idle: session.DefaultIdle}
 	c.flags.Func("portal", "`on`: serve pages for operators and tenants at /portal/, on the address of the API; off: do "+
-		"not (default on)", func(text string) error { return process.ParseSwitch(text, &s.Portal.On) })
+		"not (default on)", reads(process.ParseSwitch, &s.Portal.On))
 	c.flags.StringVar(&s.Portal.KeyFile, "portal-key-file", "",
 		"a `file` with 32 random bytes, or their base64, that seal the sessions of the portal; processes behind one "+
 			"balancer share it (default: a random key, so a restart signs people out)")

@@ -97,7 +97,7 @@ func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 	list := collector.Suggest()
 	if len(list) == 0 {
 		return fmt.Errorf("no limits can be suggested: the logs hold %s, but no tenant "+
-			"(--tenant-from says where tenants are named)", plural64(first.Requests, "request", "requests"))
+			"(--tenant-from says where tenants are named)", counted(first.Requests, "request"))
 	}
 	judged, err := c.replayFor(ctx, f, suggest.Judge(file, list, f.options.DefaultTier), nil)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *call) replayFor(
 	report, err := replay.Run(ctx, replay.NewStream(logs, replay.StreamOptions{Progress: progress.show}), gateway, decided)
 	progress.end()
 	if err != nil {
-		return nil, fmt.Errorf("stopped after %s: %w", plural64(report.Requests, "request", "requests"), err)
+		return nil, fmt.Errorf("stopped after %s: %w", counted(report.Requests, "request"), err)
 	}
 	return report, nil
 }
@@ -180,13 +180,13 @@ type suggestions struct {
 
 // document writes the suggestions as a file of policies.
 func (s *suggestions) document(out *page, o *suggest.Options) {
-	out.line("# Suggested by ratelimit suggest, from %s of %s,", plural64(s.Requests, "request", "requests"),
+	out.line("# Suggested by ratelimit suggest, from %s of %s,", counted(s.Requests, "request"),
 		counted(s.Tenants, "tenant"))
 	out.line("# %s to %s: percentile %g of what a tenant requested", timeText(s.From), timeText(s.To), o.Percentile)
-	out.line("# in %s, times %g.", plural64(int64(o.Window/limit.Second), "second", "seconds"), o.Headroom)
+	out.line("# in %s, times %g.", counted(int64(o.Window/limit.Second), "second"), o.Headroom)
 	if s.Input.Unparsed+s.Input.Late > 0 {
-		out.line("# Left out: %s without a request, and %s out of order.", plural64(s.Input.Unparsed, "line", "lines"),
-			plural64(s.Input.Late, "request", "requests"))
+		out.line("# Left out: %s without a request, and %s out of order.", counted(s.Input.Unparsed, "line"),
+			counted(s.Input.Late, "request"))
 	}
 	if s.WithoutTier > 0 {
 		out.line("# %s: neither the logs nor", withoutTierText(s.WithoutTier))
@@ -216,5 +216,5 @@ func touchedText(s *suggest.Suggestion) string {
 		return "no tenant"
 	}
 	return fmt.Sprintf("%s (%s of %d)", counted(s.Touched.Tenants, "tenant"),
-		plural64(s.Touched.Denied, "request", "requests"), s.Requests)
+		counted(s.Touched.Denied, "request"), s.Requests)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -19,9 +20,8 @@ var tierCommands = []*command{
 	{
 		words: "tier put", args: "NAME", brief: "create or update a tier",
 		define: func(c *call) action {
-			query := url.Values{}
 			description := c.flags.String("description", "", "the `text` that describes the tier")
-			c.overFlag(query)
+			query := c.overFlag()
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				var done struct{ Tier rows.Tier }
 				put := change{
@@ -58,8 +58,7 @@ var tenantCommands = []*command{
 			for i := range fields {
 				fieldFlag(c, &fields[i], &t.Tenant)
 			}
-			query := url.Values{}
-			c.overFlag(query)
+			query := c.overFlag()
 			c.check(func() error {
 				if !c.given("tier") && !c.given("time-zone") {
 					return wrong("--tier or --time-zone is required")
@@ -117,7 +116,7 @@ var tierList = listing[rows.Tier]{
 
 // tenantList is how tenants are shown.
 var tenantList = listing[rows.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t rows.Tenant) []any {
-	return []any{t.ID, orDefault(t.Tier, "(from the request)"), orDefault(t.TimeZone, "UTC"), t.Revision}
+	return []any{t.ID, cmp.Or(t.Tier, "(from the request)"), cmp.Or(t.TimeZone, "UTC"), t.Revision}
 }}
 
 // listed returns a list that is [] in JSON when it is empty.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,8 +113,8 @@ var tokenList = listing[rows.Token]{
 	"ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY",
 	func(t rows.Token) []any {
 		return []any{
-			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, orDefault(timeText(t.LastUsedAt), "never"),
-			orDefault(timeText(t.ExpiresAt), "never"), t.RevokedBy,
+			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, cmp.Or(timeText(t.LastUsedAt), "never"),
+			cmp.Or(timeText(t.ExpiresAt), "never"), t.RevokedBy,
 		}
 	},
 }

@@ -142,23 +142,10 @@ func validatedDocument(file, name string, text []byte) validated {
 
 // readAll returns what a file has, and its name for messages. The file - is standard input.
 func (o *operator) readAll(file string) (text []byte, name string, err error) {
-	err = o.read(file, func(r io.Reader, called string) (err error) {
-		name = called
-		text, err = io.ReadAll(r)
-		return err
-	})
-	return text, name, err
-}
-
-// read calls do with an open file and the name for messages. The file - is standard input.
-func (o *operator) read(file string, do func(r io.Reader, name string) error) error {
 	if file == "-" {
-		return do(o.stdin, "standard input")
+		text, err = io.ReadAll(o.stdin)
+		return text, "standard input", err
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return do(f, file)
+	text, err = os.ReadFile(file)
+	return text, file, err
 }

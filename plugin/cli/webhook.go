@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -217,8 +218,8 @@ var webhookList = listing[rows.Webhook]{
 			types[i] = strings.TrimPrefix(t, typePrefix)
 		}
 		return []any{
-			w.ID, webhookScope(w), w.URL, orDefault(strings.Join(types, ","), "all"),
-			orDefault(timeText(w.DeliveredAt), "never"), w.Waiting, w.Dropped, webhookState(w),
+			w.ID, webhookScope(w), w.URL, cmp.Or(strings.Join(types, ","), "all"),
+			cmp.Or(timeText(w.DeliveredAt), "never"), w.Waiting, w.Dropped, webhookState(w),
 		}
 	},
 }
