@@ -52,10 +52,7 @@ compared too.`,
 			query := url.Values{}
 			c.reviewFlags(query)
 			d := c.documentFlags(query)
-			c.flags.BoolFunc("yes", "allow the deletion of what is not in the file", func(text string) error {
-				query.Set("allow_delete", text)
-				return nil
-			})
+			c.flags.BoolFunc("yes", "allow the deletion of what is not in the file", sets(query, "allow_delete"))
 			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
 				var done struct{ Diff shownDiff }
 				version, err := c.send(ctx, rest, change{

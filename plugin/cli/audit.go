@@ -18,13 +18,10 @@ import (
 var auditCommand = &command{
 	words: "audit", brief: "show who changed what, when and why, newest first",
 	define: func(c *call) action {
-		query, most, kinds := c.queryFlags(rows.AuditFilter{}), 100, rows.AuditKindsText()
+		query, most := c.queryFlags(rows.AuditFilter{}), 100
 		c.flags.Lookup("since").Usage += ": RFC 3339, or a duration ago such as 2h or 30d"
 		c.flags.Lookup("until").Usage += ", in the same formats as --since"
-		c.flags.Func("kind", "only changes of this `kind`: "+kinds, func(text string) error {
-			query.Set("kind", text)
-			return nil
-		})
+		c.flags.Func("kind", "only changes of this `kind`: "+rows.AuditKindsText(), sets(query, "kind"))
 		c.complete("kind", rows.AuditKinds...)
 		c.flags.Func("limit", "show at most this `number` of entries (default 100)",
 			func(text string) error { return process.ParseInt(text, 1, &most) })

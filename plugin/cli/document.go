@@ -253,18 +253,8 @@ func (d *document) checkTogether() {
 // replaceIn replaces the policies of the document's namespace in rows, as apply does in the database.
 func (d *document) replaceIn(rows *policy.Rows) {
 	namespace := cmp.Or(d.set.Namespace, "default")
-	rows.Policies = slices.DeleteFunc(rows.Policies, func(p policy.PolicyRow) bool {
-		return p.Namespace == namespace && !d.partial
-	})
-	id := int64(0)
-	for _, p := range rows.Policies {
-		id = max(id, p.ID)
-	}
-	for _, p := range d.set.Policies {
-		id++
-		p.Namespace = namespace
-		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: id, Policy: p.Policy})
-	}
+	replaced := func(p policy.PolicyRow) bool { return p.Namespace == namespace && !d.partial }
+	rows.Policies = addPolicies(namespace, d.set.Policies, slices.DeleteFunc(rows.Policies, replaced))
 }
 
 // lineOf returns the line of the field of a path, or that of the row when the field is not there.

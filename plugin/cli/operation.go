@@ -34,6 +34,14 @@ func (c *call) queryFlags(parameters any, except ...string) url.Values {
 	return query
 }
 
+// sets returns what a flag does with its text: the text is a parameter of a query.
+func sets(query url.Values, name string) func(string) error {
+	return func(text string) error {
+		query.Set(name, text)
+		return nil
+	}
+}
+
 func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 	flag, usage := strings.ReplaceAll(name, "_", "-"), fieldUsage(f.Tag.Get("doc"))
 	if enum := f.Tag.Get("enum"); enum != "" {
@@ -42,10 +50,7 @@ func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 	if otherwise := f.Tag.Get("default"); otherwise != "" {
 		usage += " (default " + otherwise + ")"
 	}
-	set := func(text string) error {
-		query.Set(name, text)
-		return nil
-	}
+	set := sets(query, name)
 	switch {
 	case f.Type.Kind() == reflect.Bool:
 		c.flags.BoolFunc(flag, usage, set)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,20 +128,9 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	logs, gateway, err := c.openReplay(&f.logs, file, rows, f.config.route)
+	report, gateway, err := c.replayLogs(ctx, &f.logs, file, rows, f.config.route, nil)
 	if err != nil {
 		return err
-	}
-	defer closeLogs(logs)
-	for _, fault := range gateway.Faults {
-		c.warn("a row is left out: %v", fault)
-	}
-	progress := c.newProgress(logs)
-	stream := replay.NewStream(logs, replay.StreamOptions{Progress: progress.show})
-	report, err := replay.Run(ctx, stream, gateway, nil)
-	progress.end()
-	if err != nil {
-		return fmt.Errorf("stopped after %s: %w", counted(report.Requests, "request"), err)
 	}
 	report.Notes = append(report.Notes, replayNotes(file, gateway)...)
 	if err := c.showReplay(report, f.rows); err != nil {
@@ -216,20 +206,24 @@ func changedPolicies(list []policy.PolicyRow, d *rows.Diff) []policy.PolicyRow {
 		gone[r.Before.Key()] = true
 		added = append(added, r.After)
 	}
-	id, kept := int64(0), []policy.PolicyRow{}
+	return addPolicies("", added, slices.DeleteFunc(list, func(row policy.PolicyRow) bool {
+		p := rows.Policy{Policy: row.Policy}
+		return gone[p.Key()]
+	}))
+}
+
+// addPolicies adds policies to a list, with ids of their own; without a namespace, each in that of the policy.
+func addPolicies(namespace string, added []rows.Policy, list []policy.PolicyRow) []policy.PolicyRow {
+	id := int64(0)
 	for _, row := range list {
 		id = max(id, row.ID)
-		p := rows.Policy{Policy: row.Policy}
-		if !gone[p.Key()] {
-			kept = append(kept, row)
-		}
 	}
 	for _, p := range added {
 		id++
-		p.Namespace = p.Key().Namespace
-		kept = append(kept, policy.PolicyRow{ID: id, Policy: p.Policy})
+		p.Namespace = cmp.Or(namespace, p.Key().Namespace)
+		list = append(list, policy.PolicyRow{ID: id, Policy: p.Policy})
 	}
-	return kept
+	return list
 }
 
 // replacePolicies replaces the policies of a namespace by those in a document, as apply does.

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -109,6 +111,28 @@ func (c *call) openReplay(
 		return nil, nil, err
 	}
 	return logs, gateway, nil
+}
+
+// replayLogs reads logs once, and calls decided with each decision.
+func (c *call) replayLogs(
+	ctx context.Context, f *logFlags, file *routeconfig.File, rows *policy.Snapshot, route string,
+	decided func(*replay.Request, *decision.Decision),
+) (*replay.Report, *replay.Gateway, error) {
+	logs, gateway, err := c.openReplay(f, file, rows, route)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer closeLogs(logs)
+	for _, fault := range gateway.Faults {
+		c.warn("a row is left out: %v", fault)
+	}
+	progress := c.newProgress(logs)
+	report, err := replay.Run(ctx, replay.NewStream(logs, replay.StreamOptions{Progress: progress.show}), gateway, decided)
+	progress.end()
+	if err != nil {
+		return nil, nil, fmt.Errorf("stopped after %s: %w", counted(report.Requests, "request"), err)
+	}
+	return report, gateway, nil
 }
 
 // openLogs opens logs.

@@ -251,10 +251,7 @@ func (c *call) knownConfigFlag() {
 
 // reviewFlags defines --force, which it adds to the query, and --config of a command that writes policies.
 func (c *call) reviewFlags(query url.Values) {
-	c.flags.BoolFunc("force", forceUsage, func(text string) error {
-		query.Set("force", text)
-		return nil
-	})
+	c.flags.BoolFunc("force", forceUsage, sets(query, "force"))
 	c.knownConfigFlag()
 }
 

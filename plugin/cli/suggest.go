@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/suggest"
@@ -90,7 +89,7 @@ func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 		return err
 	}
 	collector := suggest.NewCollector(f.options)
-	first, err := c.replayFor(ctx, f, suggest.Probe(file), collector.Add)
+	first, _, err := c.replayLogs(ctx, &f.logs, suggest.Probe(file), nil, f.config.route, collector.Add)
 	if err != nil {
 		return err
 	}
@@ -99,7 +98,8 @@ func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 		return fmt.Errorf("no limits can be suggested: the logs hold %s, but no tenant "+
 			"(--tenant-from says where tenants are named)", counted(first.Requests, "request"))
 	}
-	judged, err := c.replayFor(ctx, f, suggest.Judge(file, list, f.options.DefaultTier), nil)
+	judge := suggest.Judge(file, list, f.options.DefaultTier)
+	judged, _, err := c.replayLogs(ctx, &f.logs, judge, nil, f.config.route, nil)
 	if err != nil {
 		return err
 	}
@@ -145,24 +145,6 @@ func (c *call) suggestFile(f *configFlags) (*routeconfig.File, string, error) {
 		}
 	}
 	return file, namespace, nil
-}
-
-// replayFor reads the logs once, and calls decided with each decision.
-func (c *call) replayFor(
-	ctx context.Context, f *suggestFlags, file *routeconfig.File, decided func(*replay.Request, *decision.Decision),
-) (*replay.Report, error) {
-	logs, gateway, err := c.openReplay(&f.logs, file, nil, f.config.route)
-	if err != nil {
-		return nil, err
-	}
-	defer closeLogs(logs)
-	progress := c.newProgress(logs)
-	report, err := replay.Run(ctx, replay.NewStream(logs, replay.StreamOptions{Progress: progress.show}), gateway, decided)
-	progress.end()
-	if err != nil {
-		return nil, fmt.Errorf("stopped after %s: %w", counted(report.Requests, "request"), err)
-	}
-	return report, nil
 }
 
 // suggestions is what suggest writes.
