@@ -2,13 +2,19 @@ package api
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 // Buckets are the buckets that all nodes share, without leases or remembered denials in front of them: what the API
@@ -51,4 +57,88 @@ func (s *Server) peek(ctx context.Context, bounds []policy.Bound, statuses []dec
 		}
 	}
 	return err
+}
+
+// resetNote lists what a reset does not do.
+const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full " +
+	"bucket, at most the nodes' lease share of each limit that may be leased. A node that was just denied may deny " +
+	"for one more second."
+
+// resetBody selects the buckets to empty.
+type resetBody struct {
+	Requests
+	Policy  string `json:"policy,omitempty"  maxLength:"64"   doc:"Only buckets of the policies of this name. Default: all."    example:"daily"`
+	Reason  string `json:"reason,omitempty"  maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
+	Preview bool   `json:"preview,omitempty"                  doc:"Show which buckets would be emptied, and change nothing."`
+}
+
+// Resolve implements [huma.Resolver].
+func (b *resetBody) Resolve(huma.Context) []error {
+	faults := append(b.Requests.faults("body"), notTexts("body", textField{"policy", b.Policy})...)
+	if !b.Preview || strings.TrimSpace(b.Reason) != "" {
+		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
+	}
+	return faults
+}
+
+type resetInput struct {
+	OrgPath
+	Once
+	Body resetBody
+}
+
+// Reset lists the buckets that a reset has emptied, or would empty.
+type Reset struct {
+	Org     string                `json:"org_id"`
+	Preview bool                  `json:"preview" doc:"Nothing was emptied."`
+	Buckets []answers.BucketUsage `json:"buckets" doc:"The buckets as they were before."`
+	Note    string                `json:"note"    doc:"What a reset does not do."`
+}
+
+type resetOutput struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was emptied, because this is a retry of an answered request."`
+	Body     Reset
+}
+
+// reset records the buckets in the audit, and then empties them.
+func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error) {
+	found, err := s.findBuckets(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
+	if err != nil {
+		return nil, err
+	}
+	statuses, err := s.readBuckets(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	out := &resetOutput{
+		Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(statuses), Note: resetNote},
+	}
+	if in.Body.Preview {
+		return out, nil
+	}
+	c := in.newChange(ctx, in.Body.Reason, "reset", in.Org, in.Body)
+	action, err := rows.ResetOf(in.Org, found.bounds, statuses)
+	if err != nil {
+		return nil, err
+	}
+	err = s.Rows.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
+		return s.emptyBuckets(ctx, found.bounds)
+	})
+	if unkept := new(rows.UnkeptKeyError); errors.As(err, &unkept) {
+		// The buckets are empty, so a caller that learns this has no reason to retry.
+		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
+		err = nil
+	}
+	out.Replayed = replayedHeader(c)
+	return out, s.writeError("record the reset", err)
+}
+
+// emptyBuckets empties buckets. The error is an answer.
+func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
+	if _, err := s.operatorBuckets().Forget(ctx, policy.KeysOf(bounds)); err != nil {
+		const action = "reset the buckets (some may be empty already, and the audit has recorded the reset: retry)"
+		return s.bucketsError(action, err)
+	}
+	s.metrics.writes.WithLabelValues(resetWrites).Inc()
+	return nil
 }

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"reflect"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // maxDocument bounds the body of an operation on many rows, in bytes. Its caller may write all of them.
@@ -77,6 +82,233 @@ func policyAt(list []rows.Policy, err error) error {
 			return unprocessable(fault(path, invalid.What+" "+invalid.Problem, nil))
 		}
 		return unprocessable(fault(path+"."+invalid.Field, invalid.Problem, nil))
+	}
+	return err
+}
+
+const defaultNamespace = "default"
+
+// registerDocument adds the operations on the policies and costs of a namespace with all tenants and overrides.
+func (s *Server) registerDocument() {
+	define := func(id, method, at, text string, writes access) huma.Operation {
+		o := (&place{s, "/v1/ratelimit/document", "policies", readAccess, writes}).operation(id, method, at, text)
+		o.MaxBodyBytes = maxDocument
+		return o
+	}
+	serve(s, define("get-document", http.MethodGet, "",
+		"Get the policies and costs of a namespace, all tenants and the overrides that have not ended, of one version\n"+
+			"The penalties of detectors are left out.", writeAccess), "read a document", s.getDocument)
+	serve(s, define("diff-document", http.MethodPost, "/diff", "Show what a document would change", readAccess),
+		"compare a document", s.diffDocument)
+	apply := define("apply-document", http.MethodPut, "",
+		"Replace the policies and costs of a namespace, tenants and overrides, in one change\n"+
+			"A list that is absent changes nothing. Rows that a list leaves out are deleted, unless partial is set. Overrides "+
+			"that have ended are not made, and the penalties of detectors are never deleted. A 422 for a deletion, or for a "+
+			"policy that needs force, has the changes as diff.", writeAccess)
+	change(s, apply, "apply a document", policyWrites,
+		func(d DocumentDiff, w answers.Written) DocumentWritten { return DocumentWritten{d, w} }, s.applyDocument)
+	for _, answer := range apply.Responses["422"].Content {
+		answer.Schema = s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[DeclinedDocument](), true, "")
+	}
+}
+
+// Document holds rows by what they say: ids and revisions are ignored in a write.
+type Document struct {
+	Namespace string             `json:"namespace,omitempty" maxLength:"64" doc:"Of policies and costs. Default: default."`
+	Policies  []rows.Policy      `json:"policies,omitzero" doc:"Of the namespace."`
+	Costs     []rows.Cost        `json:"costs,omitzero" doc:"Of the namespace."`
+	Tenants   []rows.Tenant      `json:"tenants,omitzero"`
+	Overrides []DocumentOverride `json:"overrides,omitzero" doc:"A write ignores author and source: the author is the caller."`
+}
+
+// DocumentOverride is an override with its tenant and a decimal factor.
+type DocumentOverride struct {
+	rows.Override
+
+	Factor *factor `json:"factor,omitempty"`
+}
+
+// TransformSchema implements [huma.SchemaTransformer].
+func (DocumentOverride) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	describeFields(s, schema.OverrideFields())
+	return s
+}
+
+// String implements [fmt.Stringer].
+func (o DocumentOverride) String() string { return o.Override.String() }
+
+func documentOverride(o rows.Override) DocumentOverride {
+	out := DocumentOverride{Override: o}
+	if o.Factor != 0 {
+		out.Factor = new(factor(o.Factor))
+	}
+	return out
+}
+
+// row returns the override that a document requests.
+func (o DocumentOverride) row() rows.Override {
+	row := rows.Override{Override: o.Override.Override}
+	row.Author, row.Source = "", ""
+	if o.Factor != nil {
+		row.Factor = int64(*o.Factor)
+	}
+	return row
+}
+
+// Resolve implements [huma.Resolver]: it reports the faults of each row by itself.
+func (d *Document) Resolve(huma.Context) []error {
+	faults := listFaults("policies", d.Policies, func(p rows.Policy) []schema.Fault { return policy.Faults(p.Policy) })
+	faults = append(faults, listFaults("costs", d.Costs,
+		func(c rows.Cost) []schema.Fault { return policy.CostFaults(c.Cost) })...)
+	faults = append(faults, listFaults("tenants", d.Tenants, rows.Tenant.Faults)...)
+	return append(faults, listFaults("overrides", d.Overrides, func(o DocumentOverride) []schema.Fault {
+		row := o.row()
+		row.Author = "token"
+		return policy.OverrideFaults(row.Override)
+	})...)
+}
+
+// listFaults returns the faults of the rows of a list with their places in the body.
+func listFaults[T any](name string, list []T, find func(T) []schema.Fault) (faults []error) {
+	for i, row := range list {
+		for _, f := range find(row) {
+			faults = append(faults, fault(fmt.Sprintf("body.%s[%d].%s", name, i, f.Path), f.Message, nil))
+		}
+	}
+	return faults
+}
+
+// mapped returns the results of a function for the items of a list; nil for nil.
+func mapped[T, V any](list []T, change func(T) V) []V {
+	if list == nil {
+		return nil
+	}
+	out := make([]V, len(list))
+	for i, item := range list {
+		out[i] = change(item)
+	}
+	return out
+}
+
+// Partial has how much of a namespace a document is. It is exported because huma reads it.
+type Partial struct {
+	Partial bool `query:"partial" doc:"Keep the rows that the lists leave out."`
+}
+
+// set returns the rows that a document requests.
+func (s *Server) set(d *Document, p Partial) rows.Set {
+	return rows.Set{
+		Namespace: d.Namespace, Partial: p.Partial, KeepPolicies: d.Policies == nil,
+		Policies: mapped(d.Policies, func(p rows.Policy) rows.Policy {
+			p.ID, p.Revision = 0, 0
+			if p.Namespace == defaultNamespace { // or absent
+				p.Namespace = d.Namespace
+			}
+			return p
+		}),
+		Costs:     mapped(d.Costs, func(c rows.Cost) rows.Cost { return rows.Cost{Cost: c.Cost} }),
+		Tenants:   mapped(d.Tenants, func(t rows.Tenant) rows.Tenant { return rows.Tenant{Tenant: t.Tenant} }),
+		Overrides: mapped(d.Overrides, DocumentOverride.row),
+		Config:    s.configPlan(), IsConsumer: s.IsConsumer,
+	}
+}
+
+type getDocumentInput struct {
+	Namespace string `query:"namespace" maxLength:"64" default:"default" doc:"Of policies and costs."`
+}
+
+func (s *Server) getDocument(ctx context.Context, in *getDocumentInput) (Document, error) {
+	set, err := s.Rows.Dump(ctx, in.Namespace)
+	return Document{
+		set.Namespace, set.Policies, set.Costs, set.Tenants, mapped(set.Overrides, documentOverride),
+	}, err
+}
+
+type diffDocumentInput struct {
+	Partial
+	Body Document
+}
+
+func (s *Server) diffDocument(ctx context.Context, in *diffDocumentInput) (DocumentDiff, error) {
+	set := s.set(&in.Body, in.Partial)
+	d, err := s.Rows.Diff(ctx, set)
+	return documentDiff(d), documentFault(set, err)
+}
+
+// DocumentDiff is what a document changes.
+type DocumentDiff struct {
+	rows.Diff
+
+	Costs     *rows.RowDiff[rows.Cost]        `json:"costs,omitempty"     doc:"Absent: the document has no costs."`
+	Tenants   *rows.RowDiff[rows.Tenant]      `json:"tenants,omitempty"   doc:"Absent: the document has no tenants."`
+	Overrides *rows.RowDiff[DocumentOverride] `json:"overrides,omitempty" doc:"Absent: the document has no overrides."`
+}
+
+func documentDiff(d rows.SetDiff) DocumentDiff {
+	out := DocumentDiff{d.Diff, d.Costs, d.Tenants, nil}
+	if o := d.Overrides; o != nil {
+		out.Overrides = &rows.RowDiff[DocumentOverride]{
+			Create: mapped(o.Create, documentOverride),
+			Update: mapped(o.Update, func(r rows.RewriteRow[rows.Override]) rows.RewriteRow[DocumentOverride] {
+				return rows.RewriteRow[DocumentOverride]{Before: documentOverride(r.Before), After: documentOverride(r.After)}
+			}),
+			Delete: mapped(o.Delete, documentOverride), Unchanged: o.Unchanged, Ended: o.Ended,
+		}
+	}
+	return out
+}
+
+// DocumentWritten is what a document has changed.
+type DocumentWritten struct {
+	Diff DocumentDiff `json:"diff"`
+	answers.Written
+}
+
+type applyDocumentInput struct {
+	Partial
+	Waiting
+	Force
+	AllowDelete  bool   `query:"allow_delete"  doc:"Allow the deletion of rows."`
+	ChangeReason string `query:"change_reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Body         Document
+}
+
+// DeclinedDocument is the 422 for a document that needs a parameter, with what it would change.
+type DeclinedDocument struct {
+	*huma.ErrorModel
+	Diff DocumentDiff `json:"diff,omitzero" doc:"What the document would change, if it needs a parameter."`
+}
+
+func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (made done[DocumentDiff], err error) {
+	set := s.set(&in.Body, in.Partial)
+	set.Accept = func(d rows.SetDiff, r rows.Review) error {
+		made.warnings = r.Warnings
+		var faults []*huma.ErrorDetail
+		if d.Deletes() && !in.AllowDelete {
+			faults = append(faults, fault("query.allow_delete", "must be true: the change deletes rows", nil))
+		}
+		if !in.Force.Force {
+			faults = append(faults, lockOutFaults(r)...)
+		}
+		if len(faults) == 0 {
+			return nil
+		}
+		return &DeclinedDocument{&huma.ErrorModel{
+			Title: http.StatusText(http.StatusUnprocessableEntity), Status: http.StatusUnprocessableEntity,
+			Detail: invalidRequest, Errors: faults,
+		}, documentDiff(d)}
+	}
+	made.change = newChange(ctx, in.ChangeReason)
+	d, version, err := s.Rows.Apply(ctx, made.change, set)
+	made.row, made.version = documentDiff(d), version
+	return made, documentFault(set, err)
+}
+
+// documentFault returns an error about a row of a set with its place in the body, or with the row in words.
+func documentFault(set rows.Set, err error) error {
+	err = policyAt(set.Policies, err)
+	if invalid := new(rows.InvalidError); errors.As(err, &invalid) {
+		return unprocessable(fault("body", invalid.Error(), nil))
 	}
 	return err
 }

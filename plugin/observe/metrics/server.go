@@ -2,17 +2,22 @@ package metrics
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -205,4 +210,156 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	return mux
+}
+
+// State names a phase of the process.
+type State uint32
+
+// The states. The zero value means that the process does not serve yet.
+const (
+	Starting State = iota
+	Serving
+	Draining
+)
+
+func (s State) String() string { return [...]string{"starting", "serving", "draining"}[s] }
+
+// SetState sets the state that /readyz reports.
+func (s *Server) SetState(state State) { s.state.Store(uint32(state)) }
+
+// healthBody is the response body of /healthz. The process is alive, whatever the state of its stores.
+type healthBody struct {
+	Version        string   `json:"version"`
+	UptimeSeconds  float64  `json:"uptime_seconds"`
+	DegradedStores []string `json:"degraded_stores"`
+}
+
+// readinessBody is the response body of /readyz.
+type readinessBody struct {
+	Ready           bool     `json:"ready"`
+	State           string   `json:"state"`
+	DegradedStores  []string `json:"degraded_stores"`
+	ReadyNeedsStore bool     `json:"ready_needs_store"`
+}
+
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
+	s.writeJSON(w, http.StatusOK, healthBody{
+		Version:        s.options.Metrics.version,
+		UptimeSeconds:  time.Since(s.started).Round(time.Millisecond).Seconds(),
+		DegradedStores: s.options.Metrics.sources.degraded(),
+	})
+}
+
+// readyz reports whether the process should get traffic. It names degraded stores. A degraded store makes the process
+// unready only with ReadyNeedsStore: otherwise the fail modes decide.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	sources := &s.options.Metrics.sources
+	state, degraded := State(s.state.Load()), sources.degraded()
+	answer := readinessBody{
+		Ready:           state == Serving && !(s.options.ReadyNeedsStore && len(degraded) > 0),
+		State:           state.String(),
+		DegradedStores:  degraded,
+		ReadyNeedsStore: s.options.ReadyNeedsStore,
+	}
+	status := http.StatusOK
+	if !answer.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	s.writeJSON(w, status, answer)
+}
+
+// degraded returns the names of the degraded stores, never nil.
+func (s *Sources) degraded() []string {
+	names := []string{}
+	for _, store := range s.stores() {
+		if store.Degraded {
+			names = append(names, labelValue(store.Name))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (s *Sources) stores() []Store {
+	if s.Stores == nil {
+		return nil
+	}
+	return s.Stores()
+}
+
+func (s *Server) writeJSON(w http.ResponseWriter, status int, document any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(document); err != nil {
+		s.options.Log.Debug("writing a health response failed", "error", err)
+	}
+}
+
+// lineBytes bounds the numbers of one log line, in bytes. Kong writes the lines into its error log, where OpenResty
+// cuts lines off after 4096 bytes.
+const lineBytes = 3000
+
+// logLast logs the plugin's counters that are not 0 after the last scrape, in lines that fit into Kong's log.
+func (s *Server) logLast() {
+	numbers, err := lastNumbers(s.options.Metrics)
+	if err != nil {
+		s.options.Log.Warn("gathering the last numbers of this process failed: some are missing", "error", err)
+	}
+	parts := splitLines(numbers)
+	for i, part := range parts {
+		s.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "last numbers of this process",
+			slog.Int("part", i+1), slog.Int("parts", len(parts)), slog.GroupAttrs("counters", part...))
+	}
+}
+
+// lastNumbers returns the plugin's counters that are not 0, each under its name and labels as Prometheus writes them.
+// It adds up tenants and endpoints, which may be thousands.
+func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
+	families, err := from.Gather()
+	if err != nil {
+		err = fmt.Errorf("gather the last numbers: %w", err)
+	}
+	var numbers []slog.Attr
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), prefix) {
+			continue
+		}
+		sums := map[string]float64{}
+		for _, metric := range family.GetMetric() {
+			if metric.GetCounter().GetValue() == 0 { // also of a metric that is not a counter
+				continue
+			}
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				if name := label.GetName(); name != orgLabel && name != endpointLabel {
+					labels = append(labels, fmt.Sprintf("%s=%q", name, label.GetValue()))
+				}
+			}
+			name := family.GetName()
+			if len(labels) > 0 {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			sums[name] += metric.GetCounter().GetValue()
+		}
+		for _, name := range slices.Sorted(maps.Keys(sums)) {
+			numbers = append(numbers, slog.Float64(name, sums[name]))
+		}
+	}
+	return numbers, err
+}
+
+// splitLines splits numbers into parts that fit into a line each. It returns at least one part, which may be empty.
+func splitLines(numbers []slog.Attr) [][]slog.Attr {
+	var parts [][]slog.Attr
+	begin, length := 0, 0
+	for i, number := range numbers {
+		// Quotes are escaped; around the name there are quotes, a colon and a comma, and a value has up to 20 bytes.
+		size := len(number.Key) + strings.Count(number.Key, `"`) + 24
+		if length > 0 && length+size > lineBytes {
+			parts, begin, length = append(parts, numbers[begin:i]), i, 0
+		}
+		length += size
+	}
+	return append(parts, numbers[begin:])
 }
