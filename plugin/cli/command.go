@@ -57,10 +57,7 @@ type call struct {
 // commands returns all commands, as the help lists them.
 func commands() []*command {
 	return slices.Concat(
-		[]*command{
-			validateCommand,
-			importCommand,
-		},
+		[]*command{validateCommand, importCommand},
 		migrateCommands,
 		tierCommands,
 		tenantCommands,
@@ -69,14 +66,8 @@ func commands() []*command {
 		candidateCommands,
 		overrideCommands,
 		documentCommands,
-		[]*command{dumpCommand, replayCommand, suggestCommand},
-		[]*command{
-			explainCommand,
-			auditCommand,
-			fleetCommand,
-			forgetCommand,
-			topCommand,
-		},
+		[]*command{dumpCommand, replayCommand, suggestCommand, explainCommand, auditCommand},
+		[]*command{fleetCommand, forgetCommand, topCommand},
 		usageCommands,
 		[]*command{denialsCommand},
 		abuseCommands,

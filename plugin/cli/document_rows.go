@@ -128,8 +128,7 @@ func (d *document) section(name string, n *yaml.Node) bool {
 }
 
 var dumpCommand = &command{
-	words: "dump",
-	brief: "write policies, costs, tenants and overrides as a file for apply and diff",
+	words: "dump", brief: "write policies, costs, tenants and overrides as a file for apply and diff",
 	about: `It writes the active policies and the costs of one namespace (--namespace, or default), all tenants, and the overrides that
 have not ended, without the penalties of detectors. All are of one version. Applied to the same database, the file
 changes nothing.

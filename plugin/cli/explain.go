@@ -20,8 +20,7 @@ import (
 )
 
 var explainCommand = &command{
-	words: "explain",
-	brief: "show which limits apply to a request, and why",
+	words: "explain", brief: "show which limits apply to a request, and why",
 	about: `It shows the policies and overrides that matched, and which of them won. The plugin's config is read from a
 decK file; policies and overrides from the database, or from a node's snapshot file with --snapshot. --config-only
 uses the config alone, and so does explain without a database, with a warning. If a candidate is open, it also shows

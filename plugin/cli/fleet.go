@@ -21,8 +21,7 @@ func (c *call) fleetQuery() url.Values {
 }
 
 var fleetCommand = &command{
-	words: "fleet",
-	brief: "show which version each node enforces, and how long the last change took to roll out",
+	words: "fleet", brief: "show which version each node enforces, and how long the last change took to roll out",
 	about: `A node that shuts down cleanly leaves the list. A node that has not reported lately is silent: it may be
 dead, or it may still admit requests by old policies, so it counts as not enforcing the version. A silent node is
 removed when a new process starts with the same -snapshot-dir, by ratelimit fleet forget, or by ratelimit tidy after a
@@ -45,9 +44,7 @@ The roll-out time covers the nodes that were running before the change; nodes st
 }
 
 var forgetCommand = &command{
-	words: "fleet forget",
-	args:  "NODE",
-	brief: "remove a dead node from the fleet",
+	words: "fleet forget", args: "NODE", brief: "remove a dead node from the fleet",
 	about: `Make sure that the process has ended: --wait no longer waits for a node that was removed, even if it still
 admits requests. A node that reports again returns to the list. Live nodes cannot be removed: stop the process
 instead.`,

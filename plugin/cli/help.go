@@ -160,9 +160,7 @@ func (c *call) namesOf(kind string) cobra.CompletionFunc {
 }
 
 var completionCommand = &command{
-	words: "completion",
-	args:  "SHELL",
-	brief: "print the completion script for bash, zsh or fish",
+	words: "completion", args: "SHELL", brief: "print the completion script for bash, zsh or fish",
 	about: `The script completes commands, flags and their values, and the names of tenants, policies and tiers if
 RATELIMIT_DATABASE or the flags before them name the database.
 

@@ -13,8 +13,7 @@ import (
 )
 
 var importCommand = &command{
-	words: "import",
-	args:  "FILE",
+	words: "import", args: "FILE",
 	brief: "convert configs of Kong's own rate limiting plugins in a decK file (- reads standard input)",
 	about: `It converts the entries of rate-limiting, rate-limiting-advanced and response-ratelimiting into entries of this
 plugin, and lists what will work otherwise. An entry with a value that this plugin cannot express stays as it is, and

@@ -17,11 +17,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// The formats of --output.
+// The formats of output.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
 	formatYAML  = "yaml"
+	formatCSV   = "csv"
 )
 
 // outputFlag defines --output.

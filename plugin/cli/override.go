@@ -36,8 +36,7 @@ var overrideCommands = []*command{
 		},
 	},
 	{
-		words: "override add",
-		brief: "override the limits of a tenant, user, endpoint, credential or address",
+		words: "override add", brief: "override the limits of a tenant, user, endpoint, credential or address",
 		about: `An override is for a tenant, optionally narrowed to a user, an endpoint or both; or for a credential or
 an address or network, within one tenant or everywhere. An exempt is also for a tag of consumers, or for an
 endpoint of all tenants; it may add an endpoint to a tag or an address. Kinds:
@@ -91,8 +90,7 @@ One that has ended does not change.
 		},
 	},
 	{
-		words: "override extend", args: "ID",
-		brief: "let an override end later, in place",
+		words: "override extend", args: "ID", brief: "let an override end later, in place",
 		about: `The override keeps its id, author and reason; the reason of the change is in the audit.
 
   ratelimit override extend 7 --by 3d --reason "the launch goes on"`,

@@ -46,9 +46,7 @@ apply and diff require --partial.`,
 		},
 	},
 	{
-		words: "policy put",
-		args:  "NAME",
-		brief: "create or replace a policy",
+		words: "policy put", args: "NAME", brief: "create or replace a policy",
 		about: `A policy is for a tier, for a tenant or one user of it, for a credential, for an address or a network, or for
 all or anonymous requests. It is identified by its name, what it is for, its endpoint and its namespace. The whole
 policy is replaced: flags that are not given reset their fields to the defaults.

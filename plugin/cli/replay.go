@@ -44,9 +44,6 @@ jwt.<claim>, say with --tenant-from what to use.`,
 // exitDenied is the exit code of a replay that denies more than --fail-if-denied-above.
 const exitDenied = 5
 
-// formatCSV is a format of --output.
-const formatCSV = "csv"
-
 // replayFlags are the flags of replay.
 type replayFlags struct {
 	config   configFlags
@@ -155,7 +152,9 @@ func (c *call) replayedRows(ctx context.Context, f *replayFlags) (*policy.Snapsh
 	case f.active || f.open:
 		rows, err = c.databaseRows(ctx, f.open)
 	case f.snapshot != "":
-		rows, err = savedRows(f.snapshot)
+		var saved policysync.Saved
+		saved, err = readSaved(f.snapshot)
+		rows = saved.Rows // without its candidate
 	case f.policies == "":
 		return nil, nil
 	}

@@ -263,9 +263,3 @@ func readSaved(file string) (policysync.Saved, error) {
 	}
 	return saved, nil
 }
-
-// savedRows returns the rows that a node has saved, without its candidate.
-func savedRows(file string) (policy.Rows, error) {
-	saved, err := readSaved(file)
-	return saved.Rows, err
-}

@@ -23,8 +23,7 @@ import (
 )
 
 var serveCommand = &command{
-	words: "serve",
-	brief: "serve the REST API: policies, overrides, limits in force, usage and decisions",
+	words: "serve", brief: "serve the REST API: policies, overrides, limits in force, usage and decisions",
 	about: `Every request needs a token: see ratelimit token create. The API is described at /openapi.json. Several
 processes can serve it at the same time.
 

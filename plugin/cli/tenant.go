@@ -33,8 +33,7 @@ var tierCommands = []*command{
 		},
 	},
 	{
-		words: "tier delete", args: "NAME",
-		brief:  "delete a tier; tenants and policies that name it are kept",
+		words: "tier delete", args: "NAME", brief: "delete a tier; tenants and policies that name it are kept",
 		define: deletes(tierPath, "deleted tier"),
 	},
 }
@@ -71,8 +70,7 @@ var tenantCommands = []*command{
 		},
 	},
 	{
-		words:  "tenant delete",
-		args:   "ID",
+		words: "tenant delete", args: "ID",
 		brief:  "delete the tier and time zone of a tenant; its policies and overrides are kept",
 		define: deletes(orgPath, "deleted tenant"),
 	},
@@ -125,13 +123,4 @@ func listed[T any](list []T) []T {
 		return []T{}
 	}
 	return list
-}
-
-// id returns the argument as a row's id.
-func (c *call) id() (int64, error) {
-	var n countFlag
-	if err := n.Set(c.arg()); err != nil {
-		return 0, wrong("%q is not an id: it %v", c.arg(), err)
-	}
-	return n.n, nil
 }

@@ -16,9 +16,7 @@ const tokensPath = "/v1/ratelimit/tokens"
 
 var tokenCommands = []*command{
 	{
-		words: "token create",
-		args:  "NAME",
-		brief: "create a token for the REST API and print its secret once",
+		words: "token create", args: "NAME", brief: "create a token for the REST API and print its secret once",
 		about: `Roles:
 
   admin         full access

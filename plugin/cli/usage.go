@@ -278,8 +278,7 @@ func policyCell(name string, row int64, tier string) string {
 }
 
 var usageNoticesCommand = &command{
-	words: "usage notices", args: "[TENANT]",
-	brief: "list the tenants that have used 50, 80 or 100 % of a quota",
+	words: "usage notices", args: "[TENANT]", brief: "list the tenants that have used 50, 80 or 100 % of a quota",
 	about: `A quota is a limit of a tenant with a window of an hour or more. ratelimit serve writes a notice when a threshold
 is reached, once in a window. EXHAUSTED AT is a forecast at the rate of that time, and - stands for none. LATE says that
 the threshold may have been reached more than five minutes before the notice.

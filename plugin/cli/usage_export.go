@@ -16,12 +16,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// The formats of usage export.
-const (
-	exportCSV  = "csv"
-	exportJSON = "json"
-)
-
 var usageExportCommand = &command{
 	words: "usage export", brief: "write what every tenant used in a month, by endpoint and day",
 	about: `It writes a row for each tenant, endpoint and day of UTC, ordered by these. A day is closed an hour or more
@@ -39,15 +33,15 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 	define: func(c *call) action {
 		query := c.queryFlags(api.UsageExportQuery{}, "limit")
 		c.flags.Lookup("month").Usage += " (required)"
-		format := c.flags.String("format", exportCSV, "the `format`: csv or json (default csv)")
-		c.complete("format", exportCSV, exportJSON)
+		format := c.flags.String("format", formatCSV, "the `format`: csv or json (default csv)")
+		c.complete("format", formatCSV, formatJSON)
 		c.check(func() error {
 			switch month, err := time.Parse("2006-01", query.Get("month")); {
 			case !c.given("month"):
 				return wrong("--month: must be given, such as 2026-11")
 			case err != nil || month.Year() < 1:
 				return wrong("--month: %q: must be a month such as 2026-11", query.Get("month"))
-			case *format != exportCSV && *format != exportJSON:
+			case *format != formatCSV && *format != formatJSON:
 				return wrong("--format: %q: must be csv or json", *format)
 			case query.Has("by") && query.Has("policy"):
 				return wrong("use either --policy or --by policy, not both")
@@ -69,7 +63,7 @@ func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.
 	var closed time.Time
 	out := &lineBuffer{to: c.stdout}
 	list := exportedUsage(ctx, rest, query, &closed)
-	if format == exportJSON {
+	if format == formatJSON {
 		err = showJSON(out, list)
 	} else {
 		err = writeUsageCSV(out, list)

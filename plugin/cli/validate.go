@@ -14,8 +14,7 @@ import (
 )
 
 var validateCommand = &command{
-	words: "validate",
-	args:  "FILE ...",
+	words: "validate", args: "FILE ...",
 	brief: "check the plugin configs in decK files, and files of policies (- reads standard input)",
 	about: `It applies the plugin's schema as Kong does, and also finds errors that the schema cannot express, such as
 duplicate names, ambiguous endpoint patterns and limits that cannot be counted exactly. A file of policies, as apply and

@@ -124,12 +124,14 @@ func webhookSwitch(verb, brief string) *command {
 
 // idArgument returns the id that is the only argument.
 func (c *call) idArgument() *int64 {
-	var id int64
-	c.check(func() (err error) {
-		id, err = c.id()
-		return err
+	var id countFlag
+	c.check(func() error {
+		if err := id.Set(c.arg()); err != nil {
+			return wrong("%q is not an id: it %v", c.arg(), err)
+		}
+		return nil
 	})
-	return &id
+	return &id.n
 }
 
 // anywhere are the targets that a webhook may have here: the flags of ratelimit serve set what it calls.
