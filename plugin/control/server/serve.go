@@ -24,6 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
@@ -149,12 +150,14 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
 		detector := abuse.New(s.Abuse)
 		leader := s.Keeper.newLeader(log, watcher, detector)
-		sender := s.newSender(log)
-		numbers.MustRegister(metrics.Read(leader.Stats), metrics.Read(detector.Stats), metrics.Read(sender.Stats))
+		webhooks := sender.New(sender.Options{
+			Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
+		})
+		numbers.MustRegister(metrics.Read(leader.Stats), metrics.Read(detector.Stats), metrics.Read(webhooks.Stats))
 		if watcher != nil {
 			numbers.MustRegister(metrics.Read(watcher.Stats))
 		}
-		server.background = append(server.background, leader.Run, sender.Run)
+		server.background = append(server.background, leader.Run, webhooks.Run)
 	}
 	relays, runs, err := s.newTopics(log)
 	if err != nil {

@@ -76,9 +76,7 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 		sources.Add(metrics.Read(record.Metrics))
 	}
 	sources.Settles = true
-	sources.Add(metrics.Read(func() metrics.Reservations {
-		return metrics.Reservations{Stats: d.ledger.Stats()}
-	}))
+	sources.Add(metrics.Read(func() metrics.Reservations { return metrics.Reservations{Stats: d.ledger.Stats()} }))
 	d.Metrics = metrics.New(process.Version, sources)
 	d.ledger = reservation.New(reservation.Options{
 		Elapsed: process.Elapsed, Now: process.WallClock, Observer: d.Settlements(), Log: log,

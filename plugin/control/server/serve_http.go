@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -158,12 +159,7 @@ func ParseProxies(text string, to *Proxies) error {
 
 // trusts reports whether an address is that of a proxy.
 func (p Proxies) trusts(address netip.Addr) bool {
-	for _, network := range p {
-		if network.Contains(address) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p, func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
 // clientOf returns the address and port of the client that a peer sends requests for: the right-most address of

@@ -20,7 +20,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
@@ -28,9 +27,7 @@ import (
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
 // also writes notices of used quotas. The detector looks for abuse.
-func (d *Database) newLeader(
-	log *slog.Logger, watcher *quota.Watcher, detector *abuse.Detector,
-) *usage.Leader {
+func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher, detector *abuse.Detector) *usage.Leader {
 	o := usage.Options{
 		Connect: d.connect,
 		Lock:    rows.TidyLock,
@@ -84,13 +81,6 @@ func reportNotices(ctx context.Context, tx pgx.Tx, at time.Time, notices []quota
 		}
 	}
 	return outbox.Add(ctx, tx, all...)
-}
-
-// newSender returns the sender of this process, which sends events to webhooks while it holds its lock.
-func (s *Settings) newSender(log *slog.Logger) *sender.Sender {
-	return sender.New(sender.Options{
-		Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
-	})
 }
 
 // leaderAdvice returns what an operator has to do about an error of the leader.
