@@ -161,8 +161,8 @@ const (
 		JOIN rate_limiter.usage_names e ON e.id = u.endpoint
 		WHERE t.name <> '' AND p.name <> '' ORDER BY t.name COLLATE "C"`
 
-	// selectNew returns which of some notices are new, by their places.
-	selectNew = `SELECT place::bigint
+	// selectNew returns which of some notices are new, by their places from 0.
+	selectNew = `SELECT place::bigint - 1
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::smallint[])
 			WITH ORDINALITY n (tenant, policy, endpoint, window_start, window_end, threshold, place)
 		WHERE NOT EXISTS (

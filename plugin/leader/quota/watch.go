@@ -303,9 +303,6 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 	if err != nil {
 		return nil, fmt.Errorf("find new notices: %w", err)
 	}
-	for i := range places {
-		places[i]-- // SQL counts from 1
-	}
 	return places, nil
 }
 

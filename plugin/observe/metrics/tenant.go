@@ -182,10 +182,8 @@ func (t *tenant) bucket(bound *policy.Bound) *bucket {
 	if len(t.buckets) >= maxBuckets {
 		return nil
 	}
-	t.buckets = append(
-		t.buckets,
-		bucket{namespace: bound.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope},
-	)
+	t.buckets = append(t.buckets,
+		bucket{namespace: bound.Key.Namespace, policy: p.Name, endpoint: endpoint, scope: p.Scope})
 	return &t.buckets[len(t.buckets)-1]
 }
 
@@ -229,12 +227,9 @@ var (
 	bucketTokens = prometheus.NewDesc(prefix+"bucket_tokens",
 		"Tokens left in a busy tenant's own bucket at its last request; the fewest, if there are several of one scope.",
 		[]string{"scope", orgLabel, endpointLabel}, nil)
-	usageRatio = prometheus.NewDesc(
-		prefix+"tenant_usage_ratio",
+	usageRatio = prometheus.NewDesc(prefix+"tenant_usage_ratio",
 		"Share of the limit that a busy tenant has used, by policy per tenant, at its last request: 1 is all of it.",
-		[]string{orgLabel, "policy"},
-		nil,
-	)
+		[]string{orgLabel, "policy"}, nil)
 )
 
 // Describe implements prometheus.Collector.
