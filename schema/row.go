@@ -213,3 +213,64 @@ func asError(faults []Fault) error {
 	}
 	return Faults(faults)
 }
+
+// Cost is what requests to an endpoint cost, as a row of the database has it, the REST API, files of rows and the
+// ratelimit command: an entry of the plugin config's cost table that changes at run time. Each field is declared here
+// alone, as those of Policy are. CostFields lists them.
+type Cost struct {
+	// The namespace of the plugin configs that the cost applies to. Default: default.
+	Namespace string `json:"namespace,omitempty" kong:"as=Policy.namespace" default:"default"`
+
+	// The requests that have the cost, as "METHOD /pattern": {param} and a trailing * are wildcards; * as the method
+	// matches any method. Required.
+	Endpoint string `json:"endpoint" kong:"as=Limit.endpoint" example:"POST /exports"`
+
+	// What a request costs, in tokens, where its policy has no cost of its own and no header of the request has one; 0 is
+	// free. Required.
+	Cost *int64 `json:"cost,omitempty" kong:"as=Limit.cost" unit:"tokens" example:"50"`
+}
+
+// Faults returns everything that is wrong with c by itself, in the order of its fields; the paths are their names. The
+// checks find what needs more than the schema, as those of Parse do.
+func (c Cost) Faults(checks ...func(Cost) error) []Fault {
+	return costModel().faults(c, append([]func(Cost) error{Cost.complete}, checks...)...)
+}
+
+// complete returns an error, as Faults, unless endpoint and cost are given: an absent cost must not be taken as free.
+func (c Cost) complete() error {
+	var faults findings
+	if c.Endpoint == "" {
+		faults.add("endpoint", "is required, such as POST /exports")
+	}
+	if c.Cost == nil {
+		faults.add("cost", "is required; 0 makes the requests free")
+	}
+	return asError(faults)
+}
+
+// CostFields returns the fields of a Cost in the order of their declaration. The caller must not change them.
+func CostFields() []Field[Cost] { return costModel().fields }
+
+// Tenant holds the settings of one tenant besides its policies and overrides, as a row of the database has it, the REST
+// API and the ratelimit command. Each field is declared here alone, as those of Policy are. TenantFields lists them.
+//
+// An empty text means absent.
+type Tenant struct {
+	// The tenant, as requests identify it, in at most 128 bytes: a longer name is counted by its hash. Required.
+	ID string `json:"id" kong:"required,len_max=128" kong_err:"must have 1 to 128 bytes: write the hash by which a longer name is counted"`
+
+	// The tier of the tenant. Default: the tier that its requests claim, else the plugin config's default.
+	Tier string `json:"tier,omitempty" kong:"as=Policy.tier"`
+
+	// The IANA name of its time zone. Default: UTC.
+	TimeZone string `json:"time_zone,omitempty" kong:"len_max=64" kong_err:"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC" unit:"name"`
+}
+
+// Faults returns everything that is wrong with t by itself, in the order of its fields; the paths are their names. The
+// checks find what needs more than the schema, as those of Parse do.
+func (t Tenant) Faults(checks ...func(Tenant) error) []Fault {
+	return tenantModel().faults(t, checks...)
+}
+
+// TenantFields returns the fields of a Tenant in the order of their declaration. The caller must not change them.
+func TenantFields() []Field[Tenant] { return tenantModel().fields }
