@@ -44,7 +44,7 @@ var documentCommands = []*command{
 		words: "apply", brief: "replace the policies of a namespace with those in a file, in one transaction",
 		about: documentAbout + ` Applying the same file again changes nothing.
 
-If policies would be deleted and --yes is not given, apply lists them and writes nothing. A limit shared by all
+If rows would be deleted and --yes is not given, apply lists them and writes nothing. A limit shared by all
 tenants that is lower than the limit of a single tenant is written only with --force. A cost that a limit can never hold
 is written with a warning: that limit denies the requests always. With --config, the limits in the plugin's config are
 compared too.`,

@@ -48,8 +48,9 @@ var candidateCommands = []*command{
 	candidatePromote,
 	{
 		words: "candidate rollback", args: "NAME",
-		brief:  "restore the policies that the promotion of a candidate has replaced, in one change",
-		about:  `If one of them has changed since the promotion, rollback shows the difference and writes nothing.`,
+		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
+		about: `If one of them has changed since the promotion, rollback names those that have changed, and how, on
+standard error, and writes nothing.`,
 		define: writesCandidate("rolled back", func(c *call) change { return c.changeCandidate("/rollback", nil, object{}) }),
 	},
 	candidateRebase,
@@ -168,8 +169,9 @@ denies without --force is not enforced for more tenants without it either.
 var candidatePromote = &command{
 	words: "candidate promote", args: "NAME",
 	brief: "apply the changes of a candidate to the active policies, in one change",
-	about: `If policies have changed since its base, promote shows the difference and writes nothing: look at ratelimit
-candidate diff, and rebase it. ratelimit candidate rollback takes a promotion back.
+	about: `If policies have changed since its base, promote names those that have changed, and how, on standard error,
+and writes nothing: look at ratelimit candidate diff, and rebase it. ratelimit candidate rollback takes a promotion
+back.
 
 As with ratelimit policy put, a limit shared by all tenants that is lower than the limit of a single tenant is promoted
 only with --force.`,

@@ -161,8 +161,8 @@ func (c *call) namesOf(kind string) cobra.CompletionFunc {
 
 var completionCommand = &command{
 	words: "completion", args: "SHELL", brief: "print the completion script for bash, zsh or fish",
-	about: `The script completes commands, flags and their values, and the names of tenants, policies and tiers if
-RATELIMIT_DATABASE or the flags before them name the database.
+	about: `The script completes commands, flags and their values. It completes the names of tenants, policies and tiers
+too if RATELIMIT_DATABASE names the database, or if the flags before them name the database or a server.
 
   ratelimit completion bash > /etc/bash_completion.d/ratelimit
   ratelimit completion zsh > "${fpath[1]}/_ratelimit"
