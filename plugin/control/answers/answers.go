@@ -1,5 +1,6 @@
-// Package answers has the answers of the REST API as types, which the API encodes, and the portal decodes. Answers that
-// are rows of the database have the types of package rows.
+// Package answers has the answers of the REST API as types, which the API encodes, and the portal and the ratelimit
+// command decode, and the [Client] by which these call the API. Answers that are rows of the database have the types of
+// package rows.
 package answers
 
 import (

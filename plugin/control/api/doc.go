@@ -15,7 +15,6 @@
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.
 //
-// Other packages hold the rows and their constraints (rows, the only adapter imported here, because its rows are the
-// resources), the meaning of rows (policy), the decision about a request (admit), and the buckets (implementations of
-// [Buckets]). Flags, listeners and TLS belong to package server.
+// Other packages hold the resources and their constraints (rows), the meaning of rows (policy), the decision about a
+// request (admit), and the buckets (implementations of [Buckets]). Flags, listeners and TLS belong to package server.
 package api
