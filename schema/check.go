@@ -277,7 +277,8 @@ func equals(n *node, want json.RawMessage) bool {
 }
 
 // DeniedNulls returns the nulls for which Kong denies a config, as an error of type Faults: those in maps, and those of
-// fields that are required or unknown. [Parse] takes each null for an absent value, because the configs that it reads have passed Kong.
+// fields that are required or unknown. [Parse] takes each null for an absent value, because the configs that it reads
+// have passed Kong.
 func DeniedNulls(raw []byte) error {
 	document, _ := decodeDocument(raw)
 	if document == nil {

@@ -100,8 +100,8 @@ type RecordField struct {
 	// Parse checks the JSON of a record, fills in its defaults and sets the field. The paths of faults begin with the
 	// name of the field. A record with faults lacks the values that have them.
 	Parse func(raw []byte) []Fault
-	// Decode sets the field to what JSON returned, without a check; nil: to absent. After an error the field holds a record
-	// that is faulty.
+	// Decode sets the field to what JSON returned, without a check; nil: to absent. After an error the field holds a
+	// record that is faulty.
 	Decode func(raw []byte) error
 	// Example is the JSON of a record as a user may write it.
 	Example string

@@ -125,7 +125,8 @@ func modelOf[T any]() model[T] {
 	return m
 }
 
-// add adds the fields of a struct, which is T or embedded in T at an index. In JSON those of an embedded one are its own.
+// add adds the fields of a struct, which is T or embedded in T at an index. In JSON those of an embedded one are its
+// own.
 func (m *model[T]) add(t reflect.Type, index []int) {
 	for i := range t.NumField() {
 		declared, at := t.Field(i), append(slices.Clone(index), i)

@@ -90,8 +90,8 @@ func configDefinition(t *testing.T, schema json.RawMessage) map[string]any {
 	return nil
 }
 
-// attributesOf returns the attributes of a definition and of those within it, each with its type, and the names of entity
-// checks.
+// attributesOf returns the attributes of a definition and of those within it, each with its type, and the names of
+// entity checks.
 func attributesOf(definition map[string]any) (found []string) {
 	kind, _ := definition["type"].(string)
 	for attribute := range definition {

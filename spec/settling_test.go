@@ -104,7 +104,8 @@ func hostileDeck(store, source, plugin string) string {
 // wantSound fails the test if Kong had to replay an event, or the plugin's process has ended or panicked.
 func (b *budget) wantSound(process int) {
 	b.t.Helper()
-	if n := b.Counters().Replays.Load(); n > 0 || b.PluginPID() != process || strings.Contains(b.log.String(), "panicked") {
+	panicked := strings.Contains(b.log.String(), "panicked")
+	if n := b.Counters().Replays.Load(); n > 0 || b.PluginPID() != process || panicked {
 		b.t.Errorf("%d events were replayed, the process %d is now %d", n, process, b.PluginPID())
 	}
 }

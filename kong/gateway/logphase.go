@@ -24,7 +24,7 @@ type sentResponse struct {
 	source         string
 	header         map[string]any // OpenResty's table
 	size           int64          // bytes, headers included
-	kong, proxy    int64          // ms: until the upstream was called or Kong answered; until the upstream's headers, or -1
+	kong, proxy    int64          // ms: until the upstream was called or Kong answered; until its headers, or -1
 	receive, total int64          // ms: for the upstream's body; for all
 }
 
@@ -125,8 +125,8 @@ func headSize(status int, table map[string]any) int64 {
 	return int64(size)
 }
 
-// logMethods holds the simulated methods of the log phase, which Kong answers from what it has kept of the request. Those
-// that read nginx's variables, and those that change the request or the response, raise an error there.
+// logMethods holds the simulated methods of the log phase, which Kong answers from what it has kept of the request.
+// Those that read nginx's variables, and those that change the request or the response, raise an error there.
 var logMethods = withMethodsOfAccess(map[string]pdkMethod{
 	"kong.log.serialize": serialize,
 	"kong.request.get_header": lookupString(func(x *exchange, name string) string {

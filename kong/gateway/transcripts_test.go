@@ -67,8 +67,8 @@ func recordedCases(t *testing.T) map[string]*recordedCase {
 	return cases
 }
 
-// recordedFrames reads a recording without the questions that are not simulated, because no plugin here asks them. Those
-// that Kong does not answer stay.
+// recordedFrames reads a recording without the questions that are not simulated, because no plugin here asks them.
+// Those that Kong does not answer stay.
 func recordedFrames(t *testing.T, path string) (frames []logFrame) {
 	t.Helper()
 	text, err := os.ReadFile(path)

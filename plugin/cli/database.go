@@ -101,7 +101,8 @@ func (c *call) hasDatabase() bool {
 	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
 }
 
-// read returns the connection string of a flag, or of the flag that names a file, and which of them has it; "": neither.
+// read returns the connection string of a flag, or of the flag that names a file, and which of them has it; "":
+// neither.
 func (f databaseFlags) read(flag string) (dsn, source string, err error) {
 	fileFlag := flag + "-file"
 	switch {

@@ -72,7 +72,8 @@ func (c *call) replayFlags() *replayFlags {
 	c.databaseFlag()
 	c.logFlags(&f.logs)
 	c.flags.Func("fail-if-denied-above",
-		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%", f.setMost)
+		"exit with 5 if a greater `percentage` of requests is denied, or would be outside shadow mode, such as 0.1%",
+		f.setMost)
 	c.flags.StringVar(&f.html, "html", "", "also write a report with charts to this `file`, which needs no network")
 	c.flags.IntVar(&f.rows, "max", 50, "the most `rows` of the table; 0: all (default 50)")
 	c.outputFlagOf(formatTable, formatJSON, formatCSV)

@@ -54,8 +54,8 @@ type bulk []byte
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (b *bulk) MarshalBinary() ([]byte, error) { return *b, nil }
 
-// keyCount is a call as an argument of go-redis: the number of its keys. That it is encoded shows that go-redis is about
-// to write the command.
+// keyCount is a call as an argument of go-redis: the number of its keys. That it is encoded shows that go-redis is
+// about to write the command.
 type keyCount call
 
 // MarshalBinary implements encoding.BinaryMarshaler.

@@ -151,7 +151,8 @@ func TestAfterTheEndAClusterMakesNoServers(t *testing.T) {
 	t.Parallel()
 	_, c, gates := guarded(t, among(covering(t, 0), true))
 	require.NoError(t, c.close())
-	if _, err := c.backend.(*cluster).serverAt("late:6379"); !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
+	_, err := c.backend.(*cluster).serverAt("late:6379")
+	if !errors.Is(err, redis.ErrClosed) || gates["late:6379"] != nil {
 		t.Errorf("%v, and the gate %v, which would never be closed", err, gates["late:6379"])
 	}
 }

@@ -16,11 +16,11 @@
 //
 // # Once or never
 //
-// A process takes a reservation out of its ledger once. Of all processes, one swaps its record for a claim, and it alone
-// changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
-// reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claim stays for
-// 30 seconds, and is new for each end of a request. So a claim whose answer was lost is made again, and has the same
-// answer.
+// A process takes a reservation out of its ledger once. Of all processes, one swaps its record for a claim, and it
+// alone changes the buckets. Where no record was written, only the process that made the reservation changes them. So a
+// reservation is settled once at most, however often and wherever Kong sends the event of a log phase. A claim stays
+// for 30 seconds, and is new for each end of a request. So a claim whose answer was lost is made again, and has the
+// same answer.
 //
 //	the record               the process that made it           another process
 //	is there, or claimed     settles                            settles
@@ -64,11 +64,11 @@
 //
 // # Bounds
 //
-// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with the record of a request: one that has timed
-// out, and so can only be charged more, or else the one that would time out first, which is counted. A record expires
-// after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
-// and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each. A
-// store that this process never had open has a quarter of that room.
+// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with the record of a request: one
+// that has timed out, and so can only be charged more, or else the one that would time out first, which is counted. A
+// record expires after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation
+// is not recorded, and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for
+// ten minutes each. A store that this process never had open has a quarter of that room.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

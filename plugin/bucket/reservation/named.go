@@ -48,7 +48,9 @@ func (l *Ledger) millis() int64 { return int64(l.options.Now() / millisecond) }
 
 // swap replaces a value, if it is the old one, and returns the value that is there then. If the outcome is unknown it
 // looks at the value.
-func (k *Keeper) swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) (present []byte, err error) {
+func (k *Keeper) swap(
+	ctx context.Context, key string, old, next []byte, ttl time.Duration,
+) (present []byte, err error) {
 	present, err = k.records.Swap(ctx, key, old, next, ttl)
 	if MayHaveRun(err) {
 		if now, failed := k.records.Get(ctx, key); failed == nil && !bytes.Equal(now, old) {

@@ -265,7 +265,8 @@ func TestAnEntryThatCannotBeReadIsNeitherReservedNorSettledNorChanged(t *testing
 		if claim, _, err := w.Claim(t.Context(), request("chat", 1)); err == nil {
 			t.Errorf("%q is claimed: %v", value, claim)
 		}
-		if kept, err := w.faults.Swap(t.Context(), key, []byte(value), nil, 0); err != nil || !bytes.Equal(kept, []byte(value)) {
+		kept, err := w.faults.Swap(t.Context(), key, []byte(value), nil, 0)
+		if err != nil || !bytes.Equal(kept, []byte(value)) {
 			t.Errorf("%q has become %q (%v)", value, kept, err)
 		}
 	}

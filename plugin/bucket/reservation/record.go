@@ -25,8 +25,8 @@ type Record struct {
 	Tenant   string            // of the request; "": none
 	Endpoint string            // of the request; "": none
 
-	// Of a record that another process has made, or that this one may have claimed before: the bounds that only that process could return tokens to. They can be
-	// charged more, in the central store.
+	// Of a record that another process has made, or that this one may have claimed before: the bounds that only that
+	// process could return tokens to. They can be charged more, in the central store.
 	chargeOnly []bool
 }
 
@@ -145,8 +145,8 @@ func (r *Record) cost(bound int, s Settlement) int64 {
 }
 
 // Records keeps records, and the entries of names, each under a key, in a store that all processes share or in one of
-// this process. It must be safe for concurrent use, and bound the time of its calls. A call is made once: if its outcome
-// is unknown, [MayHaveRun] reports true for its error.
+// this process. It must be safe for concurrent use, and bound the time of its calls. A call is made once: if its
+// outcome is unknown, [MayHaveRun] reports true for its error.
 type Records interface {
 	// Get returns the record of a key, or nil.
 	Get(ctx context.Context, key string) ([]byte, error)

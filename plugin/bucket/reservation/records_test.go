@@ -568,7 +568,8 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 			t.Errorf("%+v is read as %+v, %t", needs, parsed, ok)
 		}
 	}
-	long := token{key: key, store: testStore, needs: settle.Needs{Shared: []string{strings.Repeat("n", maxToken)}}}.String()
+	needs := settle.Needs{Shared: []string{strings.Repeat("n", maxToken)}}
+	long := token{key: key, store: testStore, needs: needs}.String()
 	if parsed, ok := parseToken(long); !ok || parsed.store != "" || len(long) != 32 {
 		t.Errorf("a long token is %d bytes long, for the store %q", len(long), parsed.store)
 	}

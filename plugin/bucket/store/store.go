@@ -3,8 +3,8 @@
 // has to learn what is inside.
 //
 // The interface is a package of its own, because package bucket opens the stores and so imports all of them: declared
-// there, it could not be named by a decorator, nor by package storetest, which tests the contract on every store. Packages
-// that need less, as the path of a request does, declare the methods that they call.
+// there, it could not be named by a decorator, nor by package storetest, which tests the contract on every store.
+// Packages that need less, as the path of a request does, declare the methods that they call.
 package store
 
 import (
@@ -33,10 +33,10 @@ type Store interface {
 
 	// Settle replaces what a Take of the same bounds spent for the statuses that are Charged by the actual tokens, one
 	// number for each bound. It returns what is less, as far as that is certain to be missing from the bucket, and charges
-	// what is more even where the bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0
-	// returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement whose outcome is unknown
-	// is not repeated. A refund that cannot be made is lost. Where the central store did not settle a bound that it had
-	// charged, Failure has the cause. An error means that the slices do not fit together.
+	// what is more even where the bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the
+	// change in tokens: below 0 returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement
+	// whose outcome is unknown is not repeated. A refund that cannot be made is lost. Where the central store did not
+	// settle a bound that it had charged, Failure has the cause. An error means that the slices do not fit together.
 	//
 	// A store that has no other store behind it takes nil for actual, from a caller that denies the request after all. It
 	// then returns all that was spent, and the statuses show the buckets without the request.

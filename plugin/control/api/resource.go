@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,9 +41,10 @@ func (p *place) operation(id, method, at, text string, codes ...int) huma.Operat
 	if strings.Contains(o.Path, "{org}") {
 		o.Parameters = []*huma.Param{p.orgParam()}
 	}
-	o.Errors = append(codes,
+	o.Errors = slices.Concat(codes, []int{
 		http.StatusUnauthorized, http.StatusNotAcceptable, http.StatusUnprocessableEntity, http.StatusTooManyRequests,
-		http.StatusInternalServerError, http.StatusServiceUnavailable)
+		http.StatusInternalServerError, http.StatusServiceUnavailable,
+	})
 	if needs != decideAccess || method != http.MethodGet { // a read for any role
 		o.Errors = append(o.Errors, http.StatusForbidden)
 	}

@@ -154,7 +154,7 @@ func (s *Server) serveRoute(x *exchange, r *http.Request) {
 
 // answerUnrouted answers a request without a route as ServeMux would, but with a problem document.
 func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handler) {
-	response, err := answers.Served(handler.ServeHTTP).RoundTrip(r)
+	response, err := answers.Served(handler.ServeHTTP).RoundTrip(r) //nolint:bodyclose // in memory
 	if err == nil && response.StatusCode == http.StatusMethodNotAllowed {
 		x.Header()["Allow"] = response.Header["Allow"]
 		s.answerProblem(x, response.StatusCode, "this path supports "+response.Header.Get("Allow"))

@@ -45,8 +45,8 @@ type Options struct {
 	OperatorBuckets Buckets
 	// Ping returns nil if Redis responds before ctx ends; nil: there is no Redis.
 	Ping func(ctx context.Context) error
-	// Decider decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in force
-	// answer 503.
+	// Decider decides like the plugin, with the same config, rows and buckets; nil: the decision API and the limits in
+	// force answer 503.
 	Decider *admit.Decider
 
 	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.

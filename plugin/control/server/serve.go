@@ -146,18 +146,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
 	}
 	if s.Keeper != nil {
-		watcher := d.newWatcher(tiers)
-		s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
-		detector := abuse.New(s.Abuse)
-		leader := s.Keeper.newLeader(log, watcher, detector)
-		webhooks := sender.New(sender.Options{
-			Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
-		})
-		numbers.MustRegister(metrics.Read(leader.Stats), metrics.Read(detector.Stats), metrics.Read(webhooks.Stats))
-		if watcher != nil {
-			numbers.MustRegister(metrics.Read(watcher.Stats))
-		}
-		server.background = append(server.background, leader.Run, webhooks.Run)
+		server.background = append(server.background, s.newLeading(d, tiers, numbers, log)...)
 	}
 	relays, runs, err := s.newTopics(log)
 	if err != nil {
@@ -173,6 +162,24 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, runs...)
 	}
 	return server, nil
+}
+
+// newLeading returns the tasks of the process that leads, and registers their numbers.
+func (s *Settings) newLeading(
+	d *decider, tiers *api.Tiers, numbers *prometheus.Registry, log *slog.Logger,
+) []func(context.Context) error {
+	watcher := d.newWatcher(tiers)
+	s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
+	detector := abuse.New(s.Abuse)
+	leader := s.Keeper.newLeader(log, watcher, detector)
+	webhooks := sender.New(sender.Options{
+		Connect: s.Keeper.connect, Targets: s.Webhooks, Log: log, Advice: leaderAdvice,
+	})
+	numbers.MustRegister(metrics.Read(leader.Stats), metrics.Read(detector.Stats), metrics.Read(webhooks.Stats))
+	if watcher != nil {
+		numbers.MustRegister(metrics.Read(watcher.Stats))
+	}
+	return []func(context.Context) error{leader.Run, webhooks.Run}
 }
 
 // open returns a pool without connecting. It reads the file of the connection string for every connection, so that a

@@ -149,7 +149,8 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		d := deciding(t, strings.Replace(text, everyone, settles, 1), nil)
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
-		claim, _, err := d.reservations.Claim(t.Context(), &reservation.Request{Name: reservation.Name{ID: "chat"}, Timeout: time.Minute})
+		name := reservation.Name{ID: "chat"}
+		claim, _, err := d.reservations.Claim(t.Context(), &reservation.Request{Name: name, Timeout: time.Minute})
 		if err != nil || d.decider.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}
@@ -157,7 +158,7 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		if err != nil || d.ledger.Stats().Kept != 1 {
 			t.Errorf("%s: %d reservations are kept (%v), want one", strategy, d.ledger.Stats().Kept, err)
 		}
-		s, err := d.reservations.Settle(t.Context(), reservation.Name{ID: "chat"}, 3, func(string, int64) error { return nil })
+		s, err := d.reservations.Settle(t.Context(), name, 3, func(string, int64) error { return nil })
 		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.ledger.Stats().Kept != 0 {
 			t.Errorf("%s: %+v, %v", strategy, s, err)
 		}

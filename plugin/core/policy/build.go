@@ -187,8 +187,8 @@ func (b *builder) dropTenant(id string) {
 	b.editTenant(id, func(a *TenantRows) { a.hasRow, a.Tier, a.timeZone = false, "", "" })
 }
 
-// put puts a compiled row in place of the one with its id. If the row does not compile (nil), or its endpoint does not go
-// with others, its last good value stays. own returns what is wrong with the row by itself.
+// put puts a compiled row in place of the one with its id. If the row does not compile (nil), or its endpoint does not
+// go with others, its last good value stays. own returns what is wrong with the row by itself.
 func put[R row](b *builder, table string, rows, previous *index[R], id int64, r R, own func() []Fault) {
 	drop(b, rows, id) // first: the new endpoint may cross the old one
 	var none R

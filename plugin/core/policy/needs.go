@@ -121,7 +121,8 @@ func (o *CompiledOverride) class() class {
 
 func (r *CostRow) class() class { return class{id: r.ID} }
 
-// summary is what a snapshot holds of all rows together. Each build makes it anew, so no change can leave a need behind.
+// summary is what a snapshot holds of all rows together. Each build makes it anew, so no change can leave a need
+// behind.
 type summary struct {
 	namespaces map[string]*NamespaceRows
 

@@ -55,8 +55,8 @@ type TenantRows struct {
 	overrides []*CompiledOverride // on the tenant and on its endpoints
 }
 
-// subject identifies a user, a credential or a tag by name, a network by its bytes, or an endpoint of all tenants by its
-// pattern. Only a user belongs to a tenant.
+// subject identifies a user, a credential or a tag by name, a network by its bytes, or an endpoint of all tenants by
+// its pattern. Only a user belongs to a tenant.
 type subject struct {
 	target target
 	tenant string

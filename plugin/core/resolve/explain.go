@@ -176,8 +176,8 @@ func (p *Plan) tenantRows(id *identity.Identity) *policy.TenantRows {
 	return p.snapshot.Tenant(id.Tenant.ID)
 }
 
-// explainPolicies lists the policies that the resolver has considered, in its order. But a list of the config comes right
-// after the rows that go before it.
+// explainPolicies lists the policies that the resolver has considered, in its order. But a list of the config comes
+// right after the rows that go before it.
 func (e *explainer) explainPolicies(considered []*policy.Policy) {
 	order := func(p *policy.Policy) (place int) {
 		if p.Match() == "global" {

@@ -57,8 +57,8 @@ func (s Source) config(further map[string]string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// parameters are the parameters of all sessions. A table that is locked for long costs a retry, not the connection. Where
-// commits need not be durable (quick), they do not wait for the disk.
+// parameters are the parameters of all sessions. A table that is locked for long costs a retry, not the connection.
+// Where commits need not be durable (quick), they do not wait for the disk.
 var parameters = map[string]string{
 	"application_name": "tenant-rate-limiting",
 	"client_encoding":  "UTF8",

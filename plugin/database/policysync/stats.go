@@ -108,8 +108,8 @@ func (f *faultSet) retryKeys() []rowKey {
 	return keys
 }
 
-// replace replaces the faults of the fetched rows (nil: of all). It returns the new ones of those that are kept, and all
-// of rows that have changed.
+// replace replaces the faults of the fetched rows (nil: of all). It returns the new ones of those that are kept, and
+// all of rows that have changed.
 func (f *faultSet) replace(found []policy.Fault, fetched, changed map[rowKey]bool) (fresh []policy.Fault) {
 	var list []policy.Fault
 	before := map[policy.Fault]bool{}
