@@ -117,12 +117,12 @@ func (e *documentError) text(severity string) string {
 
 // isDocument reports whether a file has a list of a document, which no decK file has.
 func isDocument(text []byte) bool {
-	var root map[string]yaml.Node
-	if yaml.Unmarshal(text, &root) != nil {
+	var root yaml.Node
+	if yaml.Unmarshal(text, &root) != nil || len(root.Content) == 0 || root.Content[0].Kind != yaml.MappingNode {
 		return false
 	}
-	for _, list := range []string{"policies", "costs", "tenants", "overrides"} {
-		if _, has := root[list]; has {
+	for pair := range slices.Chunk(root.Content[0].Content, 2) {
+		if slices.Contains([]string{"policies", "costs", "tenants", "overrides"}, pair[0].Value) {
 			return true
 		}
 	}
@@ -142,18 +142,20 @@ func (d *document) root(n *yaml.Node) {
 		d.fault(n.Line, "", "must be a mapping with the field policies")
 		return
 	}
+	seen := map[string]bool{}
 	for pair := range slices.Chunk(n.Content, 2) {
 		key, value := pair[0], aliased(pair[1])
-		switch key.Value {
-		case "namespace":
+		switch {
+		case seen[key.Value]:
+			d.fault(key.Line, key.Value, "appears twice")
+		case key.Value == "namespace":
 			d.value(value, key.Line, "namespace", &d.set.Namespace)
-		case "partial":
+		case key.Value == "partial":
 			d.value(value, key.Line, "partial", &d.partial)
-		default:
-			if !d.section(key.Value, value) {
-				d.fault(key.Line, key.Value, "unknown field: the fields of %s", d.fieldsText())
-			}
+		case !d.section(key.Value, value):
+			d.fault(key.Line, key.Value, "unknown field: the fields of %s", d.fieldsText())
 		}
+		seen[key.Value] = true
 	}
 	if d.set.Policies == nil && d.set.Costs == nil && d.set.Tenants == nil && d.set.Overrides == nil {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
@@ -177,7 +179,12 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 		case twice:
 			d.fault(key.Line, path, "appears twice")
 		default:
-			at.fields[key.Value], values[key.Value] = key.Line, jsonOf(aliased(pair[1]))
+			at.fields[key.Value] = key.Line
+			value, err := jsonOf(aliased(pair[1]))
+			if err != nil {
+				d.fault(key.Line, path, "%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+			}
+			values[key.Value] = value
 		}
 	}
 	raw, err := json.Marshal(values)
@@ -190,16 +197,25 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 	return true
 }
 
-// jsonOf returns a value as JSON. A text that looks like a time is a text.
-func jsonOf(n *yaml.Node) json.RawMessage {
-	var value any
-	if n.ShortTag() != "!!timestamp" && n.Decode(&value) == nil {
-		if raw, err := json.Marshal(value); err == nil {
-			return raw
+// jsonOf returns a value as JSON. A text that looks like a time is a text. The error is of a list or mapping that JSON
+// has no form for, such as one with a key twice: with it the value is null.
+func jsonOf(n *yaml.Node) (json.RawMessage, error) {
+	var value any = n.Value
+	if n.ShortTag() != "!!timestamp" {
+		if err := n.Decode(&value); err != nil && n.Kind != yaml.ScalarNode {
+			return json.RawMessage("null"), err
+		} else if err != nil {
+			value = n.Value
 		}
 	}
-	raw, _ := json.Marshal(n.Value) // a string has no error
-	return raw
+	raw, err := json.Marshal(value)
+	if err != nil && n.Kind == yaml.ScalarNode { // a number that is none, such as .inf
+		return json.Marshal(n.Value)
+	}
+	if err != nil {
+		return json.RawMessage("null"), errors.New("keys must be strings, and numbers finite")
+	}
+	return raw, nil
 }
 
 func fieldNames[T any](fields []schema.Field[T]) string {

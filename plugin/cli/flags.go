@@ -62,10 +62,13 @@ func (s *spanFlag) Set(text string) error {
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		var n int64
 		if n, err = strconv.ParseInt(days, 10, 32); err == nil {
-			length = time.Duration(min(n, int64(maxSpan/time.Hour))) * 24 * time.Hour
+			length = time.Duration(min(n, int64(maxSpan/(24*time.Hour))+1)) * 24 * time.Hour
 		}
 	}
-	if err != nil || length <= 0 || length > maxSpan {
+	if length > maxSpan {
+		return errors.New("must be at most 36600d")
+	}
+	if err != nil || length <= 0 {
 		return errors.New("must be a duration above 0, such as 90s, 15m, 2h or 30d")
 	}
 	s.length = length

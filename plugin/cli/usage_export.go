@@ -18,7 +18,7 @@ import (
 
 var usageExportCommand = &command{
 	words: "usage export", brief: "write what every tenant used in a month, by endpoint and day",
-	about: `It writes a row for each tenant, endpoint and day of UTC, ordered by these. A day is closed an hour or more
+	about: `It writes a row for each day of UTC, tenant and endpoint, ordered by these. A day is closed an hour or more
 after its end, when all nodes have reported it, and then its rows do not change. Days that are not closed are left out,
 unless --open is given; standard error names them. Days are kept for 3 years.
 

@@ -68,8 +68,8 @@ func TestADocumentIsWrittenWithoutATreeOfNodes(t *testing.T) {
 	p := policytest.Full(t)[0]
 	row := rows.Policy{ID: 7, Policy: p, Revision: 3}
 	var part []byte
-	if n := testing.AllocsPerRun(100, func() { part = appendRow(part[:0], policySection.fields, &row.Policy) }); n > 40 {
-		t.Errorf("a policy of a document takes %v allocations, want at most 40", n)
+	if n := testing.AllocsPerRun(100, func() { part = appendRow(part[:0], policySection.fields, &row.Policy) }); n > 50 { // under the race detector too; a tree takes hundreds
+		t.Errorf("a policy of a document takes %v allocations, want at most 50", n)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Client calls operations of the REST API: over HTTP, or by [Served] those of this process.
@@ -29,6 +30,9 @@ const maxAnswer = 256 << 20
 // errTooLong is the error of a longer answer.
 var errTooLong = errors.New("the answer of the API is too long")
 
+// answerTime bounds a request and its answer, which may be a document of all rows.
+const answerTime = 10 * time.Minute
+
 // Get decodes the answer to a GET.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, into any) error {
 	return c.Do(ctx, http.MethodGet, path, query, nil, into)
@@ -39,6 +43,8 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, into an
 func (c *Client) Do(
 	ctx context.Context, method, path string, query url.Values, body, into any, header ...string,
 ) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	r, err := c.newRequest(ctx, method, path, query, body)
 	if err == nil {
 		for i := 0; i+1 < len(header); i += 2 {
