@@ -182,7 +182,8 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 			at.fields[key.Value] = key.Line
 			value, err := jsonOf(aliased(pair[1]))
 			if err != nil {
-				d.fault(key.Line, path, "%s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+				text := strings.TrimPrefix(err.Error(), "yaml: ")
+				d.fault(key.Line, path, "%s", strings.TrimPrefix(text, "unmarshal errors:\n  "))
 			}
 			values[key.Value] = value
 		}

@@ -32,8 +32,10 @@ func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a mapping"},
 		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
 		{"a list twice", "policies:\n- {" + fine + ", tier: a}\npolicies: []", "p.yaml:3: policies: appears twice"},
-		{"a name twice within a field", "policies:\n- {" + fine + ", tier: a, fair: {weights: {a: 1, a: 2}}}",
-			"p.yaml:2: policies[0].fair: line 2: mapping key \"a\" already defined at line 2"},
+		{
+			"a name twice within a field", "policies:\n- {" + fine + ", tier: a, fair: {weights: {a: 1, a: 2}}}",
+			"p.yaml:2: policies[0].fair: line 2: mapping key \"a\" already defined at line 2",
+		},
 		{
 			"a text for a number", "policies:\n- {name: daily, tier: a, scope: tenant, limit: many, window_size: 60}",
 			`p.yaml:2: policies[0].limit: must be an integer, got "many"`,

@@ -150,7 +150,8 @@ func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.mux.ServeHTTP(w, r)
 		return
 	}
-	status := http.StatusNotFound                                   // also in place of a redirect to a path without dots, which is no page either
+	// Also in place of a redirect to a path without dots, which is no page either.
+	status := http.StatusNotFound
 	response, err := answers.Served(handler.ServeHTTP).RoundTrip(r) //nolint:bodyclose // in memory
 	if err == nil && response.StatusCode == http.StatusMethodNotAllowed {
 		status, w.Header()["Allow"] = response.StatusCode, response.Header["Allow"]
