@@ -1,7 +1,6 @@
 package reservation
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
@@ -18,8 +17,11 @@ type token struct {
 
 // Bounds of a token.
 const (
-	maxToken = 2048 // bytes
-	maxNames = 64   // of headers and shared values
+	maxToken    = 2048 // bytes
+	maxNames    = 64   // of headers and shared values
+	maxName     = 256  // bytes, with the letter before the name
+	keyLength   = 32   // hexadecimal digits
+	fingerprint = 16   // hexadecimal digits
 )
 
 // String returns the token as a text of lower-case letters, digits and punctuation. If it would be too long, only this
@@ -45,27 +47,54 @@ func (t token) String() string {
 	return b.String()
 }
 
-// tokenForm matches a token. Its groups are the key, the store, whether the log is read, and the names.
-var tokenForm = regexp.MustCompile(`^([0-9a-f]{32})(?:\.([0-9a-f]{16})\.(l?)((?:,[hs][-\w.]{1,255})*))?$`)
-
-// parseToken reads a token, and reports whether the text is one.
+// parseToken reads a token, and reports whether the text is one. It runs twice for each request that settles.
 func parseToken(text string) (t token, ok bool) {
-	if len(text) > maxToken {
+	key, more, central := strings.Cut(text, ".")
+	if len(text) > maxToken || !isHex(key, keyLength) {
 		return t, false
 	}
-	groups := tokenForm.FindStringSubmatch(text)
-	if groups == nil {
+	if t.key = key; !central {
+		return t, true
+	}
+	store, needs, _ := strings.Cut(more, ".")
+	if !isHex(store, fingerprint) {
 		return t, false
 	}
-	t.key, t.store, t.needs.Log = groups[1], groups[2], groups[3] != ""
-	names := strings.Split(groups[4], ",")[1:]
-	for _, name := range names {
-		if name[0] == 'h' {
+	t.store = store
+	return t, t.parseNeeds(needs)
+}
+
+// isHex reports whether a text is that many lower-case hexadecimal digits.
+func isHex(text string, length int) bool {
+	return len(text) == length && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// parseNeeds reads the needs of a token, and reports whether the text has some.
+func (t *token) parseNeeds(text string) bool {
+	log, names, named := strings.Cut(text, ",")
+	if t.needs.Log = log == "l"; !t.needs.Log && log != "" || !named {
+		return t.needs.Log
+	}
+	if strings.Count(names, ",") >= maxNames {
+		return false
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		switch {
+		case len(name) < 2 || len(name) > maxName || strings.ContainsFunc(name, isNoNameRune):
+			return false
+		case name[0] == 'h':
 			t.needs.Headers = append(t.needs.Headers, name[1:])
-		} else {
+		case name[0] == 's':
 			t.needs.Shared = append(t.needs.Shared, name[1:])
+		default:
+			return false
 		}
 	}
 	t.needs = t.needs.Union(settle.Needs{}) // sorted, each name once
-	return t, len(names) <= maxNames && (t.store == "" || t.needs.Log || len(names) > 0)
+	return true
+}
+
+// isNoNameRune reports whether a rune is in no name of a header or a shared value that a rule may read.
+func isNoNameRune(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
