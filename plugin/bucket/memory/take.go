@@ -258,11 +258,8 @@ func (t *taking) report() {
 func (s *Store) Settle(
 	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
-	refunds := actual == nil
-	if refunds {
-		actual = make([]int64, len(bounds))
-	}
-	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+	actual, refunds, err := store.Actuals(bounds, statuses, actual)
+	if err != nil {
 		return err
 	}
 	for i := range statuses {

@@ -22,11 +22,8 @@ type settlement struct {
 func (s *Store) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
-	refunds := actual == nil
-	if refunds {
-		actual = make([]int64, len(bounds))
-	}
-	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+	actual, refunds, err := store.Actuals(bounds, statuses, actual)
+	if err != nil {
 		return err
 	}
 	runAll(s.partsOf(bounds, markSettled(bounds, statuses, actual, refunds)), func(p *part) {

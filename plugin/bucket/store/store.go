@@ -62,6 +62,17 @@ func CheckActual(bounds []policy.Bound, statuses []decision.Status, actual []int
 	return nil
 }
 
+// Actuals returns the actual costs to settle bounds with, and whether that refunds them: nil stands for 0 of each. The
+// error is of [CheckActual].
+func Actuals(
+	bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) (costs []int64, refunds bool, err error) {
+	if refunds = actual == nil; refunds {
+		actual = make([]int64, len(bounds))
+	}
+	return actual, refunds, CheckActual(bounds, statuses, actual)
+}
+
 // CheckLengths returns an error unless there is one status for each bound. The verb says what the caller was to do.
 func CheckLengths(verb string, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
