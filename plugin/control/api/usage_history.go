@@ -165,13 +165,17 @@ type UsageExportQuery struct {
 
 // Resolve implements [huma.Resolver].
 func (in *UsageExportQuery) Resolve(huma.Context) (faults []error) {
-	if _, err := in.month(); err != nil {
+	first, err := in.month()
+	if err != nil {
 		faults = append(faults, fault("query.month", "must be a month such as 2026-11", in.Month))
 	}
 	if in.By != "" && in.Policy != "" {
 		faults = append(faults, fault("query.by", "takes the place of policy: give only one of them", in.By))
 	}
-	if _, err := readExportCursor(in.Cursor); err != nil {
+	place, err := readExportCursor(in.Cursor)
+	isOther := place.Day.Before(first) || place.Until.After(first.AddDate(0, 1, 0)) ||
+		strings.Contains(strings.Join(place.After, ""), "\x00")
+	if err != nil || in.Cursor != "" && isOther {
 		faults = append(faults, fault("query.cursor", "must be a next_cursor returned by this list", in.Cursor))
 	}
 	return faults
@@ -224,7 +228,7 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 		place.Day, err = time.Parse(time.DateOnly, last.Day)
 		place.After = []string{last.Tenant, last.Endpoint, last.Ref}
 		text, _ := json.Marshal(place) // it has texts and times of 4-digit years only
-		page.NextCursor = base64.RawURLEncoding.EncodeToString(text)
+		page.NextCursor = answers.Cursor(string(text))
 	}
 	return page, err
 }

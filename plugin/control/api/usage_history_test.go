@@ -222,4 +222,11 @@ func TestAnExportHasEveryRowOnceOverItsPages(t *testing.T) {
 	if a := w.as("GET", path+"&policy=daily", ""); a.Code != http.StatusUnprocessableEntity {
 		t.Errorf("by and policy: %d %s", a.Code, a.Body)
 	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	for _, place := range []string{
+		"null", `{"Day":"0001-01-01T00:00:00Z","Until":"` + now + `"}`, `{"Day":"` + now + `","Until":"9998-01-01T00:00:00Z"}`,
+		`{"Day":"` + now + `","Until":"` + now + `","After":["\u0000","",""]}`,
+	} {
+		w.wantFaults(w.as("GET", path+"&cursor="+answers.Cursor(place), ""), "query.cursor")
+	}
 }
