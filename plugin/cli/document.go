@@ -184,6 +184,7 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 			if err != nil {
 				text := strings.TrimPrefix(err.Error(), "yaml: ")
 				d.fault(key.Line, path, "%s", strings.TrimPrefix(text, "unmarshal errors:\n  "))
+				continue
 			}
 			values[key.Value] = value
 		}
@@ -198,25 +199,21 @@ func readRow[T any](d *document, n *yaml.Node, at place, fields []schema.Field[T
 	return true
 }
 
-// jsonOf returns a value as JSON. A text that looks like a time is a text. The error is of a list or mapping that JSON
-// has no form for, such as one with a key twice: with it the value is null.
+// jsonOf returns a value as JSON. A scalar that JSON has no form for is a text, such as one that looks like a time. The
+// error is of a list or a mapping, such as one with a key twice.
 func jsonOf(n *yaml.Node) (json.RawMessage, error) {
-	var value any = n.Value
-	if n.ShortTag() != "!!timestamp" {
-		if err := n.Decode(&value); err != nil && n.Kind != yaml.ScalarNode {
-			return json.RawMessage("null"), err
-		} else if err != nil {
-			value = n.Value
+	var value any
+	err := n.Decode(&value)
+	if err == nil && n.ShortTag() != "!!timestamp" {
+		if raw, err := json.Marshal(value); err == nil {
+			return raw, nil
 		}
+		err = errors.New("names must be strings, which may need quotes, and numbers finite")
 	}
-	raw, err := json.Marshal(value)
-	if err != nil && n.Kind == yaml.ScalarNode { // a number that is none, such as .inf
-		return json.Marshal(n.Value)
+	if n.Kind != yaml.ScalarNode {
+		return nil, err
 	}
-	if err != nil {
-		return json.RawMessage("null"), errors.New("keys must be strings, and numbers finite")
-	}
-	return raw, nil
+	return json.Marshal(n.Value)
 }
 
 func fieldNames[T any](fields []schema.Field[T]) string {

@@ -33,6 +33,10 @@ func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
 		{"a list twice", "policies:\n- {" + fine + ", tier: a}\npolicies: []", "p.yaml:3: policies: appears twice"},
 		{
+			"a name that is no string", "policies:\n- {" + fine + ", tier: a, fair: {weights: {1: 2}}}",
+			"p.yaml:2: policies[0].fair: names must be strings, which may need quotes, and numbers finite",
+		},
+		{
 			"a name twice within a field", "policies:\n- {" + fine + ", tier: a, fair: {weights: {a: 1, a: 2}}}",
 			"p.yaml:2: policies[0].fair: line 2: mapping key \"a\" already defined at line 2",
 		},
