@@ -138,7 +138,7 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 			t.Errorf("factor %q is read as %d", text, n)
 		}
 	}
-	for _, text := range []string{"", "0d", "-1d", "1.5d", "99999999999d", "36600d1s"} {
+	for _, text := range []string{"", "0d", "-1d", "1.5d", "36601d", "213504d", "99999999999d", "36600d1s"} {
 		if err := new(spanFlag).Set(text); err == nil {
 			t.Errorf("span %q is taken", text)
 		}

@@ -224,7 +224,9 @@ func TestAnExportHasEveryRowOnceOverItsPages(t *testing.T) {
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	for _, place := range []string{
-		"null", `{"Day":"0001-01-01T00:00:00Z","Until":"` + now + `"}`, `{"Day":"` + now + `","Until":"9998-01-01T00:00:00Z"}`,
+		"null",
+		`{"Day":"0001-01-01T00:00:00Z","Until":"` + now + `"}`,
+		`{"Day":"` + now + `","Until":"9998-01-01T00:00:00Z"}`,
 		`{"Day":"` + now + `","Until":"` + now + `","After":["\u0000","",""]}`,
 	} {
 		w.wantFaults(w.as("GET", path+"&cursor="+answers.Cursor(place), ""), "query.cursor")
