@@ -2,11 +2,8 @@ package usage
 
 import "time"
 
-const (
-	// batchesPerSource bounds the batches of a source in one transaction, and payloadBytes those of all sources together.
-	batchesPerSource = 64
-	payloadBytes     = 8 << 20
-)
+// maxBatches bounds the batches of one transaction, and so what a hostile node can have it hold.
+const maxBatches = 64
 
 // head describes a batch that waits, without its payload. Node, Epoch and Seq are its key.
 type head struct {
@@ -15,7 +12,6 @@ type head struct {
 	Login       string
 	Began       time.Time
 	ReceivedAt  time.Time
-	Bytes       int64
 	LastSeq     int64 // of its source; 0: there is none yet
 }
 
@@ -42,27 +38,25 @@ type bounds struct {
 	now      time.Time     // by the database's clock
 	oldest   time.Time     // the oldest minute that is kept
 	gapAfter time.Duration // how long a missing batch is waited for
-	bytes    int64         // of payloads to add, at most, unless the first has more
 }
 
 // planBatches decides which batches can be added now. Heads are ordered by node, epoch and seq. Of each source they are
-// the first ones, at most batchesPerSource.
+// the first ones, at most maxBatches.
 func planBatches(heads []head, b bounds) plan {
 	p := plan{}
-	var bytes int64
 	for first := 0; first < len(heads) && !p.more; {
 		end := first + 1
 		for end < len(heads) && heads[end].Node == heads[first].Node && heads[end].Epoch == heads[first].Epoch {
 			end++
 		}
-		p.addSource(heads[first:end], b, &bytes)
+		p.addSource(heads[first:end], b)
 		first = end
 	}
 	return p
 }
 
 // addSource plans the batches of one source, up to the first that has to wait.
-func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
+func (p *plan) addSource(heads []head, b bounds) {
 	h := heads[0]
 	s := &source{Node: h.Node, Epoch: h.Epoch, Login: h.Login, LastSeq: h.LastSeq}
 	done := 0
@@ -70,12 +64,8 @@ func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
 		if h.Seq > s.LastSeq+1 && b.now.Sub(h.ReceivedAt) < b.gapAfter {
 			break // it waits for the one before it
 		}
-		if h.Seq > s.LastSeq && !h.Began.Before(b.oldest) {
-			if len(p.add) > 0 && *bytes+h.Bytes > b.bytes {
-				p.more = true
-				break
-			}
-			*bytes += h.Bytes
+		if p.more = len(p.add) == maxBatches; p.more {
+			break
 		}
 		p.addBatch(s, h, b)
 		done++
@@ -83,7 +73,7 @@ func (p *plan) addSource(heads []head, b bounds, bytes *int64) {
 	if done > 0 {
 		p.sources = append(p.sources, s)
 	}
-	p.more = p.more || done == batchesPerSource
+	p.more = p.more || done == maxBatches
 }
 
 // addBatch plans one batch.

@@ -16,10 +16,10 @@ const selectHeads = `WITH RECURSIVE sources AS (
 		UNION ALL SELECT n.node, n.epoch FROM sources s CROSS JOIN LATERAL (
 			SELECT node, epoch FROM rate_limiter.usage_batches b
 			WHERE (b.node, b.epoch) > (s.node, s.epoch) ORDER BY node, epoch LIMIT 1) n
-	) SELECT s.node, s.epoch, b.seq, b.login, b.began, b.received_at, b.bytes, coalesce(u.last_seq, 0)
+	) SELECT s.node, s.epoch, b.seq, b.login, b.began, b.received_at, coalesce(u.last_seq, 0)
 	FROM sources s LEFT JOIN rate_limiter.usage_sources u USING (node, epoch)
 	CROSS JOIN LATERAL (
-		SELECT seq, login, began, received_at, octet_length(payload)::bigint AS bytes FROM rate_limiter.usage_batches b
+		SELECT seq, login, began, received_at FROM rate_limiter.usage_batches b
 		WHERE b.node = s.node AND b.epoch = s.epoch AND fault = '' ORDER BY seq LIMIT $1) b
 	ORDER BY s.node, s.epoch, b.seq`
 
@@ -29,7 +29,7 @@ const selectPayloads = `SELECT k.place::bigint, payload
 	JOIN rate_limiter.usage_batches USING (node, epoch, seq) ORDER BY k.place`
 
 const (
-	selectFaulty = `SELECT node, epoch, seq, login, began, received_at, octet_length(payload)::bigint, 0::bigint
+	selectFaulty = `SELECT node, epoch, seq, login, began, received_at, 0::bigint
 		FROM rate_limiter.usage_batches WHERE fault <> '' ORDER BY node, epoch, seq LIMIT 10000`
 	deleteOldFaulty = `DELETE FROM rate_limiter.usage_batches WHERE fault <> '' AND began < $1`
 	selectPayload   = `SELECT payload FROM rate_limiter.usage_batches

@@ -87,12 +87,12 @@ func (s *session) transact(ctx context.Context, do func(pgx.Tx, state) error) er
 }
 
 func (u *unpacking) makePlan(ctx context.Context) error {
-	rows, _ := u.tx.Query(ctx, selectHeads, batchesPerSource)
+	rows, _ := u.tx.Query(ctx, selectHeads, maxBatches)
 	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
 	if err != nil {
 		return fmt.Errorf("list batches: %w", err)
 	}
-	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter, payloadBytes})
+	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter})
 	return nil
 }
 

@@ -2,9 +2,9 @@ package usage
 
 import (
 	"bytes"
-	"encoding/binary"
+	"compress/gzip"
 	"fmt"
-	"hash/crc32"
+	"io"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -71,111 +71,77 @@ func TestABatchIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// Batches wait in Postgres and in files while programs are replaced.
+// Batches wait in Postgres and in files while programs are replaced: another form needs another version.
 func TestTheFormOfABatchStays(t *testing.T) {
-	checkForm(t, sample(), "batch.golden")
-	checkForm(t, sampleDenials(), "batch_denials.golden")
+	text := unpacked(t, encoded(t, sampleDenials()))
+	golden.Check(t, filepath.Join("testdata", "batch.golden"), string(text)+"\n")
 }
 
-func checkForm(t *testing.T, b *Batch, name string) {
+// unpacked returns the JSON of a batch.
+func unpacked(t *testing.T, payload []byte) []byte {
 	t.Helper()
-	golden.Check(t, filepath.Join("testdata", name), string(encoded(t, b))) // another form needs another version
+	reader, err := gzip.NewReader(bytes.NewReader(payload))
+	require.NoError(t, err)
+	text, err := io.ReadAll(reader)
+	require.NoError(t, err)
+	return text
 }
 
-// The largest batch of long names and large numbers is within the bound that Postgres checks.
-func TestTheLargestBatchFitsIntoAPayload(t *testing.T) {
-	b := &Batch{Epoch: "0123456789abcdef", Seq: 1 << 62, Span: maxSpan}
-	most := Counts{maxCount, maxCount, maxCount, maxCount, -maxCount, maxCount}
-	names := 0
-	for i := range MaxRows {
-		tenant := fmt.Sprintf("%0*d", maxNames/MaxRows, i)
-		names += len(tenant)
-		b.Rows = append(b.Rows, Row{Key{Tenant: tenant}, most})
-	}
-	full := Denials{Limited: maxCount, Penalized: maxCount, Unavailable: maxCount}
-	for i := range full.Users {
-		full.Users[i], full.Addresses[i], full.Credentials[i] = 1, 1, 1
-	}
-	for i := range MaxDenials {
-		full.Tenant = b.Rows[i].Tenant
-		b.Denials = append(b.Denials, full)
-	}
-	if text := encoded(t, b); names != maxNames || len(text) > MaxPayload {
-		t.Errorf("%d bytes with %d of names", len(text), names)
-	}
+func packed(t testing.TB, text []byte) []byte {
+	t.Helper()
+	var payload bytes.Buffer
+	writer := gzip.NewWriter(&payload)
+	_, err := writer.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, writer.Close())
+	return payload.Bytes()
 }
 
-func TestABatchThatNoReporterWritesIsNotEncoded(t *testing.T) {
+func TestABatchThatNoReporterWritesIsNotRead(t *testing.T) {
 	for want, change := range map[string]func(*Batch){
-		"epoch":              func(b *Batch) { b.Epoch = "00FF00FF00FF00FF" },
-		"hexadecimal digits": func(b *Batch) { b.Epoch = "00ff" },
-		"seq is 0":           func(b *Batch) { b.Seq = 0 },
-		"microseconds":       func(b *Batch) { b.Span = time.Nanosecond },
-		"at most":            func(b *Batch) { b.Span = 2 * maxSpan },
-		"more than 4096":     func(b *Batch) { b.Rows = make([]Row, MaxRows+1) },
-		"number of row 1":    func(b *Batch) { b.Rows[1].Denied = -1 },
-		"number of row 2":    func(b *Batch) { b.Rows[2].Remaining = -2 },
-		"number of row 3":    func(b *Batch) { b.Rows[3].Cost = -maxCount - 1 },
-		"name of row 2":      func(b *Batch) { b.Rows[2].Policy = "a\x00b" },
-		"name of row 4":      func(b *Batch) { b.Rows[4].Tenant = "\xff" },
-		"name of row 0":      func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
-		"row 3 does not":     func(b *Batch) { b.Rows[3].Key = b.Rows[2].Key },
-		"more than 512":      func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
-		"denials 1 do not":   func(b *Batch) { b.Denials[1].Tenant = b.Denials[0].Tenant },
-		"denials 0 have":     func(b *Batch) { b.Denials[0].Limited = -1 },
-		"denials 0 have a":   func(b *Batch) { b.Denials[0].Penalized = 8 },
-		"denials 1 have":     func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
+		"it spans":       func(b *Batch) { b.Span = 2 * maxSpan },
+		"more than 4096": func(b *Batch) { b.Rows = make([]Row, MaxRows+1) },
+		"of row 1":       func(b *Batch) { b.Rows[1].Denied = -1 },
+		"of row 2":       func(b *Batch) { b.Rows[2].Remaining = -2 },
+		"of row 3":       func(b *Batch) { b.Rows[3].Cost = -maxCount - 1 },
+		"name of row 2":  func(b *Batch) { b.Rows[2].Policy = "a\x00b" },
+		"name of row 0":  func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
+		", 512 or":       func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
+		"or 1024":        func(b *Batch) { b.Tiers = make([]Tier, MaxTiers+1) },
+		"denials 0":      func(b *Batch) { b.Denials[0].Limited = -1 },
+		"the denials 0":  func(b *Batch) { b.Denials[0].Penalized = 8 },
+		"denials 1":      func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
+		"of tier 1":      func(b *Batch) { b.Tiers[1].Tenant = "" },
 	} {
 		b := sampleDenials()
 		change(b)
-		if _, err := b.MarshalBinary(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := new(Batch).UnmarshalBinary(encoded(t, b)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want one about %q", err, want)
 		}
 	}
 }
 
-// sealed returns a text with a checksum that matches.
-func sealed(text []byte) []byte {
-	return binary.BigEndian.AppendUint32(bytes.Clone(text), crc32.Checksum(text, castagnoli))
-}
-
 func TestADamagedBatchIsNotRead(t *testing.T) {
 	good := encoded(t, sample())
-	body := good[:len(good)-4]
-	for want, text := range map[string][]byte{
-		"incomplete":          good[:12],
-		"checksum":            append(bytes.Clone(body[:len(body)-1]), good[len(body):]...),
-		"version 9":           append([]byte{9}, good[1:]...),
-		"not in the form of":  sealed(append(bytes.Clone(body), 0)),
-		"more than 4096":      sealed(append(bytes.Clone(body[:9]), 1, 1, 0, 0xff, 0xff, 3)),
-		"not in the form":     sealed(append(bytes.Clone(body[:9]), 0x81, 0, 1, 0, 0, 0, 0)), // seq 1 in two bytes
-		"the form of a batch": sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 'a', 0, 0, 0)),
-		"seq is 0":            sealed(append(bytes.Clone(body[:9]), 0, 1, 0, 0, 0, 0)),
-		"more than 1048576":   make([]byte, MaxPayload+1),
-		"it is incomplete":    sealed(body[:len(body)-1]),
-		"a name of row 0 is":  sealed(append(bytes.Clone(body[:9]), 1, 1, 1, 1, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)-8]++
+	for want, payload := range map[string][]byte{
+		"unexpected EOF":               good[:len(good)-1],
+		"checksum":                     flipped,
+		"invalid header":               append([]byte{9}, good[1:]...),
+		"version 9":                    packed(t, []byte(`{"version": 9}`)),
+		"cannot unmarshal":             packed(t, []byte(`{"rows": 3}`)),
+		"after top-level value":        packed(t, append(unpacked(t, good), 'x')),
+		"more than 1048576 bytes":      make([]byte, MaxPayload+1),
+		"it has more than 1048576":     packed(t, make([]byte, maxText+1)), // a bomb
+		"cannot unmarshal number 300":  packed(t, []byte(`{"denials": [{"users": [300]}]}`)),
+		"unexpected end of JSON input": packed(t, nil),
 	} {
 		b := Batch{Seq: 99}
-		if err := b.UnmarshalBinary(text); err == nil || !strings.Contains(err.Error(), want) || b.Seq != 99 {
+		if err := b.UnmarshalBinary(payload); err == nil || !strings.Contains(err.Error(), want) || b.Seq != 99 {
 			t.Errorf("the error is %v, want one about %q, and no change", err, want)
 		}
 	}
-}
-
-// What can be read is what MarshalBinary writes, byte by byte.
-func FuzzBatch(f *testing.F) {
-	for _, b := range []*Batch{sample(), sampleDenials(), {Epoch: "0123456789abcdef", Seq: 1}} {
-		text := encoded(f, b)
-		f.Add(text[:len(text)-4])
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		var b Batch
-		if b.UnmarshalBinary(sealed(body)) != nil {
-			return
-		}
-		again := encoded(t, &b)
-		assert.True(t, bytes.Equal(again, sealed(body)), "%x is written as %x", body, again)
-	})
 }
 
 func TestSumsStopAtTheirBounds(t *testing.T) {

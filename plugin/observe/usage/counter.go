@@ -326,7 +326,7 @@ func (c *Counter) swap(s *stripe) map[place]*placeRows {
 
 // clean returns a name that can be in a batch.
 func clean(name string) string {
-	if validName(name) {
+	if validNames(name) {
 		return name
 	}
 	name = pgtext.Storable(name)

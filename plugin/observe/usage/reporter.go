@@ -178,14 +178,29 @@ const idle = time.Minute
 func (r *Reporter) cut() {
 	now, counter := time.Now(), r.options.Counter
 	rest := counts{counter.cut(), counter.cutDenials(), counter.cutTiers(now)}
+	slices.SortFunc(rest.rows, func(a, b Row) int { return a.compare(b.Key) })
 	began := r.began
 	r.began = now
 	if rest.empty() && r.seq > 0 && now.Sub(r.cutAt) < idle {
 		return
 	}
-	r.push(began, now, rest.take())
-	for !rest.empty() {
-		r.push(began, now, rest.take())
+	r.cutAt = now
+	for most := MaxRows; ; {
+		first, others := rest.split(most)
+		payload, err := r.encode(first, now.Sub(began))
+		if errors.Is(err, errLong) && most > 1 {
+			most /= 2
+			continue
+		}
+		if err != nil { // what a counter counts can be encoded
+			r.drop(Damaged)
+			r.options.Log.Error("a batch of usage was dropped", "rows", len(first.rows), "error", err)
+		} else {
+			r.push(began, payload)
+		}
+		if rest = others; rest.empty() {
+			return
+		}
 	}
 }
 
@@ -198,44 +213,22 @@ type counts struct {
 
 func (c *counts) empty() bool { return len(c.rows)+len(c.denials)+len(c.tiers) == 0 }
 
-// take takes the first rows, denials and tiers out of c that fit into one batch.
-func (c *counts) take() (first counts) {
-	n, m, l, names := 0, 0, 0, 0
-	fits := func(size int) bool {
-		names += size
-		return names <= maxNames || n+m+l == 0
-	}
-	for ; n < min(len(c.rows), MaxRows); n++ {
-		if k := &c.rows[n].Key; !fits(len(k.Tenant) + len(k.Endpoint) + len(k.Policy)) {
-			break
-		}
-	}
-	for ; m < min(len(c.denials), MaxDenials) && fits(len(c.denials[m].Tenant)); m++ {
-	}
-	for ; l < len(c.tiers); l++ {
-		if t := &c.tiers[l]; !fits(len(t.Tenant) + len(t.Namespace) + len(t.Tier) + len(t.Source)) {
-			break
-		}
-	}
-	first = counts{c.rows[:n], c.denials[:m], c.tiers[:l]}
-	c.rows, c.denials, c.tiers = c.rows[n:], c.denials[m:], c.tiers[l:]
-	return first
+// split returns the first rows, denials and tiers, at most so many of each as fit into a batch, and the others.
+func (c *counts) split(most int) (first, others counts) {
+	n, m, l := min(len(c.rows), most), min(len(c.denials), most, MaxDenials), min(len(c.tiers), most, MaxTiers)
+	return counts{c.rows[:n], c.denials[:m], c.tiers[:l]}, counts{c.rows[n:], c.denials[m:], c.tiers[l:]}
 }
 
-// push makes a batch, writes it to the folder and queues it.
-func (r *Reporter) push(began, end time.Time, c counts) {
-	rows := c.rows
-	slices.SortFunc(rows, func(a, b Row) int { return a.compare(b.Key) })
+// encode returns the next batch.
+func (r *Reporter) encode(c counts, span time.Duration) ([]byte, error) {
+	span = min(max(span, 0), maxSpan)
+	b := Batch{Epoch: r.epoch, Seq: r.seq + 1, Span: span, Rows: c.rows, Denials: c.denials, Tiers: c.tiers}
+	return b.MarshalBinary()
+}
+
+// push writes the next batch to the folder and queues it.
+func (r *Reporter) push(began time.Time, payload []byte) {
 	r.seq++
-	r.cutAt = end
-	span := min(max(end.Sub(began), 0), maxSpan).Truncate(time.Microsecond)
-	batch := Batch{Epoch: r.epoch, Seq: r.seq, Span: span, Rows: rows, Denials: c.denials, Tiers: c.tiers}
-	payload, err := batch.MarshalBinary()
-	if err != nil { // rows of a counter are always valid
-		r.drop(Damaged)
-		r.options.Log.Error("a batch of usage was dropped", "rows", len(rows), "error", err)
-		return
-	}
 	w := &waiting{seq: r.seq, began: began, payload: payload}
 	r.save(w)
 	r.enqueue(w)

@@ -19,11 +19,13 @@ const (
 
 // Denials counts why requests of a tenant were denied, and from how many.
 type Denials struct {
-	Tenant                        string
-	Limited                       int64  // by limits of the tenant that had no room, or by the meta limit
-	Penalized                     int64  // of Limited: only by limits that a penalty has lowered
-	Unavailable                   int64  // only because the central store was away
-	Users, Addresses, Credentials Sketch // of Limited
+	Tenant      string `json:"tenant"`
+	Limited     int64  `json:"limited,omitzero"`     // by limits of the tenant that had no room, or by the meta limit
+	Penalized   int64  `json:"penalized,omitzero"`   // of Limited: only by limits that a penalty has lowered
+	Unavailable int64  `json:"unavailable,omitzero"` // only because the central store was away
+	Users       Sketch `json:"users,omitzero"`       // of Limited, as the next two
+	Addresses   Sketch `json:"addresses,omitzero"`
+	Credentials Sketch `json:"credentials,omitzero"`
 }
 
 // valid reports whether the numbers are within their bounds.
@@ -145,26 +147,11 @@ func (c *Counter) cutDenials() []Denials {
 	return all
 }
 
-// denials reads the denials of a tenant.
-func (r *reader) denials(names []string) Denials {
-	return Denials{
-		Tenant: r.name(names), Limited: r.number(maxCount), Penalized: r.number(maxCount), Unavailable: r.number(maxCount),
-		Users: r.sketch(), Addresses: r.sketch(), Credentials: r.sketch(),
-	}
-}
-
-// allDenials reads the denials of a batch.
-func (r *reader) allDenials(b *Batch, names []string) {
-	for n := r.number(MaxDenials); n > 0 && r.err == nil; n-- {
-		b.Denials = append(b.Denials, r.denials(names))
-	}
-}
-
 // Key identifies a row.
 type Key struct {
-	Tenant   string // "": none
-	Endpoint string // a pattern or the name of a route; "": none
-	Policy   string // the text of a policy.Ref; "": the row counts requests, not what a policy did
+	Tenant   string `json:"tenant,omitzero"`   // "": none
+	Endpoint string `json:"endpoint,omitzero"` // a pattern or the name of a route; "": none
+	Policy   string `json:"policy,omitzero"`   // the text of a policy.Ref; "": the row counts requests
 }
 
 // compare orders keys by tenant, endpoint and policy.
@@ -175,12 +162,12 @@ func (k Key) compare(o Key) int {
 
 // Counts holds the numbers of a row. Make it with noCounts: the zero value has nothing left of a limit.
 type Counts struct {
-	Admitted     int64 // requests
-	Soft         int64 // of these, the ones above the soft threshold
-	Denied       int64 // requests
-	ShadowDenied int64 // requests that would have been denied outside shadow or log mode, admitted or denied
-	Cost         int64 // tokens charged, changes by settlements included; 0 in the row without a policy
-	Remaining    int64 // the least that was left of the policy's limit; NoRemaining: unknown
+	Admitted     int64 `json:"admitted,omitzero"`      // requests
+	Soft         int64 `json:"soft,omitzero"`          // of these, the ones above the soft threshold
+	Denied       int64 `json:"denied,omitzero"`        // requests
+	ShadowDenied int64 `json:"shadow_denied,omitzero"` // requests that shadow or log mode kept from being denied
+	Cost         int64 `json:"cost,omitzero"`          // tokens charged, with settlements; 0 in the row without a policy
+	Remaining    int64 `json:"remaining"`              // the least left of the policy's limit; NoRemaining: unknown
 }
 
 // NoRemaining means that nothing is recorded of what was left of a limit.
@@ -242,10 +229,10 @@ const (
 
 // Tier is a tier that requests of a tenant were decided by, and where it was found.
 type Tier struct {
-	Tenant    string
-	Namespace string // of the config that decided
-	Tier      string
-	Source    string // row, default, or as a config names it: consumer.tag.tier
+	Tenant    string `json:"tenant"`
+	Namespace string `json:"namespace"` // of the config that decided
+	Tier      string `json:"tier"`
+	Source    string `json:"source"` // row, default, or as a config names it: consumer.tag.tier
 }
 
 // compare orders tiers by tenant, namespace, tier and source.
@@ -253,9 +240,6 @@ func (t Tier) compare(o Tier) int {
 	return cmp.Or(strings.Compare(t.Tenant, o.Tenant), strings.Compare(t.Namespace, o.Namespace),
 		strings.Compare(t.Tier, o.Tier), strings.Compare(t.Source, o.Source))
 }
-
-// names returns the names that a batch has of t.
-func (t *Tier) names() [4]string { return [...]string{t.Tenant, t.Namespace, t.Tier, t.Source} }
 
 // countTier records by which tier a request was decided. It does nothing while the requests of a place are decided by
 // the same tier. s.mu is held.

@@ -1,8 +1,6 @@
 package usage
 
 import (
-	"bytes"
-	"encoding/binary"
 	"math"
 	"math/bits"
 	"slices"
@@ -15,8 +13,6 @@ const (
 	sketchRegisters = 1 << sketchBits
 	// maxRank is the largest value of a register: all further bits of a hash are 0.
 	maxRank = 64 - sketchBits + 1
-	// maxPairs is the number of registers up to which a sketch is encoded as pairs.
-	maxPairs = sketchRegisters / 2
 )
 
 // Sketch estimates how many different names were added, with a standard error of 9 %. It is the HyperLogLog of
@@ -56,64 +52,20 @@ func (s *Sketch) Estimate() int64 {
 	return int64(math.Round(min(estimate, maxCount)))
 }
 
-// used returns the number of registers that are not 0.
-func (s *Sketch) used() (n int) {
-	for _, rank := range s {
-		if rank > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // Bytes returns the sketch as Postgres stores it.
-func (s *Sketch) Bytes() []byte { return s.append(nil) }
-
-// append appends the one form of a sketch: the number of registers that are not 0, and then up to 64 of them as pairs
-// of place and value, else all values.
-func (s *Sketch) append(text []byte) []byte {
-	n := s.used()
-	text = binary.AppendUvarint(text, uint64(n))
-	if n > maxPairs {
-		return append(text, s[:]...)
-	}
-	for i, rank := range s {
-		if rank > 0 {
-			text = append(text, uint8(i), rank)
-		}
-	}
-	return text
-}
+func (s *Sketch) Bytes() []byte { return s[:] }
 
 // ScanBytes implements pgtype.BytesScanner. What Bytes does not return is of another program, and read as empty.
 func (s *Sketch) ScanBytes(text []byte) error {
-	r := reader{text: text}
-	if *s = r.sketch(); r.err != nil || !s.valid() || !bytes.Equal(s.Bytes(), text) {
+	*s = Sketch{}
+	if len(text) == len(s) {
+		copy(s[:], text)
+	}
+	if !s.valid() {
 		*s = Sketch{}
 	}
 	return nil
 }
 
-// sketch reads a sketch.
-func (r *reader) sketch() (s Sketch) {
-	n := int(r.number(sketchRegisters))
-	switch {
-	case n > maxPairs:
-		copy(s[:], r.take(sketchRegisters))
-	case n > 0:
-		for pair := range slices.Chunk(r.take(2*n), 2) {
-			s[pair[0]%sketchRegisters] = pair[1]
-		}
-	}
-	return s
-}
-
 // valid reports whether names can have made the sketch.
-func (s *Sketch) valid() bool {
-	for _, rank := range s {
-		if rank > maxRank {
-			return false
-		}
-	}
-	return true
-}
+func (s *Sketch) valid() bool { return slices.Max(s[:]) <= maxRank }
