@@ -95,11 +95,10 @@ func (c Config) defaultTier() string {
 func (c Config) costWarnings() []Warning {
 	var warnings findings
 	charging := chargingLimits(c.Limits())
-	leased := c.leasedBuckets(charging)
 	for _, endpoint := range slices.Sorted(maps.Keys(c.Costs)) {
 		path := docpath.Member("costs", endpoint)
 		warnings.addProblem(path, methodProblem(endpoint))
-		for _, problem := range costProblems(endpoint, c.Costs[endpoint], charging, leased) {
+		for _, problem := range c.costProblems(endpoint, c.Costs[endpoint], charging) {
 			warnings.addProblem(path, problem)
 		}
 	}
@@ -119,16 +118,25 @@ func (c Config) CostCheck(rows []Policy) func(Cost) []string {
 		limits = append(limits, LocatedLimit{Limit: p.Limit, List: p.Target()})
 	}
 	charging := chargingLimits(limits)
-	leased := c.leasedBuckets(charging)
-	return func(cost Cost) []string { return costProblems(cost.Endpoint, *cost.Cost, charging, leased) }
+	return func(cost Cost) []string { return c.costProblems(cost.Endpoint, *cost.Cost, charging) }
 }
 
 // costProblems returns what is wrong with the cost of an endpoint beside the limits that charge it.
-func costProblems(endpoint string, cost int64, charging, leased map[string][]LocatedLimit) (problems []string) {
+func (c Config) costProblems(endpoint string, cost int64, charging map[string][]LocatedLimit) (problems []string) {
 	var tooSmall, tooNear []string
 	for _, covered := range [...]string{"", CanonicalEndpoint(endpoint)} {
-		tooSmall = append(tooSmall, named(holding(charging[covered], 0, cost-1))...)
-		tooNear = append(tooNear, named(holding(leased[covered], cost, leastHolding(cost)-1))...)
+		small, near := []LocatedLimit(nil), []LocatedLimit(nil)
+		for _, l := range charging[covered] {
+			if l.ceiling()*LeasedCostPct >= 100*cost {
+				break // as all behind it, whose capacities are as large
+			}
+			if l.ceiling() < cost {
+				small = append(small, l)
+			} else if c.reducedByLeases(l) {
+				near = append(near, l)
+			}
+		}
+		tooSmall, tooNear = append(tooSmall, named(small)...), append(tooNear, named(near)...)
 	}
 	add := func(limits []string, format string, args ...any) {
 		if len(limits) > 0 {
@@ -140,9 +148,6 @@ func costProblems(endpoint string, cost int64, charging, leased map[string][]Loc
 		"it; accuracy exact lifts that", cost, LeasedCostPct)
 	return problems
 }
-
-// leastHolding returns the least capacity of a limit that always admits a request of a cost while it is full.
-func leastHolding(cost int64) int64 { return (100*cost-1)/LeasedCostPct + 1 }
 
 // chargingLimits returns the limits that can deny a request because of a cost in the table, by their endpoint ("" =
 // all), in the order of their capacities.
@@ -160,33 +165,11 @@ func chargingLimits(all []LocatedLimit) map[string][]LocatedLimit {
 	return groups
 }
 
-// leasedBuckets keeps the limits of each group whose capacity is reduced because tokens may be out on lease. Those are
-// buckets; the capacity of a window is not reduced.
-func (c Config) leasedBuckets(groups map[string][]LocatedLimit) map[string][]LocatedLimit {
-	leased := map[string][]LocatedLimit{}
-	if c.Strategy != StrategyRedis {
-		return leased
-	}
-	for endpoint, limits := range groups {
-		for _, l := range limits {
-			if l.isTokenBucket() && l.Settle == nil && l.Capacity() >= LeastLeased &&
-				cmp.Or(l.Accuracy, c.Accuracy) != AccuracyExact {
-				leased[endpoint] = append(leased[endpoint], l)
-			}
-		}
-	}
-	return leased
-}
-
-// holding returns the limits with capacities from least to most. The limits are sorted by capacity.
-func holding(limits []LocatedLimit, least, most int64) []LocatedLimit {
-	first := func(tokens int64) int {
-		at, _ := slices.BinarySearchFunc(limits, tokens, func(l LocatedLimit, n int64) int {
-			return cmp.Compare(l.ceiling(), n)
-		})
-		return at
-	}
-	return limits[first(least):max(first(least), first(most+1))]
+// reducedByLeases reports whether the capacity of a limit is reduced because tokens may be out on lease: the one of a
+// bucket is, and the one of a window is not.
+func (c Config) reducedByLeases(l LocatedLimit) bool {
+	return c.Strategy == StrategyRedis && l.isTokenBucket() && l.Settle == nil && l.Capacity() >= LeastLeased &&
+		cmp.Or(l.Accuracy, c.Accuracy) != AccuracyExact
 }
 
 // named describes the first few of limits.
