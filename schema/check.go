@@ -15,6 +15,7 @@ import (
 type checker struct {
 	faults []Fault
 	faulty map[string]bool // the paths of faults
+	nulls  bool            // nulls for which Kong denies a config are faults, else they count as absent
 }
 
 func (c *checker) fault(path, format string, args ...any) {
@@ -109,6 +110,9 @@ func (c *checker) entries(f *field, n *node, path string) {
 	n.members = slices.DeleteFunc(n.members, func(m member) bool {
 		at := docpath.Member(path, m.key)
 		if m.value.kind == kindNull {
+			if c.nulls {
+				c.fault(at, "must not be null")
+			}
 			return true
 		}
 		key := &node{kind: kindString, text: m.key}
@@ -123,13 +127,31 @@ func (c *checker) entries(f *field, n *node, path string) {
 // record checks the members of n in their order, then fills in defaults, then runs the entity checks.
 func (c *checker) record(f *field, n *node, path string) {
 	n.members = slices.DeleteFunc(n.members, func(m member) bool {
-		return m.value.kind == kindNull || !c.member(f, m, path)
+		if m.value.kind != kindNull {
+			return !c.member(f, m, path)
+		}
+		if c.nulls {
+			c.null(f, m.key, path)
+		}
+		return true
 	})
 	for _, inner := range f.Fields {
 		c.missing(inner, n, path)
 	}
 	for _, check := range f.EntityChecks {
 		c.entity(check, n, path)
+	}
+}
+
+// null reports a member that is null and for which Kong denies the config: one that is required or unknown. Those
+// without a default are reported as missing.
+func (c *checker) null(f *field, key, path string) {
+	at, inner := docpath.Member(path, key), f.field(key)
+	switch {
+	case inner == nil && !addedByKong(key, path == ""):
+		c.fault(at, "%s", f.unknown(key))
+	case inner != nil && inner.Required && (inner.defaultValue != nil || inner.Type == "record"):
+		c.faults = append(c.faults, Fault{at, "must not be null: leave it out for its default"})
 	}
 }
 
@@ -274,37 +296,4 @@ func equals(n *node, want json.RawMessage) bool {
 		return ok && isNumber && given == wanted
 	}
 	return n.text == string(want)
-}
-
-// DeniedNulls returns the nulls for which Kong denies a config, as an error of type Faults: those in maps, and those of
-// fields that are required or unknown. [Parse] takes each null for an absent value, because the configs that it reads
-// have passed Kong.
-func DeniedNulls(raw []byte) error {
-	document, _ := decodeDocument(raw)
-	if document == nil {
-		return nil // a fault of Parse
-	}
-	return asError(configField().deniedNulls(document, ""))
-}
-
-func (f *field) deniedNulls(n *node, path string) (faults []Fault) {
-	for i, item := range n.items {
-		if f.Elements != nil {
-			faults = append(faults, f.Elements.deniedNulls(item, docpath.Item(path, i))...)
-		}
-	}
-	for _, m := range n.members {
-		at, inner := docpath.Member(path, m.key), f.field(m.key)
-		switch isNull := m.value.kind == kindNull; {
-		case inner != nil && !isNull:
-			faults = append(faults, inner.deniedNulls(m.value, at)...)
-		case inner != nil && inner.Required:
-			faults = append(faults, Fault{at, "must not be null: leave it out for its default"})
-		case isNull && f.Type == "map":
-			faults = append(faults, Fault{at, "must not be null"})
-		case inner == nil && isNull && f.Type == "record" && !addedByKong(m.key, path == ""):
-			faults = append(faults, Fault{at, f.unknown(m.key)})
-		}
-	}
-	return faults
 }

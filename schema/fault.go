@@ -47,12 +47,12 @@ func (l *findings) addProblem(path, message string) {
 	}
 }
 
-// inDocumentOrder sorts items by the order of their paths in a document. A path outside the document, such as that of a
+// inDocumentOrder sorts faults by the order of their paths in a document. A path outside the document, such as that of a
 // missing field, is sorted by its longest prefix in the document.
-func inDocumentOrder[T any](items []T, path func(T) string, order map[string]int) {
-	slices.SortStableFunc(items, func(a, b T) int {
-		first, _ := docpath.Find(order, path(a))
-		second, _ := docpath.Find(order, path(b))
+func inDocumentOrder(faults []Fault, order map[string]int) {
+	slices.SortStableFunc(faults, func(a, b Fault) int {
+		first, _ := docpath.Find(order, a.Path)
+		second, _ := docpath.Find(order, b.Path)
 		return cmp.Compare(first, second)
 	})
 }

@@ -13,26 +13,36 @@ import (
 type Check func(Config) error
 
 // Parse decodes a config from Kong and fills in defaults. The JSON may have null for an absent value, {} for an empty
-// array, 86400.0 or 1e+15 for an integer, and keys that Kong adds. [DeniedNulls] finds the nulls that Kong denies.
+// array, 86400.0 or 1e+15 for an integer, and keys that Kong adds.
 //
 // An error is of type Faults and holds all faults, including those of the checks. Then the Config is the zero value,
 // and there are no warnings.
 func Parse(raw []byte, checks ...Check) (Config, []Warning, error) {
+	return parse(raw, checks, checker{faulty: map[string]bool{}})
+}
+
+// ParseNew decodes a config that Kong has yet to accept, as [Parse] does those that Kong has accepted. The nulls for
+// which Kong denies a config are faults: those in maps, and those of fields that are required or unknown.
+func ParseNew(raw []byte, checks ...Check) (Config, []Warning, error) {
+	return parse(raw, checks, checker{faulty: map[string]bool{}, nulls: true})
+}
+
+func parse(raw []byte, checks []Check, c checker) (Config, []Warning, error) {
 	document, faults := decodeDocument(raw)
 	if document == nil {
 		return Config{}, nil, Faults(faults)
 	}
-	config, found, order := examine(document)
+	config, found, order := examine(document, c)
 	faults = append(faults, found...)
 	for _, check := range checks {
 		faults = appendNew(faults, check(config))
 	}
 	if len(faults) > 0 {
-		inDocumentOrder(faults, func(f Fault) string { return f.Path }, order)
+		inDocumentOrder(faults, order)
 		return Config{}, nil, Faults(faults)
 	}
 	warnings := config.Warnings()
-	inDocumentOrder(warnings, func(w Warning) string { return w.Path }, order)
+	inDocumentOrder(warnings, order)
 	return config, warnings, nil
 }
 
@@ -61,18 +71,14 @@ func appendNew(faults []Fault, err error) []Fault {
 // Validate returns all faults of c as an error of type Faults, as Parse does. A zero field with a default counts as
 // absent, so a Config built in Go may omit defaults, except those of booleans.
 func (c Config) Validate() error {
-	document := c.document()
-	_, faults, order := examine(document)
-	if len(faults) == 0 {
-		return nil
-	}
-	inDocumentOrder(faults, func(f Fault) string { return f.Path }, order)
-	return Faults(faults)
+	_, faults, order := examine(c.document(), checker{faulty: map[string]bool{}})
+	inDocumentOrder(faults, order)
+	return asError(faults)
 }
 
 // WithDefaults returns c with the defaults of zero fields, except booleans: false stays false. Faulty values stay.
 func (c Config) WithDefaults() Config {
-	config, _, _ := examine(c.document())
+	config, _, _ := examine(c.document(), checker{faulty: map[string]bool{}})
 	return config
 }
 
@@ -87,9 +93,8 @@ func (c Config) document() *node {
 
 // examine checks document against the Kong schema and the rules beyond it, fills in the defaults, and decodes it. The
 // faults are unsorted; the map has the order of their paths. The Config lacks values that cannot be decoded.
-func examine(document *node) (Config, []Fault, map[string]int) {
+func examine(document *node, c checker) (Config, []Fault, map[string]int) {
 	order := pathOrder(document)
-	c := checker{faulty: map[string]bool{}}
 	if !c.value(configField(), document, "") {
 		return Config{}, c.faults, order
 	}

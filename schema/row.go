@@ -185,16 +185,12 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 	for _, check := range checks {
 		faults = appendNew(faults, check(row))
 	}
-	inDocumentOrder(faults, func(f Fault) string { return f.Path }, fieldOrder(m.fields))
-	return faults
-}
-
-func fieldOrder[T any](fields []Field[T]) map[string]int {
 	order := map[string]int{}
-	for i, f := range fields {
+	for i, f := range m.fields {
 		order[f.Name] = i
 	}
-	return order
+	inDocumentOrder(faults, order)
+	return faults
 }
 
 // Faults returns all faults of p by itself, in the order of its fields; the paths are their names. As in Parse, the

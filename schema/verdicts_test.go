@@ -174,8 +174,7 @@ func TestTheCheckerJudgesConfigsAsARealKong(t *testing.T) {
 		require.NoError(t, json.Unmarshal(encoded, &f))
 		f.prepare()
 		document, faults := decodeDocument(config)
-		faults = append(faults, f.deniedNulls(document, "")...)
-		c := checker{faulty: map[string]bool{}}
+		c := checker{faulty: map[string]bool{}, nulls: true}
 		c.value(&f, document, "")
 		if faults = append(faults, c.faults...); (v.Status < 300) != (len(faults) == 0) {
 			t.Errorf("%s: %s: Kong answers %d, here %v\n%s", v.Schema, v.Case, v.Status, faults, config)
@@ -197,7 +196,7 @@ func TestParseJudgesConfigsOfThePluginAsARealKong(t *testing.T) {
 			continue // history: the schema has changed
 		}
 		config := v.config(t)
-		_, _, err := Parse(config, func(Config) error { return DeniedNulls(config) })
+		_, _, err := ParseNew(config)
 		if accepted := v.Status < 300 && stricter[v.Case] == ""; accepted != (err == nil) {
 			t.Errorf("%s: Kong answers %d, Parse: %v\n%s", v.Case, v.Status, err, config)
 		}

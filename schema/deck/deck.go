@@ -117,8 +117,7 @@ func (v *validator) entry(e *Plugin, settling []Place) {
 		v.report(config.Line(path), docpath.Join(e.configPath(), path), Warning,
 			"comes from the environment when decK runs, so it is not checked")
 	}
-	nulls := func(schema.Config) error { return schema.DeniedNulls(config.JSON) }
-	parsed, warnings, err := schema.Parse(config.JSON, append([]schema.Check{nulls}, v.checks...)...)
+	parsed, warnings, err := schema.ParseNew(config.JSON, v.checks...)
 	if err != nil {
 		v.reportError(e, config, err)
 		return
