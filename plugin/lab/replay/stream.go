@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 
@@ -22,21 +21,37 @@ const (
 
 // Stream merges logs, and sorts their requests by the time at which they started.
 type Stream struct {
-	logs     []*Log
+	logs     []*source
 	waiting  int
 	progress func()
 
-	newestOf []limit.Micros // of the requests of each log that were read
-	heads    []*Request     // the next request of each log; nil: it has ended
-	behind   [][]*Request   // the requests behind a head that were read to judge the head's time
-	ended    []bool         // all of a log was read
-	heap     requestHeap
-	free     []*Request
-	newest   limit.Micros // of the requests that were read
-	last     limit.Micros // of the requests that have left
-	read     int64
+	sorted []*Request // by their times
+	free   []*Request
+	newest limit.Micros // of the requests that were read
+	last   limit.Micros // of the requests that have left
+	read   int64
 
 	counts Counts
+}
+
+// source is a log of a stream.
+type source struct {
+	*Log
+
+	ahead  []*Request   // that were read: the next one, and those behind it by which its time is judged
+	newest limit.Micros // of the requests that were the next one
+	ended  bool         // all of the log was read
+}
+
+// readAhead reads until there are n requests, or the log ends.
+func (l *source) readAhead(n int) {
+	for len(l.ahead) < n && !l.ended {
+		if r := l.next(); r != nil {
+			l.ahead = append(l.ahead, r)
+		} else {
+			l.ended = true
+		}
+	}
 }
 
 // Counts holds what a stream has read.
@@ -70,14 +85,11 @@ func NewStream(logs []*Log, o StreamOptions) *Stream {
 	if o.Progress == nil {
 		o.Progress = func() {}
 	}
-	s := &Stream{
-		logs: logs, waiting: o.Waiting, progress: o.Progress,
-		newestOf: make([]limit.Micros, len(logs)), heads: make([]*Request, len(logs)),
-		behind: make([][]*Request, len(logs)), ended: make([]bool, len(logs)),
-	}
+	s := &Stream{waiting: o.Waiting, progress: o.Progress}
 	for _, l := range logs {
 		l.free, l.problem = s.newRequest, s.problem
 		l.broken = func(p Problem) { s.counts.Broken = append(s.counts.Broken, p) }
+		s.logs = append(s.logs, &source{Log: l})
 	}
 	return s
 }
@@ -115,25 +127,25 @@ func (s *Stream) Counts() Counts {
 // Each calls visit with each request, until it returns an error or ctx ends. visit must not keep the request. A log
 // that breaks off is counted, and the others are read on.
 func (s *Stream) Each(ctx context.Context, visit func(*Request) error) error {
-	for i := range s.logs {
-		s.advance(i)
+	for _, l := range s.logs {
+		s.prepare(l)
 	}
-	for i := s.earliest(); i >= 0; i = s.earliest() {
+	for l := s.earliest(); l != nil; l = s.earliest() {
 		if s.read%1024 == 0 {
 			if s.progress(); ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
-		r := s.heads[i]
-		s.advance(i)
-		s.push(r)
-		for len(s.heap) > s.waiting || len(s.heap) > 0 && s.heap[0].At <= s.newest-sortWindow {
+		s.push(l.ahead[0])
+		l.ahead = l.ahead[1:]
+		s.prepare(l)
+		for len(s.sorted) > s.waiting || len(s.sorted) > 0 && s.sorted[0].At <= s.newest-sortWindow {
 			if err := s.pop(visit); err != nil {
 				return err
 			}
 		}
 	}
-	for len(s.heap) > 0 {
+	for len(s.sorted) > 0 {
 		if err := s.pop(visit); err != nil {
 			return err
 		}
@@ -141,86 +153,64 @@ func (s *Stream) Each(ctx context.Context, visit func(*Request) error) error {
 	return ctx.Err()
 }
 
-// earliest returns the index of the log whose next request started first; -1: all have ended.
-func (s *Stream) earliest() int {
-	first := -1
-	for i, r := range s.heads {
-		if r != nil && (first < 0 || r.At < s.heads[first].At) {
-			first = i
+// earliest returns the log whose next request started first; nil: all have ended.
+func (s *Stream) earliest() (first *source) {
+	for _, l := range s.logs {
+		if len(l.ahead) > 0 && (first == nil || l.ahead[0].At < first.ahead[0].At) {
+			first = l
 		}
 	}
 	return first
 }
 
-// advance reads the next request of a log. It leaves out those whose time is wrong: the log would wait for the end of
+// prepare reads the next request of a log. It leaves out those whose time is wrong: the log would wait for the end of
 // all others, and its later requests would seem late.
-func (s *Stream) advance(i int) {
-	r := s.following(i)
-	for r != nil && r.At > s.newestOf[i]+sortWindow && s.isAhead(i, r.At) {
+func (s *Stream) prepare(l *source) {
+	l.readAhead(1)
+	for len(l.ahead) > 0 && l.ahead[0].At > l.newest+sortWindow && l.isAhead() {
 		s.counts.Late++
-		s.free = append(s.free, r)
-		r = s.following(i)
+		s.free = append(s.free, l.ahead[0])
+		l.ahead = l.ahead[1:]
 	}
-	if s.heads[i] = r; r != nil {
-		s.newestOf[i] = max(s.newestOf[i], r.At)
+	if len(l.ahead) > 0 {
+		l.newest = max(l.newest, l.ahead[0].At)
 	}
 }
 
-// isAhead reports whether most of the next requests of a log started before an instant by more than the window. After a
+// isAhead reports whether most of the requests behind the next one started before it by more than the window. After a
 // time without requests only a few did, such as those that took long.
-func (s *Stream) isAhead(i int, at limit.Micros) bool {
-	for len(s.behind[i]) < lookahead {
-		r := s.next(i)
-		if r == nil {
-			break
-		}
-		s.behind[i] = append(s.behind[i], r)
-	}
-	earlier := 0
-	for _, r := range s.behind[i] {
-		if r.At < at-sortWindow {
+func (l *source) isAhead() bool {
+	l.readAhead(1 + lookahead)
+	next, behind, earlier := l.ahead[0], l.ahead[1:], 0
+	for _, r := range behind {
+		if r.At < next.At-sortWindow {
 			earlier++
 		}
 	}
-	return 2*earlier > len(s.behind[i])
+	return 2*earlier > len(behind)
 }
 
-// following returns the request of a log that follows its head. At the end of the log it returns nil.
-func (s *Stream) following(i int) *Request {
-	if len(s.behind[i]) == 0 {
-		return s.next(i)
-	}
-	r := s.behind[i][0]
-	s.behind[i] = s.behind[i][1:]
-	return r
-}
-
-// next reads a request of a log. At the end of the log it returns nil.
-func (s *Stream) next(i int) *Request {
-	if s.ended[i] {
-		return nil
-	}
-	r := s.logs[i].next()
-	s.ended[i] = r == nil
-	return r
-}
-
-// push adds a request to those that are sorted.
+// push adds a request to those that are sorted, behind those of its time. Logs are nearly sorted, so its place is near
+// the end.
 func (s *Stream) push(r *Request) {
 	s.read++
-	r.place = s.read
 	if r.At < s.last {
 		s.counts.Late++
 		s.free = append(s.free, r)
 		return
 	}
 	s.newest = max(s.newest, r.At)
-	heap.Push(&s.heap, r)
+	place := len(s.sorted)
+	for place > 0 && s.sorted[place-1].At > r.At {
+		place--
+	}
+	s.sorted = slices.Insert(s.sorted, place, r)
 }
 
 // pop visits the earliest request.
 func (s *Stream) pop(visit func(*Request) error) error {
-	r := heap.Pop(&s.heap).(*Request)
+	r := s.sorted[0]
+	s.sorted = s.sorted[1:]
 	if gap := float64(r.At-s.last) / 1e6; s.last > 0 && gap > s.counts.Gap.Seconds {
 		s.counts.Gap = Gap{s.last, gap}
 	}
@@ -229,30 +219,4 @@ func (s *Stream) pop(visit func(*Request) error) error {
 	err := visit(r)
 	s.free = append(s.free, r)
 	return err
-}
-
-// requestHeap orders requests by time, and those of one time by their places.
-type requestHeap []*Request
-
-// Len implements heap.Interface.
-func (h requestHeap) Len() int { return len(h) }
-
-// Less implements heap.Interface.
-func (h requestHeap) Less(i, j int) bool {
-	return h[i].At < h[j].At || h[i].At == h[j].At && h[i].place < h[j].place
-}
-
-// Swap implements heap.Interface.
-func (h requestHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *requestHeap) Push(r any) { *h = append(*h, r.(*Request)) }
-
-// Pop implements heap.Interface.
-func (h *requestHeap) Pop() any {
-	last := len(*h) - 1
-	r := (*h)[last]
-	(*h)[last] = nil
-	*h = slices.Delete(*h, last, last+1)
-	return r
 }
