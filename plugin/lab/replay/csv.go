@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -11,13 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // csvParser reads comma-separated values below a line with the names of the columns. A field may be in quotes, with two
 // quotes for one; it has no line break.
-type csvParser struct{ *fields }
+type csvParser struct {
+	*fields
+	head string // the line of columns
+}
 
 // The columns. Others are consumer.tag.<key> and header.<Name>.
 const (
@@ -61,7 +62,7 @@ func newCSVParser(head string) (*csvParser, error) {
 	if !slices.Contains(columns, startedColumn) {
 		return nil, fmt.Errorf("line 1: the column %s is missing", startedColumn)
 	}
-	p := &csvParser{newFields(columns)}
+	p := &csvParser{newFields(columns), head}
 	if p.statesTenants() && ofConsumer {
 		return nil, fmt.Errorf("line 1: has a column %s beside columns of consumers: use either", tenantColumn)
 	}
@@ -73,8 +74,8 @@ func (p *csvParser) statesTenants() bool { return slices.Contains(p.names, tenan
 
 // parse implements parser.
 func (p *csvParser) parse(line []byte, add func() *Request) error {
-	if bytes.IndexByte(line, 0) >= 0 {
-		return errors.New("has a zero byte")
+	if string(line) == p.head {
+		return nil
 	}
 	values, err := splitCSV(string(line))
 	if err != nil {
@@ -97,36 +98,19 @@ func (p *csvParser) parse(line []byte, add func() *Request) error {
 type fields struct {
 	names   []string        // "": a field that is not read
 	headers map[string]bool // that are among the fields, as HTTP spells them
-	joined  []int           // the fields of a party
-	values  []string        // of the line
-	key     []byte          // of the line's party
-	texts   *interner[string]
-	parties *interner[*party]
 
 	ofCaller, ofRoute bool // there are such fields
 }
 
-// party is who a request is from, and the route that it took.
-type party struct {
-	consumer *identity.Consumer // nil: none is named
-	caller   identity.Caller
-	route    Route
-}
-
 func newFields(names []string) *fields {
-	f := &fields{names: names, headers: map[string]bool{}, values: make([]string, len(names)), texts: newNames()}
-	f.parties = newInterner(f.party)
+	f := &fields{names: names, headers: map[string]bool{}}
 	for i, name := range names {
-		header, isHeader := strings.CutPrefix(name, headerColumn)
-		switch {
-		case isHeader:
+		if header, isHeader := strings.CutPrefix(name, headerColumn); isHeader {
 			header = textproto.CanonicalMIMEHeaderKey(header)
 			names[i], f.headers[header] = headerColumn+header, true
-		case name != "" && !slices.Contains(plainColumns, name):
-			f.joined = append(f.joined, i)
-			f.ofCaller = f.ofCaller || slices.Contains(callerColumns, name)
-			f.ofRoute = f.ofRoute || slices.Contains(routeColumns, name)
 		}
+		f.ofCaller = f.ofCaller || slices.Contains(callerColumns, name)
+		f.ofRoute = f.ofRoute || slices.Contains(routeColumns, name)
 	}
 	return f
 }
@@ -134,88 +118,76 @@ func newFields(names []string) *fields {
 // logsHeader implements parser.
 func (f *fields) logsHeader(name string) bool { return f.headers[name] }
 
+// text returns the text of a request that a column has, or nil.
+func (r *Request) text(column string) *string {
+	switch column {
+	case "method":
+		return &r.Method
+	case "ip":
+		return &r.IP
+	case "credential":
+		return &r.Credential
+	case "route":
+		return &r.route.Name
+	case "service":
+		return &r.route.Service
+	case tenantColumn:
+		return &r.caller.Tenant
+	case "user":
+		return &r.caller.User
+	case "tier":
+		return &r.caller.Tier
+	case "consumer.id":
+		return &r.consumer.ID
+	case "consumer.username":
+		return &r.consumer.Username
+	case "consumer.custom_id":
+		return &r.consumer.CustomID
+	}
+	return nil
+}
+
 // set sets what field i says. finish must follow the last one.
 func (f *fields) set(r *Request, i int, value string) (err error) {
-	f.values[i] = value
-	switch name := f.names[i]; name {
-	case startedColumn:
+	name := f.names[i]
+	if text := r.text(name); text != nil {
+		*text = interned(value)
+		return nil
+	}
+	header, isHeader := strings.CutPrefix(name, headerColumn)
+	switch {
+	case name == startedColumn:
 		r.At, err = parseInstant(value)
-	case "path":
+	case name == "path":
 		r.Target = strings.Clone(value)
-	case "method":
-		r.Method = f.texts.get([]byte(value))
-	case "ip":
-		r.IP = f.texts.get([]byte(value))
-	case "credential":
-		r.Credential = f.texts.get([]byte(value))
-	case "status":
-		if r.Status, err = strconv.Atoi(value); err != nil && value != "" {
+	case value == "":
+	case name == "status":
+		if r.Status, err = strconv.Atoi(value); err != nil {
 			return fmt.Errorf("status: %.40q: must be a number, such as 200", value)
 		}
-		return nil
-	case "cost":
-		if n, err := strconv.ParseInt(value, 10, 64); value != "" && (err != nil || n < 0) {
+	case name == "cost":
+		if r.caller.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || r.caller.Cost < 0 {
 			return fmt.Errorf("cost: %.40q: must be a whole number of tokens", value)
 		}
+	case isHeader:
+		r.addHeader(header, interned(value))
 	default:
-		if header, ok := strings.CutPrefix(name, headerColumn); ok && value != "" {
-			r.addHeader(header, f.texts.get([]byte(value)))
-		}
+		r.consumer.Tags = append(r.consumer.Tags, interned(strings.TrimPrefix(name, tagColumn)+":"+value))
 	}
 	return err
 }
 
 // finish sets who the request of the line is from, and its route.
 func (f *fields) finish(r *Request) {
-	f.key = f.key[:0]
-	for _, i := range f.joined {
-		f.key = append(append(f.key, f.values[i]...), 0)
+	if r.consumer.ID+r.consumer.Username+r.consumer.CustomID != "" || len(r.consumer.Tags) > 0 {
+		r.Consumer = &r.consumer
 	}
-	p := f.parties.get(f.key)
-	if r.Consumer = p.consumer; f.ofCaller {
-		r.Caller = &p.caller
+	if f.ofCaller {
+		r.Caller = &r.caller
 	}
 	if f.ofRoute {
-		r.Route = &p.route
+		r.Route = &r.route
 	}
-}
-
-// party returns the party of the fields that finish has joined.
-func (f *fields) party(key string) *party {
-	p, values := new(party), strings.Split(key, "\x00")
-	var consumer identity.Consumer
-	for i, at := range f.joined {
-		value := values[i]
-		if value == "" {
-			continue
-		}
-		switch name := f.names[at]; name {
-		case "consumer.id":
-			consumer.ID = value
-		case "consumer.username":
-			consumer.Username = value
-		case "consumer.custom_id":
-			consumer.CustomID = value
-		case tenantColumn:
-			p.caller.Tenant = value
-		case "user":
-			p.caller.User = value
-		case "tier":
-			p.caller.Tier = value
-		case "cost":
-			p.caller.Cost, _ = strconv.ParseInt(value, 10, 64) // set has checked it
-		case "route":
-			p.route.Name = value
-		case "service":
-			p.route.Service = value
-		default:
-			consumer.Tags = append(consumer.Tags, strings.TrimPrefix(name, tagColumn)+":"+value)
-		}
-	}
-	if consumer.ID+consumer.Username+consumer.CustomID != "" || len(consumer.Tags) > 0 {
-		p.consumer = &consumer
-	}
-	return p
 }
 
 // splitCSV returns the fields of a line.

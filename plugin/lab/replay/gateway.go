@@ -60,12 +60,7 @@ type Gateway struct {
 	buckets  *memory.Store
 	meta     *memory.Store
 	deciders map[*routeconfig.Config]*admit.Decider
-	byRoute  map[Route]*admit.Decider
-	found    map[string]*Route // that logs do not name, by name
 	exchange admit.Exchange
-
-	consumer identity.Consumer                    // of the request, completed
-	caller   identity.Caller                      // of the request, completed
 	tiers    map[*admit.Decider]map[string]string // of the tenants that logs state, by the file's consumers
 }
 
@@ -73,8 +68,7 @@ type Gateway struct {
 func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	g := &Gateway{
 		file: file, options: o,
-		deciders: map[*routeconfig.Config]*admit.Decider{}, byRoute: map[Route]*admit.Decider{}, found: map[string]*Route{},
-		tiers: map[*admit.Decider]map[string]string{},
+		deciders: map[*routeconfig.Config]*admit.Decider{}, tiers: map[*admit.Decider]map[string]string{},
 	}
 	clock := func() limit.Micros { return g.now }
 	g.buckets = memory.New(memory.Options{Now: clock, MaxBuckets: maxBuckets})
@@ -185,12 +179,11 @@ func HeadersOf(file *routeconfig.File, o GatewayOptions) []string {
 // an UnmatchedError.
 func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, error) {
 	if r.Route == nil || g.options.Route != "" {
-		var err error
-		if r.Route, err = g.findRoute(r); err != nil {
+		if err := g.findRoute(r); err != nil {
 			return nil, err
 		}
 	}
-	decider := g.deciderFor(r.Route)
+	decider := g.deciders[g.file.For(r.route.Name, r.route.Service)]
 	if decider == nil {
 		return nil, ErrUncovered
 	}
@@ -203,43 +196,23 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 	return &g.exchange.Decision, nil
 }
 
-// findRoute returns the route that decides all requests, or else that of a request whose log does not name it, by its
-// decider; nil: none matches.
-func (g *Gateway) findRoute(r *Request) (*Route, error) {
-	name := g.options.Route
-	if name == "" {
+// findRoute sets the route of a request to the one that decides all requests, or else to the one by which Kong routes
+// a request whose log does not name it. It may be none.
+func (g *Gateway) findRoute(r *Request) error {
+	r.Route, r.route = nil, Route{Name: g.options.Route}
+	if r.route.Name == "" {
 		var possible []string
-		name, possible = g.file.RouteOf(&routeconfig.Request{
+		r.route.Name, possible = g.file.RouteOf(&routeconfig.Request{
 			Method: r.Method, Path: identity.NormalizePath(r.Target), Host: r.headerValue(hostHeader), Header: r.loggedHeader,
 		})
 		if len(possible) > 0 {
-			return nil, &UnmatchedError{possible}
+			return &UnmatchedError{possible}
 		}
 	}
-	if name == "" {
-		return nil, nil
+	if r.route.Name != "" {
+		r.Route = &r.route
 	}
-	if g.found[name] == nil {
-		g.found[name] = &Route{Name: name}
-	}
-	return g.found[name], nil
-}
-
-// deciderFor returns the decider for the requests of a route, or nil.
-func (g *Gateway) deciderFor(r *Route) *admit.Decider {
-	var route Route
-	if r != nil {
-		route = *r
-	}
-	decider, found := g.byRoute[route]
-	if found {
-		return decider
-	}
-	decider = g.deciders[g.file.For(route.Name, route.Service)]
-	if len(g.byRoute) < maxInterned {
-		g.byRoute[route] = decider
-	}
-	return decider
+	return nil
 }
 
 const (
@@ -287,20 +260,14 @@ func (g *Gateway) Notes() (notes []string) {
 // tenant that the log states. What the log has stays: of two tags for a tier, the first counts.
 func (g *Gateway) complete(r *Request, decider *admit.Decider) {
 	if r.Caller != nil && r.Caller.Tier == "" {
-		g.caller = *r.Caller
-		g.caller.Tier = g.tiers[decider][r.Caller.Tenant]
-		r.Caller = &g.caller
+		r.Caller.Tier = g.tiers[decider][r.Caller.Tenant]
 	}
 	if r.Consumer == nil {
 		return
 	}
-	if inFile := g.file.Consumer(r.Consumer); inFile != nil {
-		g.consumer = identity.Consumer{
-			ID: cmp.Or(r.Consumer.ID, inFile.ID), Username: cmp.Or(r.Consumer.Username, inFile.Username),
-			CustomID: cmp.Or(r.Consumer.CustomID, inFile.CustomID),
-			Tags:     append(append(g.consumer.Tags[:0], r.Consumer.Tags...), inFile.Tags...),
-		}
-		r.Consumer = &g.consumer
+	if c, inFile := r.Consumer, g.file.Consumer(r.Consumer); inFile != nil {
+		c.ID, c.Username = cmp.Or(c.ID, inFile.ID), cmp.Or(c.Username, inFile.Username)
+		c.CustomID, c.Tags = cmp.Or(c.CustomID, inFile.CustomID), append(c.Tags, inFile.Tags...)
 	}
 }
 

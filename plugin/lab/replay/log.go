@@ -45,10 +45,7 @@ type Log struct {
 	read    *countingReader
 	lines   *lines
 	parser  parser
-	first   []byte    // a line that was read to find the parser; nil: it holds no request, or was parsed
-	long    []Problem // the lines before first, which are too long
 	free    func() *Request
-	fault   error      // of the text before its first line
 	pending []*Request // of the last line, last first
 	problem func(Problem)
 	broken  func(Problem) // of a text that ends before its time, such as a truncated gzip file, with the line to resume at
@@ -90,7 +87,7 @@ func NewLog(name string, r io.Reader, o LogOptions) (*Log, error) {
 	l := &Log{Name: name, options: o, read: &countingReader{Reader: r}}
 	var err error
 	if l.lines, err = newLines(l.read); err == nil {
-		err = l.begin()
+		l.parser, err = newParser(l.lines.first(), o)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -121,18 +118,8 @@ func (l *Log) Lines() int64 { return l.lines.number }
 
 // next returns the next request, or nil at the end. It counts and reports lines that hold none.
 func (l *Log) next() *Request {
-	for _, p := range l.long {
-		if p.Line >= l.options.FirstLine {
-			l.Unparsed++
-			l.problem(p)
-		}
-	}
-	l.long = nil
 	for len(l.pending) == 0 {
-		line, err := l.first, l.fault
-		if l.first = nil; line == nil && err == nil {
-			line, err = l.lines.next()
-		}
+		line, err := l.lines.next()
 		wanted := l.lines.number >= l.options.FirstLine
 		switch {
 		case errors.Is(err, io.EOF):
@@ -182,46 +169,27 @@ func (l *Log) report(err error) {
 	l.problem(Problem{l.Name, l.lines.number, err.Error()})
 }
 
-// begin makes the parser of the log from its first line that is not empty.
-func (l *Log) begin() (err error) {
-	var line []byte
-	for len(line) == 0 {
-		if line, err = l.lines.next(); errors.Is(err, io.EOF) {
-			l.parser = newKongParser(nil) // of no lines
-			return nil
-		}
-		if errors.Is(err, errLong) {
-			l.long = append(l.long, Problem{l.Name, l.lines.number, err.Error()})
-		} else if err != nil {
-			l.fault = err
-			l.parser = newKongParser(nil)
-			return nil
-		}
-		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff"))) // some editors begin a text with this mark
-	}
-	l.first = slices.Clone(line)
-	format := cmp.Or(l.options.Format, FormatAuto)
+// newParser returns the parser of a log by its first line that is not empty.
+func newParser(line []byte, o LogOptions) (parser, error) {
+	format := cmp.Or(o.Format, FormatAuto)
 	if format == FormatAuto {
 		format = detect(line)
 	}
-	switch format {
-	case FormatKong:
-		l.parser = newKongParser(l.options.Headers)
-	case FormatNginx:
-		l.parser, err = newNginxParser(l.options.NginxFormat, l.options.Headers)
-	case FormatCSV:
-		l.parser, err = newCSVParser(string(line))
-		l.first = nil
-	default:
-		err = fmt.Errorf("format %q: must be auto, kong, nginx or csv", format)
+	switch {
+	case format == FormatKong || len(line) == 0:
+		return newKongParser(o.Headers), nil
+	case format == FormatNginx:
+		return newNginxParser(o.NginxFormat, o.Headers)
+	case format == FormatCSV:
+		return newCSVParser(string(line))
 	}
-	return err
+	return nil, fmt.Errorf("format %q: must be auto, kong, nginx or csv", format)
 }
 
 // detect returns the format of a log by its first line.
 func detect(line []byte) string {
 	switch {
-	case line[0] == '{' || line[0] == '[':
+	case len(line) == 0 || line[0] == '{' || line[0] == '[':
 		return FormatKong
 	case isCSVHead(string(line)):
 		return FormatCSV
@@ -239,74 +207,69 @@ var errLong = fmt.Errorf("is longer than %d bytes", maxLine)
 type lines struct {
 	in     *bufio.Reader
 	number int64 // of the last line, counted from 1
-	long   []byte
+	line   []byte
 	broken error // of a compressed text that ends within its header
 }
 
-// gzipMagic is what a compressed text begins with.
-const gzipMagic = "\x1f\x8b"
+const (
+	gzipMagic     = "\x1f\x8b" // what a compressed text begins with
+	byteOrderMark = "\ufeff"   // what some editors begin a text with
+	bufferSize    = 64 << 10   // bytes
+)
 
 // newLines returns a reader of lines.
 func newLines(r io.Reader) (*lines, error) {
-	in := bufio.NewReaderSize(r, 64<<10)
+	in := bufio.NewReaderSize(r, bufferSize)
 	magic, err := in.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if len(magic) == 0 || string(magic) != gzipMagic[:len(magic)] {
-		return &lines{in: in}, nil
+	if len(magic) > 0 && string(magic) == gzipMagic[:len(magic)] {
+		text, err := gzip.NewReader(in)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return &lines{in: in, broken: io.ErrUnexpectedEOF}, nil
+		case err != nil:
+			return nil, fmt.Errorf("decompress: %w", err)
+		}
+		in = bufio.NewReaderSize(text, bufferSize)
 	}
-	text, err := gzip.NewReader(in)
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &lines{in: in, broken: io.ErrUnexpectedEOF}, nil
-	case err != nil:
-		return nil, fmt.Errorf("decompress: %w", err)
+	if mark, _ := in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = in.Discard(len(byteOrderMark)) // it is in the buffer
 	}
-	return &lines{in: bufio.NewReaderSize(text, 64<<10)}, nil
+	return &lines{in: in}, nil
 }
 
-// next returns the next line without its end, until the next call. The error of a line that is too long is errLong, and
-// that of the end io.EOF; others are of the text.
+// first returns the first line that is not empty, or what of it fits into the buffer. It is still to be read.
+func (l *lines) first() []byte {
+	if l.broken != nil {
+		return nil
+	}
+	text, _ := l.in.Peek(bufferSize) // an error shows again when the text is read
+	line, _, _ := bytes.Cut(bytes.TrimSpace(text), []byte("\n"))
+	return bytes.Clone(bytes.TrimSpace(line))
+}
+
+// next returns the next line, until the next call. The error of a line that is too long is errLong, and that of the end
+// io.EOF; others are of the text.
 func (l *lines) next() ([]byte, error) {
 	if l.broken != nil {
 		return nil, l.broken
 	}
-	line, err := l.in.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		line, err = l.nextLong(line)
-	}
-	switch {
-	case errors.Is(err, errLong):
-		l.number++
-		return nil, err
-	case err != nil && !(errors.Is(err, io.EOF) && len(line) > 0):
-		return nil, err // a line that breaks off is left to a later run
-	}
-	l.number++
-	if n := len(line); n > 0 && line[n-1] == '\n' {
-		line = line[:n-1]
-	}
-	if n := len(line); n > 0 && line[n-1] == '\r' {
-		line = line[:n-1]
-	}
-	return line, nil
-}
-
-// nextLong returns a line that does not fit into the buffer, of which part was read. Of one that is too long it keeps
-// nothing.
-func (l *lines) nextLong(part []byte) (line []byte, err error) {
-	l.long = append(l.long[:0], part...)
-	for err = bufio.ErrBufferFull; errors.Is(err, bufio.ErrBufferFull); {
-		part, err = l.in.ReadSlice('\n')
-		if len(l.long) <= maxLine {
-			l.long = append(l.long, part...)
+	err := bufio.ErrBufferFull
+	for l.line = l.line[:0]; errors.Is(err, bufio.ErrBufferFull); {
+		var part []byte
+		if part, err = l.in.ReadSlice('\n'); len(l.line) <= maxLine {
+			l.line = append(l.line, part...)
 		}
 	}
-	if len(l.long) > maxLine && (err == nil || errors.Is(err, io.EOF)) {
+	if err != nil && !(errors.Is(err, io.EOF) && len(l.line) > 0) {
+		return nil, err // a line that breaks off is left to a later run
+	}
+	if l.number++; len(l.line) > maxLine {
 		return nil, errLong
 	}
-	return l.long, err
+	return l.line, nil
 }
 
 // countingReader counts the bytes that are read.

@@ -156,7 +156,7 @@ func timeSetter(layout string) func(*nginxParser, string, *Request) error {
 }
 
 // setRequestLine sets method and target of a request line: GET /x?y HTTP/1.1.
-func setRequestLine(p *nginxParser, value string, r *Request) error {
+func setRequestLine(_ *nginxParser, value string, r *Request) error {
 	method, target, ok := strings.Cut(unescapeNginx(value), " ")
 	if !ok {
 		return errors.New("is no request line")
@@ -164,7 +164,7 @@ func setRequestLine(p *nginxParser, value string, r *Request) error {
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
 		target = target[:i]
 	}
-	r.Method, r.Target = p.texts.get([]byte(method)), target
+	r.Method, r.Target = interned(method), target
 	return nil
 }
 
@@ -182,8 +182,6 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 			err = set(p, value, r)
 		} else if value != "-" && value != "" || p.names[i] == "path" {
 			err = p.set(r, i, unescapeNginx(value))
-		} else {
-			p.values[i] = ""
 		}
 		if err != nil {
 			return fmt.Errorf("$%s: %.80q: %w", p.variables[i], value, err)

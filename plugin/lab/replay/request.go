@@ -6,6 +6,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"unique"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -26,8 +27,10 @@ type Request struct {
 	Target     string // as the client wrote it, with its query
 	Status     int    // of the response; 0: unknown
 
-	headers []header
-	place   int64 // among the requests that a stream has read
+	headers  []header
+	consumer identity.Consumer // memory for what the pointers refer to
+	caller   identity.Caller
+	route    Route
 }
 
 // Route is the route that a gateway chose for a request.
@@ -46,7 +49,8 @@ func (r *Request) where() string { return fmt.Sprintf("%s:%d", r.Log.Name, r.Lin
 // reset empties r and keeps its memory.
 func (r *Request) reset() {
 	clear(r.headers)
-	*r = Request{headers: r.headers[:0]}
+	clear(r.consumer.Tags)
+	*r = Request{headers: r.headers[:0], consumer: identity.Consumer{Tags: r.consumer.Tags[:0]}}
 }
 
 // addHeader adds a line of a header.
@@ -129,31 +133,5 @@ func (r *Request) readHeaders(rules *identity.Rules, req *identity.Request) {
 	}
 }
 
-// maxInterned bounds how many values an interner keeps, so that names that clients make up take little memory.
-const maxInterned = 1 << 16
-
-// interner returns one copy of values that come again and again, by the bytes that they are made of.
-type interner[T any] struct {
-	values map[string]T
-	create func(text string) T
-}
-
-func newInterner[T any](create func(text string) T) *interner[T] {
-	return &interner[T]{map[string]T{}, create}
-}
-
-// get returns the value of text. It allocates only for a text that is new.
-func (n *interner[T]) get(text []byte) T {
-	if value, ok := n.values[string(text)]; ok {
-		return value
-	}
-	if len(n.values) == maxInterned {
-		clear(n.values)
-	}
-	key := string(text)
-	value := n.create(key)
-	n.values[key] = value
-	return value
-}
-
-func newNames() *interner[string] { return newInterner(func(text string) string { return text }) }
+// interned returns one copy of texts that come again and again, so that requests that wait share them.
+func interned(text string) string { return unique.Make(text).Value() }
