@@ -29,12 +29,10 @@ func (v *Store) Settle(
 		case !status.Charged:
 		case status.Source == decision.Local && status.Failure == decision.NoFailure:
 			local.addStatus(i, *b, status)
-		case Address(&b.Key) == nil, actual[i] <= b.Cost && v.budget.isApart(b, now):
+		case Address(&b.Key) == nil:
 			shared.addStatus(i, *b, status)
-		case actual[i] <= b.Cost:
-			status.Charged, status.Settled = false, 0
 		default:
-			v.budget.chargeAddress(&shared, &local, i, *b, status, actual[i], now)
+			v.budget.settleAddress(&shared, &local, i, *b, status, actual[i], now)
 		}
 	}
 	err := shared.settle(ctx, v.next, statuses, actual)
@@ -44,13 +42,19 @@ func (v *Store) Settle(
 	return err
 }
 
-// chargeAddress adds the bound of an address to the parts of the stores that count the address now, and keeps its keys
-// for as long as the charge counts there.
-func (b *Budget) chargeAddress(
+// settleAddress adds the bound of an address to the parts of the stores that count the address now, and keeps its keys
+// for as long as a charge counts there. An address that its prefix counts too gets nothing back.
+func (b *Budget) settleAddress(
 	shared, local *part, i int, bound policy.Bound, status *decision.Status, actual int64, now limit.Micros,
 ) {
 	bytes := logBytes(&bound)
 	r := b.route(&bound.Key, b.hash(&bound.Key, bytes), bytes, now)
+	if actual <= bound.Cost {
+		if status.Charged, status.Settled = r.way == byAddress, 0; status.Charged {
+			shared.addStatus(i, bound, status)
+		}
+		return
+	}
 	lasts := chargeLife(&bound, status, actual)
 	switch r.way {
 	case inProcess:
@@ -91,17 +95,6 @@ func (p *part) settle(ctx context.Context, s store.Store, statuses []decision.St
 		statuses[i].Charged, statuses[i].Settled, statuses[i].Failure = from.Charged, from.Settled, from.Failure
 	}
 	return err
-}
-
-// isApart reports whether an address is counted in a bucket of its own alone, and has been for as long as what it spent
-// counts: an address that was counted by its prefix is counted by both until that has expired.
-func (b *Budget) isApart(bound *policy.Bound, now limit.Micros) bool {
-	bytes := logBytes(bound)
-	hash := b.hash(&bound.Key, bytes)
-	if kept, _ := b.own.findKey(hash, now, 0); !kept {
-		return false
-	}
-	return b.peekRoute(&bound.Key, hash, bytes, now).way == byAddress
 }
 
 // addStatus adds a bound with its status.

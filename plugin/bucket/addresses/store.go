@@ -73,7 +73,7 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	b, now := v.budget, v.budget.now()
-	if b.chooseRoutes(d, bounds, now, false) {
+	if b.chooseRoutes(d, bounds, now) {
 		if err := v.next.Take(ctx, bounds, statuses); err != nil {
 			return err
 		}
@@ -93,10 +93,9 @@ func anyAddress(bounds []policy.Bound) bool {
 	return false
 }
 
-// chooseRoutes decides how each bound is counted, or would be for a peek, and reports whether next can decide the
-// request unchanged. Bounds of one address are counted in one way, but for its sliding logs: each is counted on its
-// own.
-func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros, peeks bool) (asItIs bool) {
+// chooseRoutes decides how each bound is counted, and reports whether next can decide the request unchanged. Bounds of
+// one address are counted in one way, but for its sliding logs: each is counted on its own.
+func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
 	asItIs = true
 	for i := range bounds {
 		key := &bounds[i].Key
@@ -107,11 +106,7 @@ func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros,
 		bytes := logBytes(&bounds[i])
 		hash := b.hash(key, bytes)
 		r, again := d.routeOf(hash)
-		switch {
-		case again:
-		case peeks:
-			r = b.peekRoute(key, hash, bytes, now)
-		default:
+		if !again {
 			r = b.route(key, hash, bytes, now)
 		}
 		d.routes = append(d.routes, r)
@@ -251,14 +246,15 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 	return lasts + lasts/4 + slack
 }
 
-// Peek implements store.Store. It keeps no new address: it shows the bucket that would count one now.
+// Peek implements store.Store. It shows the bucket that counts an address now: a new one has its place for as long as a
+// request has to write its key.
 func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
 		return err
 	}
 	d := drafts.Get().(*draft)
 	defer d.putBack()
-	if v.budget.chooseRoutes(d, bounds, v.budget.now(), true) {
+	if v.budget.chooseRoutes(d, bounds, v.budget.now()) {
 		return v.next.Peek(ctx, bounds, statuses)
 	}
 	clear(statuses)
@@ -276,43 +272,4 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 	}
 	d.shared.report(statuses)
 	return nil
-}
-
-// peekRoute returns how [Budget.route] would count an address, and changes nothing.
-func (b *Budget) peekRoute(key *policy.Key, hash uint64, bytes uint32, now limit.Micros) route {
-	r := route{way: byAddress, hash: hash}
-	kept, shared := b.own.findKey(hash, now, 0)
-	if kept && !shared {
-		return r
-	}
-	r.prefix, r.prefixHash = b.prefixOf(key, bytes)
-	inUse, _ := b.prefixes.findKey(r.prefixHash, now, 0)
-	switch own := kept || b.own.hasRoom(hash, bytes, now); {
-	case own && inUse:
-		r.way = byBoth
-	case own:
-	case inUse || b.prefixes.hasRoom(r.prefixHash, bytes, now):
-		r.way = byPrefix
-	default:
-		r.way = inProcess
-	}
-	return r
-}
-
-// hasRoom reports whether a new key could be added now.
-func (t *table) hasRoom(hash uint64, bytes uint32, now limit.Micros) bool {
-	if !t.reserve(bytes, now) {
-		return false
-	}
-	t.bytes.Add(-int64(bytes))
-	s := t.setOf(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.free(now) >= 0 && t.pace.isDue(now)
-}
-
-// isDue reports whether one more event is due at now, and does not count it.
-func (p *pace) isDue(now limit.Micros) bool {
-	at := 1000 * int64(now)
-	return p.step == 0 || max(p.next.Load(), at-burst*1_000_000_000)+p.step <= at
 }

@@ -94,16 +94,13 @@ func TestAViewKeepsTheStoresPromises(t *testing.T) {
 	})
 }
 
-func TestAPeekShowsHowAnAddressWouldBeCountedAndKeepsNoAddress(t *testing.T) {
+func TestAPeekShowsHowAnAddressIsCounted(t *testing.T) {
 	w, p := newWorld(t, 10, 1), perMinute(t, 5)
 	bounds := func(i int) []policy.Bound {
 		return []policy.Bound{ofTenant(perMinute(t, 1000), "acme"), ofAddress(p, "192.0.2."+string(rune('a'+i)))}
 	}
 	for i := range 3 * burst {
-		before := w.budget.Stats()
 		peeked := storetest.Peek(t, w.view, bounds(i))
-		after := w.budget.Stats()
-		require.True(t, after == before, "a peek changed the budget from %+v to %+v", before, after)
 		statuses, _ := w.take(bounds(i)...)
 		peeked.Check(t, statuses)
 	}
