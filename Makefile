@@ -195,16 +195,21 @@ bench-portal: ## Measure every page of the portal with 10,000 tenants, in a Post
 		| tee $(CACHE)/bench-portal.txt
 	@$(GO) run $(BENCHSTAT) result=$(CACHE)/bench-portal.txt
 
-# BENCH_KONG has further flags: see bin/bench-kong -help. A Kong without a database needs -print-config first.
+# BENCH_KONG has further flags: see bin/bench-kong -help. A Kong needs the routes of bin/bench-kong -print-config first.
+BENCH_ROUTES = $(CACHE)/bench-kong.yml
+
 .PHONY: bench-kong
-bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT ADMIN=URL REDIS=HOST:PORT), or behind the stand-in
+bench-kong: build ## Measure the plugin behind a Kong (KONG=http://HOST:PORT REDIS=HOST:PORT), or behind the stand-in
 	$(BUILD) -o bin/ ./kong/cmd/bench-kong ./internal/bench/bench-floor
 ifdef KONG
-	bin/bench-kong -proxy $(KONG) $(if $(ADMIN),-admin $(ADMIN)) $(if $(REDIS),-redis $(REDIS)) $(BENCH_KONG)
+	bin/bench-kong -proxy $(KONG) $(if $(REDIS),-redis $(REDIS)) $(BENCH_KONG)
 else
-	$(call with_redis,bin/bench-kong -stand-in bin/demo-gateway \
-		-plugin 'bin/tenant-rate-limiting -denial-log $(CACHE)/bench-denials.jsonl' \
-		-plugin bin/bench-floor -redis "$$redis" -process "redis=^redis-server .*$$redis" $(BENCH_KONG))
+	$(call with_redis,rows="-redis $$redis -skip kong"; mkdir -p $(CACHE); \
+		bin/bench-kong $$rows -print-config -upstream http://answer.internal >$(BENCH_ROUTES) || exit; \
+		bin/demo-gateway -config $(BENCH_ROUTES) -listen $(LISTEN) -workers 1 -plugin bin/bench-floor \
+			-plugin 'bin/tenant-rate-limiting -denial-log $(CACHE)/bench-denials.jsonl' >/dev/null & gateway=$$!; \
+		bin/bench-kong $$rows -proxy http://$(LISTEN) -process "redis=^redis-server .*$$redis" $(BENCH_KONG); \
+		status=$$?; kill $$gateway; exit $$status)
 endif
 
 # Both programs measure each benchmark once in every round. Choose few: what else runs on the machine changes in seconds.

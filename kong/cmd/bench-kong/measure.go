@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,14 +16,9 @@ import (
 
 // sample holds what one measurement of a route found.
 type sample struct {
-	Route     string  `json:"route"`
-	Round     int     `json:"round"`
-	Requests  int     `json:"requests"`
-	PerSecond float64 `json:"requests_per_second"`
-	P50       float64 `json:"p50_ms"`
-	P99       float64 `json:"p99_ms"`
-	// CPU is the time of each group of processes per request, in microseconds.
-	CPU map[string]float64 `json:"cpu_us_per_request"`
+	perSecond float64
+	p99       float64            // ms
+	cpu       map[string]float64 // of each group of processes per request, in microseconds
 }
 
 // measure runs all rounds and prints the table. Each round begins with the next route.
@@ -46,17 +40,8 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 			if err != nil {
 				return fmt.Errorf("%s: %w", b.routes[i].name, err)
 			}
-			m.Route, m.Round = b.routes[i].name, round+1
 			samples[i] = append(samples[i], m)
-			if s.json {
-				if err := json.NewEncoder(stdout).Encode(m); err != nil {
-					return err
-				}
-			}
 		}
-	}
-	if s.json {
-		return nil
 	}
 	return b.table(stdout, s, samples)
 }
@@ -84,11 +69,11 @@ func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err er
 	}
 	n := len(took)
 	m = sample{
-		Requests: n, PerSecond: float64(n) / lasted.Seconds(), CPU: map[string]float64{},
-		P50: took[n/2].Seconds() * 1e3, P99: took[n*99/100].Seconds() * 1e3,
+		perSecond: float64(n) / lasted.Seconds(), p99: took[n*99/100].Seconds() * 1e3,
+		cpu: map[string]float64{},
 	}
 	for name, seconds := range after {
-		m.CPU[name] = (seconds - before[name]) / float64(n) * 1e6
+		m.cpu[name] = (seconds - before[name]) / float64(n) * 1e6
 	}
 	return m, nil
 }
@@ -106,18 +91,18 @@ func (b *bench) table(w io.Writer, s *settings, samples [][]sample) error {
 	for i, rounds := range samples {
 		ratio := make([]float64, len(rounds))
 		for round := range rounds {
-			ratio[round] = rounds[round].PerSecond / samples[0][round].PerSecond
+			ratio[round] = rounds[round].perSecond / samples[0][round].perSecond
 		}
 		cells := []string{
 			b.routes[i].title,
-			fmt.Sprintf("%.0f", medianOf(rounds, func(m sample) float64 { return m.PerSecond })),
+			fmt.Sprintf("%.0f", medianOf(rounds, func(m sample) float64 { return m.perSecond })),
 			fmt.Sprintf("%.2f", median(ratio)),
-			fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.P99 })),
+			fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.p99 })),
 		}
 		for _, group := range s.processes {
 			cell := "–"
-			if _, found := rounds[0].CPU[group.name]; found {
-				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.CPU[group.name] }))
+			if _, found := rounds[0].cpu[group.name]; found {
+				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.cpu[group.name] }))
 			}
 			cells = append(cells, cell)
 		}

@@ -14,11 +14,9 @@ type groups []group
 type group struct {
 	name    string
 	command *regexp.Regexp // of the command line, its arguments separated by spaces
-	parent  int            // 0: of any
-	given   bool           // by a flag
 }
 
-// defaultGroups finds Kong's workers or the stand-in, the plugin or the floor, and Redis.
+// defaultGroups finds the workers of Kong or the stand-in, the plugin or the floor, and Redis.
 func defaultGroups() groups {
 	return groups{
 		{name: "kong", command: regexp.MustCompile(`^nginx: worker process|demo-gateway -config .*bench-kong`)},
@@ -39,21 +37,12 @@ func (g *groups) set(text string) error {
 	}
 	for i := range *g {
 		if (*g)[i].name == name {
-			(*g)[i] = group{name: name, command: command, given: true}
+			(*g)[i] = group{name: name, command: command}
 			return nil
 		}
 	}
-	*g = append(*g, group{name: name, command: command, given: true})
+	*g = append(*g, group{name: name, command: command})
 	return nil
-}
-
-// childrenOf restricts the plugin servers to those that the stand-in has started.
-func (g groups) childrenOf(pid int) {
-	for i := range g {
-		if g[i].name == "plugin" && !g[i].given {
-			g[i].parent = pid
-		}
-	}
 }
 
 // cpuSeconds returns how long the processes of each group have computed since their start, user and system time
@@ -74,15 +63,9 @@ func (g groups) cpuSeconds() (map[string]float64, error) {
 			if !g[i].command.MatchString(command) {
 				continue
 			}
-			stat, err := p.Stat()
-			if err == nil && (g[i].parent == 0 || g[i].parent == stat.PPID) {
+			if stat, err := p.Stat(); err == nil {
 				seconds[g[i].name] += stat.CPUTime()
 			}
-		}
-	}
-	for i := range g {
-		if _, found := seconds[g[i].name]; g[i].given && !found {
-			return nil, fmt.Errorf("-process %s=%s: no process has such a command line", g[i].name, g[i].command)
 		}
 	}
 	return seconds, nil

@@ -12,7 +12,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// entity is an entity of Kong as the Admin API and declarative files have it.
+// entity is an entity of Kong as declarative files have it.
 type entity = map[string]any
 
 // prefix begins the names of all entities that the bench adds.
@@ -34,7 +34,6 @@ type bench struct {
 	service string // URL
 	key     string
 	routes  []route
-	skipped []string // why rows are left out
 }
 
 // plenty is a limit that no run reaches.
@@ -42,21 +41,11 @@ const plenty = 1_000_000_000
 
 // newBench returns the rows that the settings allow.
 func newBench(s *settings) *bench {
-	b := &bench{service: s.upstream, key: s.key}
-	for _, r := range allRoutes(s.redis) {
-		if s.only != nil && !s.only.MatchString(r.name) {
-			continue
-		}
-		if r.redis && s.redis == "" {
-			b.skipped = append(b.skipped, r.name+" is left out: -redis is not given")
-			continue
-		}
-		if r.redis && r.config["redis"] == nil {
-			b.skipped = append(b.skipped, r.name+" is left out: it needs a Redis with host and port")
-			continue
-		}
-		b.routes = append(b.routes, r)
-	}
+	b := &bench{service: s.upstream, key: s.key, routes: allRoutes(s.redis)}
+	b.routes = slices.DeleteFunc(b.routes, func(r route) bool {
+		return s.only != nil && !s.only.MatchString(r.name) || s.skip != nil && s.skip.MatchString(r.name) ||
+			r.redis && r.config["redis"] == nil
+	})
 	return b
 }
 
@@ -135,11 +124,13 @@ func kongRoute(name, title string, config entity, redis bool, daily int) route {
 
 // inRedis returns where our buckets lie: leased where the config allows it, or exact.
 func inRedis(address, accuracy string) entity {
-	block := entity{"socket": address}
+	config := entity{"strategy": "redis", "accuracy": accuracy}
 	if host, port, ok := hostPort(address); ok {
-		block = entity{"host": host, "port": port}
+		config["redis"] = entity{"host": host, "port": port}
+	} else if address != "" {
+		config["redis"] = entity{"socket": address}
 	}
-	return entity{"strategy": "redis", "accuracy": accuracy, "redis": block}
+	return config
 }
 
 // kongRedis returns where Kong's counters lie. It cannot use a unix socket.
@@ -160,31 +151,9 @@ func hostPort(address string) (host string, port int, ok bool) {
 	return host, port, err == nil
 }
 
-// skip leaves out the rows of a plugin that the Kong does not have.
-func (b *bench) skip(plugin, why string) {
-	b.routes = slices.DeleteFunc(b.routes, func(r route) bool {
-		if r.plugin == plugin {
-			b.skipped = append(b.skipped, r.name+" is left out: "+why)
-		}
-		return r.plugin == plugin
-	})
-}
-
 var tags = []string{prefix}
 
-func (b *bench) serviceEntity() entity { return entity{"name": prefix, "url": b.service, "tags": tags} }
-
-func (b *bench) consumerEntity() entity {
-	return entity{"username": prefix, "custom_id": prefix, "tags": tags}
-}
-
-func (b *bench) credential() entity { return entity{"key": b.key} }
-
 func (r *route) path() string { return "/" + prefix + "/" + r.name }
-
-func (r *route) entity() entity {
-	return entity{"name": prefix + "-" + r.name, "paths": []string{r.path()}, "tags": tags}
-}
 
 func (r *route) plugins() []entity {
 	all := []entity{{"name": "key-auth", "config": entity{"key_names": []string{"apikey"}}, "tags": tags}}
@@ -196,15 +165,20 @@ func (r *route) plugins() []entity {
 
 // writeDeclarative writes the entities as a declarative file.
 func (b *bench) writeDeclarative(w io.Writer) error {
-	service, consumer := b.serviceEntity(), b.consumerEntity()
 	var routes []entity
 	for i := range b.routes {
-		e := b.routes[i].entity()
-		e["plugins"] = b.routes[i].plugins()
-		routes = append(routes, e)
+		r := &b.routes[i]
+		routes = append(routes, entity{
+			"name": prefix + "-" + r.name, "paths": []string{r.path()}, "tags": tags, "plugins": r.plugins(),
+		})
 	}
-	service["routes"], consumer["keyauth_credentials"] = routes, []entity{b.credential()}
-	document := entity{"_format_version": "3.0", "services": []entity{service}, "consumers": []entity{consumer}}
+	document := entity{
+		"_format_version": "3.0",
+		"services":        []entity{{"name": prefix, "url": b.service, "tags": tags, "routes": routes}},
+		"consumers": []entity{{
+			"username": prefix, "custom_id": prefix, "tags": tags, "keyauth_credentials": []entity{{"key": b.key}},
+		}},
+	}
 	if err := yaml.NewEncoder(w).Encode(document); err != nil {
 		return fmt.Errorf("write the declarative file: %w", err)
 	}
