@@ -164,8 +164,11 @@ func flapping(t *testing.T) *stage {
 	return &stage{
 		redis: []string{single(proxy.Port())},
 		strike: func(s *storm) {
-			if err := proxy.Flap(s.t.Context(), flaps, 500*time.Millisecond, 500*time.Millisecond); err != nil {
-				s.t.Fatalf("flap: %v", err)
+			for range flaps {
+				require.NoError(s.t, proxy.Down())
+				elapse(s.t.Context(), 500*time.Millisecond)
+				require.NoError(s.t, proxy.Heal())
+				elapse(s.t.Context(), 500*time.Millisecond)
 			}
 		},
 		end: heal(proxy),

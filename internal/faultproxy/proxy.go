@@ -10,12 +10,16 @@
 package faultproxy
 
 import (
-	"context"
-	"errors"
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,8 +58,6 @@ type Proxy struct {
 	faults   faults
 	listener net.Listener // nil: the proxy does not listen
 	conns    map[*conn]struct{}
-	downs    int // the number of calls of Down
-	closed   bool
 	running  sync.WaitGroup
 }
 
@@ -64,7 +66,10 @@ func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{target: target, port: freeport.Port(t), conns: map[*conn]struct{}{}}
 	require.NoError(t, p.Heal())
-	t.Cleanup(p.close)
+	t.Cleanup(func() {
+		require.NoError(t, p.Down())
+		p.running.Wait()
+	})
 	return p
 }
 
@@ -74,7 +79,8 @@ func (p *Proxy) Address() string { return net.JoinHostPort("127.0.0.1", strconv.
 // Port returns the port on which the proxy listens.
 func (p *Proxy) Port() int { return p.port }
 
-// Delay delays every reply by d. Replies on their way keep their earlier delay. Their order does not change.
+// Delay delays every reply by d after its command. Commands on their way keep their earlier delay. The order of replies
+// does not change.
 func (p *Proxy) Delay(d time.Duration) { p.change(func(f *faults) { f.delay = d }) }
 
 // Partition drops all commands and replies. Connections stay open, and new ones are accepted. Heal ends the partition
@@ -89,12 +95,9 @@ func (p *Proxy) CutReplies(n int, end End) { p.change(func(f *faults) { f.cuts, 
 // the command.
 func (p *Proxy) Answer(command, reply string) {
 	p.change(func(f *faults) {
-		answers := map[string]string{strings.ToLower(command): reply + "\r\n"}
-		for name, other := range f.answers { // connections may be reading the old map
-			if _, replaced := answers[name]; !replaced {
-				answers[name] = other
-			}
-		}
+		answers := map[string]string{} // connections may be reading the old map
+		maps.Copy(answers, f.answers)
+		answers[strings.ToLower(command)] = reply + "\r\n"
 		f.answers = answers
 	})
 }
@@ -103,7 +106,6 @@ func (p *Proxy) Answer(command, reply string) {
 func (p *Proxy) Down() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.downs++
 	for c := range p.conns {
 		c.end(true)
 	}
@@ -125,7 +127,7 @@ func (p *Proxy) Heal() (err error) {
 			c.end(true)
 		}
 	}
-	if p.listener != nil || p.closed {
+	if p.listener != nil {
 		return nil
 	}
 	if p.listener, err = net.Listen("tcp", p.Address()); err == nil {
@@ -133,32 +135,6 @@ func (p *Proxy) Heal() (err error) {
 		p.running.Go(func() { p.accept(listener) })
 	}
 	return err
-}
-
-// Flap calls Down and Heal that many times. down and up are the durations between them. If ctx ends, Flap heals and
-// returns the error of ctx.
-func (p *Proxy) Flap(ctx context.Context, times int, down, up time.Duration) error {
-	for range times {
-		if err := p.Down(); err != nil {
-			return errors.Join(err, p.Heal())
-		}
-		wait(ctx.Done(), down)
-		if err := p.Heal(); err != nil {
-			return err
-		}
-		wait(ctx.Done(), up)
-	}
-	return ctx.Err()
-}
-
-// wait waits for d, or until done. It reports whether d has passed.
-func wait(done <-chan struct{}, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-done:
-		return false
-	}
 }
 
 // change changes the faults.
@@ -193,41 +169,203 @@ func (p *Proxy) accept(listener net.Listener) {
 		if err != nil {
 			return // it is closed, or the process has no free file descriptor
 		}
-		p.mu.Lock()
-		downs := p.downs
-		p.mu.Unlock()
-		p.running.Go(func() { p.serve(client, downs) })
+		p.running.Go(func() { p.serve(client, listener) })
 	}
 }
 
 // serve forwards one connection until it ends. It resets the connection if the target cannot be reached, or if the
-// proxy has been down since downs was counted.
-func (p *Proxy) serve(client net.Conn, downs int) {
+// proxy has been down since it was accepted.
+func (p *Proxy) serve(client net.Conn, by net.Listener) {
 	target, err := net.DialTimeout("tcp", p.target, dialTimeout)
 	if err != nil {
 		reset(client)
 		return
 	}
-	c := newConn(p, client, target)
+	c := &conn{proxy: p, client: client, target: target, expected: make(chan expectation, queued), ended: make(chan struct{})}
 	p.mu.Lock()
-	served := p.downs == downs && !p.closed
-	if served {
-		p.conns[c] = struct{}{}
-	}
-	p.mu.Unlock()
-	if !served {
+	if p.listener != by {
 		c.end(true)
-		return
 	}
+	p.conns[c] = struct{}{}
+	p.mu.Unlock()
 	c.run()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
 }
 
-// close resets all connections and waits for the goroutines of the proxy.
-func (p *Proxy) close() {
-	p.change(func(*faults) { p.closed = true })
-	_ = p.Down() // the listener is closed in any case
-	p.running.Wait()
+// queued bounds the commands of one connection that wait for their replies.
+const queued = 1024
+
+// expectation is the reply to a command that was read.
+type expectation struct {
+	answer string    // of the proxy; empty: the target replies
+	due    time.Time // when the client may get it
+}
+
+// conn is a connection of a client and its connection to the target. Commands and replies have a goroutine each.
+type conn struct {
+	proxy          *Proxy
+	client, target net.Conn
+
+	expected chan expectation // in the order of the commands
+	ended    chan struct{}    // closed at the end
+	once     sync.Once
+	lossy    atomic.Bool // bytes were dropped
+	hangs    atomic.Bool // nothing reaches the client from now on
+}
+
+// run forwards until the connection ends.
+func (c *conn) run() {
+	var group sync.WaitGroup
+	group.Go(func() { // a client that has closed needs no reply
+		c.forwardCommands()
+		c.end(false)
+	})
+	group.Go(c.forwardReplies)
+	group.Wait()
+}
+
+// end closes both connections. The first call decides how.
+func (c *conn) end(byReset bool) {
+	c.once.Do(func() {
+		close(c.ended)
+		if byReset {
+			reset(c.client)
+		} else {
+			_ = c.client.Close() // the connection is unusable anyway
+		}
+		_ = c.target.Close()
+	})
+}
+
+// reset closes a connection with RST.
+func reset(connection net.Conn) {
+	_ = connection.(*net.TCPConn).SetLinger(0) // fails only if it is closed already
+	_ = connection.Close()
+}
+
+// loses reports whether a fault drops what passes now.
+func (c *conn) loses(f *faults) bool {
+	loses := f.partition || c.hangs.Load()
+	if loses {
+		c.lossy.Store(true)
+	}
+	return loses
+}
+
+// forwardCommands passes commands to the target, answers them, or drops them, until one of the two sides ends.
+func (c *conn) forwardCommands() {
+	for r := bufio.NewReader(c.client); ; {
+		command, err := readValue(r)
+		if err != nil {
+			return // nothing can be read after a broken value
+		}
+		faults := c.proxy.currentFaults()
+		if c.loses(&faults) {
+			continue
+		}
+		answer := faults.answers[commandName(command)]
+		select {
+		case c.expected <- expectation{answer, time.Now().Add(faults.delay)}:
+		case <-c.ended:
+			return
+		}
+		if answer == "" {
+			_, _ = c.target.Write(command) // the reader of the target fails too, after the replies that have arrived
+		}
+	}
+}
+
+// forwardReplies passes replies to the client in the order of the commands.
+func (c *conn) forwardReplies() {
+	for r := bufio.NewReader(c.target); ; {
+		var next expectation
+		select {
+		case next = <-c.expected:
+		case <-c.ended:
+			return
+		}
+		reply, err := []byte(next.answer), error(nil)
+		if next.answer == "" {
+			reply, err = readValue(r)
+		}
+		select {
+		case <-time.After(time.Until(next.due)):
+		case <-c.ended:
+			return
+		}
+		faults := c.proxy.currentFaults()
+		if c.loses(&faults) {
+			if err != nil { // the client does not learn of the end of the target
+				<-c.ended
+			}
+			continue
+		}
+		if err != nil {
+			c.end(false)
+			return
+		}
+		if end, cut := c.proxy.takeCut(); cut {
+			c.breakOff(reply, end)
+		} else if _, err := c.client.Write(reply); err != nil {
+			return // the reader of the client ends the connection
+		}
+	}
+}
+
+// breakOff passes half a reply and ends the connection as end says.
+func (c *conn) breakOff(reply []byte, end End) {
+	_, _ = c.client.Write(reply[:len(reply)/2]) // the connection ends in any case
+	if end == Hang {
+		c.lossy.Store(true)
+		c.hangs.Store(true)
+		return
+	}
+	c.end(true)
+}
+
+// maxLength bounds the length in one header, in bytes or elements. It exceeds those of tests.
+const maxLength = 64 << 20
+
+// readValue reads one RESP value, a command or a reply with its elements, and returns its bytes. A line that begins
+// with no type of RESP is an inline command, which is a value too.
+func readValue(r *bufio.Reader) ([]byte, error) {
+	value, err := r.ReadBytes('\n')
+	if err != nil || bytes.IndexByte([]byte("$=!*~>%|"), value[0]) < 0 {
+		return value, err
+	}
+	n, err := strconv.Atoi(string(bytes.TrimRight(value[1:], "\r\n")))
+	if err != nil || n < -1 || n > maxLength {
+		return value, fmt.Errorf("read a RESP value: %q announces no length", value)
+	}
+	switch value[0] {
+	case '$', '=', '!':
+		if n < 0 {
+			return value, nil
+		}
+		text := make([]byte, n+len("\r\n"))
+		_, err = io.ReadFull(r, text)
+		return append(value, text...), err
+	case '%':
+		n *= 2
+	case '|': // attributes, and then the value that has them
+		n = 2*n + 1
+	}
+	for range n { // a negative n is null
+		element, err := readValue(r)
+		if value = append(value, element...); err != nil {
+			return value, err
+		}
+	}
+	return value, nil
+}
+
+// commandName returns the name of a command in lower case, or "" if it has none.
+func commandName(command []byte) string {
+	lines := bytes.SplitN(command, []byte("\r\n"), 4) // word count, length of the first word, first word, other bytes
+	if len(lines) < 4 {
+		return ""
+	}
+	return string(bytes.ToLower(lines[2]))
 }
