@@ -2,6 +2,5 @@
 // newer. Edit the JSON, or export it from Grafana.
 //
 // The tests check every panel, that its expressions use only names that the plugin publishes, and that a dashboard has
-// no other fields than the types that Grafana publishes (npm's @grafana/schema). Queries are open there: each data
-// source has its own. The alerts are in kong/prometheus.
+// no other fields than those of a list. The alerts are in kong/prometheus.
 package grafana
