@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -176,11 +177,11 @@ func (w *watchtower) query() {
 			w.t.Errorf("%s: %v", q.panel, err)
 			return true
 		}
-		samples = slices.DeleteFunc(samples, func(s promtest.Sample) bool { return math.IsNaN(s.Value) })
+		samples = slices.DeleteFunc(samples, func(s *model.Sample) bool { return math.IsNaN(float64(s.Value)) })
 		for _, s := range samples {
 			for _, label := range q.legend {
-				if s.Labels[label] == "" {
-					w.t.Errorf("%s: the legend needs the label %s, the result has %v", q.panel, label, s.Labels)
+				if s.Metric[model.LabelName(label)] == "" {
+					w.t.Errorf("%s: the legend needs the label %s, the result has %v", q.panel, label, s.Metric)
 					return true
 				}
 			}

@@ -17,12 +17,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
 
@@ -144,63 +144,23 @@ func Promtool(t testing.TB, dir string, args ...string) (output string, err erro
 	return string(text), err
 }
 
-// Sample holds one series of a query's result, at the instant of the query.
-type Sample struct {
-	Labels map[string]string // with its name as __name__, where it has one
-	Value  float64           // may be NaN
-}
-
 // Query evaluates an expression now. A scalar is one sample without labels. A faulty expression returns the error of
 // Prometheus.
-func (s *Server) Query(expression string) ([]Sample, error) {
+func (s *Server) Query(expression string) (model.Vector, error) {
 	var answer struct {
-		Type   string          `json:"resultType"`
+		Type   model.ValueType `json:"resultType"`
 		Result json.RawMessage `json:"result"`
 	}
 	if err := s.get("query?query="+url.QueryEscape(expression), &answer); err != nil {
 		return nil, fmt.Errorf("query %s: %w", expression, err)
 	}
-	var series []struct {
-		Metric map[string]string `json:"metric"`
-		Value  point             `json:"value"`
+	if answer.Type == model.ValScalar {
+		var value model.Scalar
+		err := json.Unmarshal(answer.Result, &value)
+		return model.Vector{{Value: value.Value}}, err
 	}
-	switch answer.Type {
-	case "vector":
-		if err := json.Unmarshal(answer.Result, &series); err != nil {
-			return nil, fmt.Errorf("query %s: %w", expression, err)
-		}
-	case "scalar":
-		var value point
-		if err := json.Unmarshal(answer.Result, &value); err != nil {
-			return nil, fmt.Errorf("query %s: %w", expression, err)
-		}
-		return []Sample{{Value: float64(value)}}, nil
-	default:
-		return nil, fmt.Errorf("query %s: the result is a %s, want a vector or a scalar", expression, answer.Type)
-	}
-	samples := make([]Sample, len(series))
-	for i, one := range series {
-		samples[i] = Sample{one.Metric, float64(one.Value)}
-	}
-	return samples, nil
-}
-
-// point holds a value, which Prometheus writes as [instant, "value"].
-type point float64
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (p *point) UnmarshalJSON(text []byte) error {
-	var pair [2]any
-	if err := json.Unmarshal(text, &pair); err != nil {
-		return err
-	}
-	word, ok := pair[1].(string)
-	if !ok {
-		return fmt.Errorf("%s is not [instant, value]", text)
-	}
-	value, err := strconv.ParseFloat(word, 64)
-	*p = point(value)
-	return err
+	var samples model.Vector
+	return samples, json.Unmarshal(answer.Result, &samples)
 }
 
 // Rule holds one rule that a server evaluates.
