@@ -23,10 +23,6 @@ func (e *AheadError) Error() string {
 		"use the program that migrated them", e.Applied, e.Latest)
 }
 
-// ErrUnreleased reports the tables of a program from before 0.1.0. Its migrations had the same numbers.
-var ErrUnreleased = errors.New("the tables in Postgres are from before 0.1.0, and no migration changes them: " +
-	"run DROP SCHEMA rate_limiter CASCADE, which deletes all rows, and then ratelimit migrate up and the grants")
-
 // querier is a connection, a pool or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -44,9 +40,8 @@ func CheckReady(ctx context.Context, from querier) error {
 	return CheckAhead(ctx, from)
 }
 
-// CheckAhead returns an AheadError if the database has migrations that this program does not have, and ErrUnreleased if
-// its tables are from before 0.1.0. It returns nil for a role that may not read the list of migrations, and for a
-// database without tables.
+// CheckAhead returns an AheadError if the database has migrations that this program does not have. It
+// returns nil for a role that may not read the list of migrations, and for a database without tables.
 func CheckAhead(ctx context.Context, from querier) error {
 	applied, latest, err := compare(ctx, from)
 	if err == nil && applied > latest {
@@ -66,30 +61,10 @@ func CheckBehind(ctx context.Context, from querier) error {
 	return err
 }
 
-// checkReleased returns ErrUnreleased for tables from before 0.1.0: their policies have a column that no released
-// program has made. So no column of policies may be called slot. It reads the catalogue, for which a role
-// needs no right.
-func checkReleased(ctx context.Context, from querier) error {
-	var unreleased bool
-	err := from.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname = $1 AND c.relname = 'policies' AND a.attname = 'slot')`, schema).Scan(&unreleased)
-	switch {
-	case err != nil:
-		return fmt.Errorf("look for tables from before 0.1.0: %w", err)
-	case unreleased:
-		return ErrUnreleased
-	}
-	return nil
-}
-
 // compare returns the numbers of the last applied migration and of the last one of this program. They are equal if
 // there is no list of migrations to read.
 func compare(ctx context.Context, from querier) (newest, latest int64, err error) {
-	if latest, err = last(); err == nil {
-		err = checkReleased(ctx, from)
-	}
-	if err != nil {
+	if latest, err = last(); err != nil {
 		return 0, 0, err
 	}
 	err = from.QueryRow(ctx, `SELECT coalesce(max(version_id), 0) FROM `+applied+` WHERE is_applied`).Scan(&newest)

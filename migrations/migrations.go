@@ -147,9 +147,6 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider,
 	if err := makeSchema(ctx, holder); err != nil {
 		return fmt.Errorf("create the schema: %w", err)
 	}
-	if err := checkReleased(ctx, holder); err != nil {
-		return err
-	}
 	owner, err := schemaOwner(ctx, holder)
 	if err != nil {
 		return err

@@ -52,9 +52,7 @@ func (s *Sync) runSession(ctx context.Context) error {
 		return err
 	}
 	defer closeConn(conn)
-	if err := s.checkTables(ctx, conn); err != nil {
-		return err
-	}
+	s.checkTables(ctx, conn)
 	if err := s.poll(ctx, conn); err != nil {
 		return err
 	}
@@ -63,14 +61,12 @@ func (s *Sync) runSession(ctx context.Context) error {
 }
 
 // checkTables logs once if a newer program has migrated the database, whose rows are followed as far as this program
-// knows their columns. It returns an error if the tables are from before 0.1.0.
-func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) error {
+// knows their columns.
+func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, pollTime)
 	defer cancel()
 	err, ahead := migrations.CheckAhead(ctx, conn), new(migrations.AheadError)
 	switch {
-	case errors.Is(err, migrations.ErrUnreleased):
-		return err
 	case errors.As(err, &ahead):
 		if s.ahead == nil || *s.ahead != *ahead {
 			s.log.Warn("the tables are newer than this program: it ignores their new columns", "error", err)
@@ -81,16 +77,12 @@ func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) error {
 	default:
 		s.ahead = nil
 	}
-	return nil
 }
 
 // advice returns what an operator has to do about an error of Postgres, or "" if there is no advice.
 func (s *Sync) advice(err error) string {
 	if s.ahead != nil && migrations.Lacks(err) {
 		return s.ahead.Error()
-	}
-	if errors.Is(err, migrations.ErrUnreleased) {
-		return err.Error()
 	}
 	return migrations.Advice(err)
 }

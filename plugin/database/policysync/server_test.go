@@ -135,13 +135,3 @@ func TestADeniedReportToNewerTablesDoesNotCallThemOlder(t *testing.T) {
 		t.Errorf("want the tables called newer in\n%s", text)
 	}
 }
-
-func TestANodeOnTablesFromBeforeTheFirstReleaseFollowsNothingAndSaysWhatToDo(t *testing.T) {
-	w := newWorld(t)
-	w.write(`ALTER TABLE rate_limiter.policies ADD COLUMN slot text NOT NULL DEFAULT 'active'`)
-	n := start(t, w.options())
-	const advice = "run DROP SCHEMA rate_limiter CASCADE"
-	n.until("the error is logged", func(policysync.Stats) bool { return n.log.count(advice) > 0 })
-	s := n.Snapshot()
-	assert.Nil(t, s, "rows are in force")
-}
