@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,6 +43,14 @@ var auditCommand = &command{
 	},
 }
 
+// auditLine is an entry in a table: what has changed is in place of the rows before and after.
+type auditLine struct {
+	rows.AuditEntry
+	Change string    `json:"change"`
+	Before *struct{} `json:"before,omitempty"`
+	After  *struct{} `json:"after,omitempty"`
+}
+
 // audit shows at most so many entries, and says if there is another one.
 func (c *call) audit(entries []rows.AuditEntry, most int) error {
 	next := int64(0)
@@ -54,10 +63,11 @@ func (c *call) audit(entries []rows.AuditEntry, most int) error {
 		Next    int64             `json:"next,omitempty"`
 	}{listed(entries), next}
 	return c.print(found, func(out *page) {
-		columns(out, "ID|VERSION|AT|ACTOR|LOGIN|WHAT|KEY|TENANT|CHANGE|REASON", entries, func(e rows.AuditEntry) []any {
-			what := strings.TrimPrefix(e.Kind+" ", "action ") + e.Operation
-			return []any{e.ID, e.Version, e.At, e.Actor, e.Login, what, e.Key, e.Tenant, entryText(e), e.Reason}
-		})
+		lines := []auditLine{}
+		for _, e := range entries {
+			lines = append(lines, auditLine{AuditEntry: e, Change: entryText(e)})
+		}
+		out.show(lines)
 		if next > 0 {
 			out.line("more entries: add --before %d to see older ones", next)
 		}
@@ -116,11 +126,13 @@ func changedColumns(before, after map[string]json.RawMessage) []string {
 		case len(after) == 0:
 			parts = append(parts, fmt.Sprintf("%s=%s", name, was))
 		default:
-			parts = append(parts, fmt.Sprintf("%s: %s → %s", name, cellText(string(was)), cellText(string(is))))
+			parts = append(parts, fmt.Sprintf("%s: %s → %s", name, orDash(was), orDash(is)))
 		}
 	}
 	return parts
 }
+
+func orDash(value json.RawMessage) string { return cmp.Or(plainText(string(value)), "-") }
 
 // omitted lists the columns that an entry shows elsewhere, or that always change.
 var omitted = []string{"id", "revision", "tenant", "reason", "author", "created_at"}

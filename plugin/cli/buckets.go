@@ -251,11 +251,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 			Reset:     time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 		}
 	}
-	return c.print(shown, func(out *page) {
-		columns(out, "POLICY|OF|ENDPOINT|LIMIT|USED|REMAINING|RESET", shown, func(b shownBucket) []any {
-			return []any{b.Policy, b.Subject, b.Endpoint, b.Limit, b.Used, b.Remaining, b.Reset}
-		})
-	})
+	return c.print(shown, nil)
 }
 
 // subjectOf returns what a bucket belongs to.

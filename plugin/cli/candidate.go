@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -32,7 +31,7 @@ var candidateCommands = []*command{
 	candidateDelete,
 	{
 		words: "candidate list", brief: "list candidates, the newest first",
-		define: func(c *call) action { return showsItems(c, candidatesPath, nil, candidateList) },
+		define: func(c *call) action { return showsItems[rows.Candidate](c, candidatesPath, nil) },
 	},
 	{
 		words: "candidate show", args: "[NAME]", brief: "show the open candidate, or the one of a name",
@@ -225,6 +224,9 @@ func showsCandidate[T any](c *call, at string, query url.Values, show func(out *
 		if err != nil {
 			return err
 		}
+		if show == nil {
+			return c.print(&answer, nil)
+		}
 		return c.print(&answer, func(out *page) { show(out, &answer) })
 	})
 }
@@ -279,19 +281,6 @@ func (c *call) sendCandidate(
 	return result, err
 }
 
-var candidateList = listing[rows.Candidate]{
-	"NAME|STATE|CREATED|BY|POLICIES|BASE|ENFORCED FOR|ENDED|REASON",
-	func(c rows.Candidate) []any {
-		tenants := ""
-		if c.State == rows.CandidateOpen {
-			tenants = assigned(&c)
-		}
-		return []any{
-			c.Name, c.State, c.CreatedAt, c.CreatedBy, c.Policies, c.BaseVersion, tenants, timeText(c.EndedAt), c.Reason,
-		}
-	},
-}
-
 // assigned returns for whom a candidate is enforced, in words.
 func assigned(c *rows.Candidate) string {
 	var parts []string
@@ -306,14 +295,8 @@ func assigned(c *rows.Candidate) string {
 
 // candidatePage adds the state of a candidate, and what it changes.
 func candidatePage(out *page, d *rows.CandidateDiff) {
-	c := &d.Candidate
-	out.line("candidate %s is %s", c.Name, strings.ReplaceAll(c.State, "_", " "))
-	out.line("created at %s by %s: %s", timeText(c.CreatedAt), c.CreatedBy, c.Reason)
-	if c.State != rows.CandidateOpen {
-		out.line("ended at %s by %s: %s", timeText(c.EndedAt), c.EndedBy, c.EndReason)
-	} else {
-		out.line("enforced for %s; its policies are of version %d", assigned(c), c.PoliciesAt)
-	}
+	out.show(d.Candidate)
+	out.gap()
 	candidateChanges(out, d)
 }
 
@@ -341,58 +324,11 @@ var candidateReport = &command{
 	words: "candidate report", args: "[NAME]",
 	brief: "show which requests a candidate would answer differently, by tenant, endpoint and policy",
 	about: `Nodes count requests of tenants for which the candidate is not enforced, and report every 5 seconds. SEEN is
-how much of a policy's window the candidate has seen: before 100 % it may deny more than the report shows. The policy
-(request) counts requests, whichever policy denies them; the other rows count what one policy answers.
+how much of a policy's window the candidate has seen: before 1 it may deny more than the report shows. A row without a
+policy counts requests, whichever policy denies them; the other rows count what one policy answers.
 
   ratelimit candidate report july --tenant acme`,
 	define: func(c *call) action {
-		return showsCandidate(c, "/report", c.queryFlags(rows.CandidateReportFilter{}), reportPage)
+		return showsCandidate[rows.CandidateReport](c, "/report", c.queryFlags(rows.CandidateReportFilter{}), nil)
 	},
-}
-
-// reportPage adds what a candidate would change.
-func reportPage(out *page, r *rows.CandidateReport) {
-	if r.Processes == 0 {
-		out.line("no node has compared requests under candidate %s yet: they report every 5 seconds", r.Candidate.Name)
-		return
-	}
-	out.line("candidate %s, compared for %s by %s, until %s", r.Candidate.Name, r.Until.Sub(r.Since).Round(time.Second),
-		plural(r.Processes, "process", "processes"), timeText(r.Until))
-	t := r.Total
-	out.line("%s: %d denied by the candidate only (%s, %s), %d by the active policies only, %d by both",
-		counted(t.Requests, "request"), t.CandidateOnly, percentOf(t.CandidateOnly, t.Requests),
-		counted(t.Tenants, "tenant"), t.ActiveOnly, t.Both)
-	if r.Dropped > 0 {
-		out.line("%s found no room: there are too many tenants and endpoints", counted(r.Dropped, "count"))
-	}
-	out.gap()
-	columns(out, "POLICY|WINDOW|SEEN", r.Windows, func(w rows.CandidateWindow) []any {
-		return []any{w.Policy, fmt.Sprintf("%d s", w.WindowSize), fmt.Sprintf("%.0f %%", 100*w.Seen)}
-	})
-	out.gap()
-	columns(out, "TENANT|ENDPOINT|POLICY|REQUESTS|CANDIDATE ONLY|ACTIVE ONLY|BOTH|LAST EXAMPLE", r.Items,
-		func(n rows.CandidateCount) []any {
-			return []any{
-				n.Tenant, n.Endpoint, cmp.Or(n.Policy, "(request)"), n.Requests, n.CandidateOnly, n.ActiveOnly, n.Both,
-				exampleText(n.Examples),
-			}
-		})
-}
-
-// percentOf returns a part of a number in percent.
-func percentOf(part, all int64) string {
-	if all == 0 {
-		return "0 %"
-	}
-	return fmt.Sprintf("%.3g %%", 100*float64(part)/float64(all))
-}
-
-// exampleText describes the latest example.
-func exampleText(list []rows.CandidateExample) string {
-	if len(list) == 0 {
-		return ""
-	}
-	e := list[0]
-	return fmt.Sprintf("%s, denied by the %s: active %s, candidate %s", timeText(e.At), e.DeniedBy,
-		cmp.Or(e.Active, "no limit"), cmp.Or(e.Candidate, "no limit"))
 }

@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -26,8 +24,8 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 	write := func(color bool) string {
 		var b bytes.Buffer
 		out := new(page)
-		policyList.add(out, policies...)
-		overrideList.add(out, overrides...)
+		out.show(policies)
+		out.show(overrides)
 		out.marked(redMark, "banned permanently")
 		require.NoError(t, out.write(screen{to: &b, color: color}))
 		return b.String()
@@ -46,23 +44,6 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 	}
 	if got := strings.NewReplacer("\x1b[31m", "", "\x1b[33m", "", "\x1b[0m", "").Replace(bright); got != plain {
 		t.Errorf("without its colors the text is\n%s\nwant\n%s", got, plain)
-	}
-}
-
-func TestAnExplanationColorsBansAndRowsThatAreInvalid(t *testing.T) {
-	var bans resolve.Explanation
-	for _, kind := range []string{"ban", "exempt"} {
-		override := policy.Override{Override: schema.Override{Kind: kind, Tenant: "acme"}}
-		bans.Overrides = append(bans.Overrides, resolve.ExplainedOverride{Override: override})
-	}
-	var b bytes.Buffer
-	out := new(page)
-	writeExplanation(out, &explanation{Explanation: bans, Faults: []policy.Fault{{Table: "policies", Problem: "odd"}}})
-	require.NoError(t, out.write(screen{to: &b, color: true}))
-	for _, want := range []string{"\x1b[31mban\x1b[0m ", "\x1b[31mignored, because it is invalid: ", " exempt "} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("%q is not in\n%q", want, b.String())
-		}
 	}
 }
 
@@ -91,9 +72,7 @@ func TestTheReachOfAChangeIsColoredUntilAllNodesEnforceIt(t *testing.T) {
 func TestANameCannotColorItsCell(t *testing.T) {
 	var b bytes.Buffer
 	out := new(page)
-	columns(out, "NAME", []string{string(redMark) + "evil" + string(endMark), "\x1b[31mevil"}, func(name string) []any {
-		return []any{name}
-	})
+	out.show([]map[string]string{{"name": string(redMark) + "evil" + string(endMark)}, {"name": "\x1b[31mevil"}})
 	require.NoError(t, out.write(screen{to: &b, color: true}))
 	if strings.Contains(b.String(), "\x1b") {
 		t.Errorf("a name is colored: %q", b.String())

@@ -24,8 +24,8 @@ func TestAFaultyDecKFileIsNotExplained(t *testing.T) {
 func TestAnAnonymousRequestIsExplainedAsTheConfigCountsIt(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("explain", "--config", "testdata/ratelimit/buckets.yml", "--config-only")
-	if text := x.output.String(); code != 0 || !strings.Contains(text, "no tenant, tier essentials") ||
-		!strings.Contains(text, "4 limits apply") {
+	if text := x.output.String(); code != 0 || !strings.Contains(text, "namespace  default\ntier       essentials\n") ||
+		strings.Count(text, "leased ")+strings.Count(text, "exact ") != 4 {
 		t.Errorf("exit code %d, output\n%s", code, text)
 	}
 }

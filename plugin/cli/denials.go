@@ -1,13 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -47,7 +44,7 @@ numbers.
 			if err != nil || *follow {
 				return c.followDenials(ctx, rest, query, found.Denials, err)
 			}
-			return c.print(found.Denials, func(out *page) { denialList.add(out, found.Denials...) })
+			return c.print(found.Denials, nil)
 		})
 		c.check(func() error {
 			if *follow && *requestID != "" {
@@ -62,37 +59,11 @@ numbers.
 	},
 }
 
-var denialList = listing[answers.Denial]{
-	"AT|TENANT|COUNT|RESULT|REASON|POLICY|LIMIT|ENDPOINT|USER|ADDRESS|RETRY AFTER",
-	func(d answers.Denial) []any {
-		result, wait := "denied", ""
-		if d.Shadow {
-			result = "shadow"
-		}
-		if d.RetryAfter != nil {
-			wait = fmt.Sprintf("%d s", *d.RetryAfter)
-		}
-		return []any{
-			d.At, d.Org, d.Count, result, d.Reason, d.Policy, denialLimit(&d), d.Endpoint, d.User, d.IPHash, wait,
-		}
-	},
-}
-
-// denialLimit returns the quantity of the limit of a denial; "": it is not known.
-func denialLimit(d *answers.Denial) string {
-	var window spanFlag
-	if d.Limit == nil || window.Set(d.Window) != nil {
-		return ""
-	}
-	return perWindow(*d.Limit, int64(window.length/time.Second))
-}
-
 // followDenials shows a list, the newest last, and then what is reported, until ctx ends.
 func (c *call) followDenials(
 	ctx context.Context, rest *answers.Client, query url.Values, list []answers.Denial, err error,
 ) error {
-	var widths grid
-	lines := [][]string{denialList.head()}
+	var shown table
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	last := int64(0)
@@ -103,16 +74,17 @@ func (c *call) followDenials(
 		if err != nil {
 			return err
 		}
+		var lines []any
 		for _, d := range slices.Backward(list) {
-			lines = append(lines, denialList.line(d))
+			line, _ := treeOf(d) // which was JSON
+			lines = append(lines, line)
 			last = max(last, d.ID)
 		}
 		var out page
-		widths.add(&out, lines)
+		shown.add(&out, lines)
 		if err := out.write(c.stdout); err != nil {
 			return err
 		}
-		lines = lines[:0]
 		select {
 		case <-ctx.Done():
 			return nil
@@ -142,51 +114,7 @@ func (c *call) showRequest(ctx context.Context, rest *answers.Client, id string,
 			if i > 0 {
 				out.gap()
 			}
-			new(grid).add(out, aboutDenial(&found.Denials[i]))
+			out.show(found.Denials[i])
 		}
 	})
-}
-
-// aboutDenial returns lines with a title and a text.
-func aboutDenial(d *answers.Denial) [][]string {
-	when, why, limit, source := timeText(d.At), d.Reason, d.Policy, "config"
-	if d.Count > 1 {
-		when += fmt.Sprintf(", the last of %d denials; all else is of one of the last", d.Count)
-	}
-	if d.Shadow {
-		why += ", in shadow: the request was admitted"
-	}
-	if numbers := denialLimit(d); numbers != "" {
-		limit += ": " + numbers
-	}
-	if d.PolicyID != nil || d.Policy == "" {
-		source = ""
-	}
-	lines := [][]string{
-		{"WHEN", when},
-		{"WHO", labelled("tenant", cmp.Or(d.Org, "(none)"), "tier", d.Tier, "user", d.User, "address", d.IPHash)},
-		{"ENDPOINT", d.Endpoint},
-		{"LIMIT", labelled("", limit, "scope", d.Scope)},
-		{"FROM", labelled("", source, "row", numberText(d.PolicyID), "", d.PolicyFor,
-			"rows of version", numberText(d.PolicyVersion), "override", numberText(d.Override),
-			"penalty", numberText(d.Penalty))},
-		{"LEFT", labelled("", numberText(d.Remaining), "and the request cost", numberText(d.Cost))},
-		{"WHY", why},
-		{"WOULD ADMIT IT", d.WouldAdmit},
-	}
-	for _, line := range lines {
-		line[1] = cellText(line[1])
-	}
-	return lines
-}
-
-// labelled lists values, each behind its label. It leaves out empty ones.
-func labelled(pairs ...string) string {
-	var parts []string
-	for pair := range slices.Chunk(pairs, 2) {
-		if pair[1] != "" {
-			parts = append(parts, strings.TrimSpace(pair[0]+" "+pair[1]))
-		}
-	}
-	return strings.Join(parts, ", ")
 }

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -119,7 +116,7 @@ func (c *call) explain(
 		row := rows.Override{ID: o.Override.ID, Override: o.Override.Override}
 		e.ShownOverrides[i] = shownExplained{newShownOverride(row), o}
 	}
-	return c.print(e, func(out *page) { writeExplanation(out, &e) })
+	return c.print(e, e.writeTo)
 }
 
 // denialOf returns why a request is denied before any limit is checked.
@@ -133,122 +130,10 @@ func denialOf(id *identity.Identity) string {
 	return ""
 }
 
-func writeExplanation(out *page, e *explanation) {
-	out.line("config %s (on %s), namespace %s, rows of version %d", e.Config, e.AppliesTo, e.Namespace, e.Version)
-	who := "no tenant"
-	if e.Tenant != "" {
-		who = "tenant " + e.Tenant
+// writeTo adds the explanation to a page, below when a ban ends, which JSON has in microseconds.
+func (e *explanation) writeTo(out *page) {
+	if e.Verdict == "banned" && e.Until > 0 {
+		out.marked(redMark, "banned until %s", time.UnixMicro(int64(e.Until)).UTC().Format(time.RFC3339))
 	}
-	if e.Tier != "" {
-		who += fmt.Sprintf(", tier %s (from: %s%s)", e.Tier, cmp.Or(e.TierFrom, "default"), seenText(e))
-	}
-	out.line("%s, endpoint %s", who, cmp.Or(e.Endpoint, "(none)"))
-	if e.Denied != "" {
-		out.marked(redMark, "%s", e.Denied)
-	}
-	if e.Verdict == "banned" {
-		out.marked(redMark, "%s", verdictText(e))
-	} else {
-		out.line("%s", verdictText(e))
-	}
-	if text := explainedCost(e.Cost); text != "" {
-		out.line("%s", text)
-	}
-	if len(e.Bounds) > 0 {
-		out.gap()
-		boundList.add(out, e.Bounds...)
-	}
-	if len(e.Policies) > 0 {
-		out.gap()
-		columns(out, "POLICY|FROM|FOR|ENDPOINT|HOW MUCH|WON|WHY", e.Policies, func(p resolve.ExplainedPolicy) []any {
-			from := p.Source
-			if p.ID > 0 {
-				from += fmt.Sprint(" ", p.ID)
-			}
-			return []any{p.Name, from, p.Match, p.Endpoint, p.Limit, p.Won, p.Why}
-		})
-	}
-	if len(e.Overrides) > 0 {
-		out.gap()
-		columns(out, "OVERRIDE|KIND|ON|CHANGE|HOLDS|WHY|REASON|AUTHOR", e.Overrides, func(o resolve.ExplainedOverride) []any {
-			row := o.Override
-			return []any{
-				row.ID, kindCell(row.Kind), row.Subject(), changeText(row.Override),
-				o.Applied, o.Why, row.Reason, row.Author,
-			}
-		})
-	}
-	writeCandidate(out, e.Candidate)
-	for _, fault := range e.Faults {
-		out.marked(redMark, "ignored, because it is invalid: %v", fault)
-	}
-}
-
-// seenText returns when nodes saw the tier, and which others they see beside it.
-func seenText(e *explanation) (text string) {
-	if !e.TierSeenAt.IsZero() {
-		text = ", seen " + e.TierSeenAt.Format(time.RFC3339)
-	}
-	for _, other := range e.OtherTiers {
-		text += fmt.Sprintf("; other requests: %s from %s", other.Tier, other.Source)
-	}
-	return text
-}
-
-// boundList is how the bounds of a request are shown.
-var boundList = listing[resolve.ExplainedBound]{
-	"LIMIT|HOW MUCH|MODE|FAIL MODE|ACCURACY|COST|CHANGED BY",
-	func(b resolve.ExplainedBound) []any {
-		return []any{b.Policy, b.Limit, modeCell(b.Mode), b.FailMode, b.Accuracy, b.Cost, changedBy(b)}
-	},
-}
-
-// writeCandidate adds what the open candidate decides; nil: none is open.
-func writeCandidate(out *page, c *resolve.ExplainedCandidate) {
-	if c == nil {
-		return
-	}
-	out.gap()
-	if c.Assigned {
-		out.line("candidate %s is enforced for the tenant: these limits decide, in place of the active ones above", c.Name)
-	} else {
-		out.line("candidate %s is not enforced for the request; it would decide by these limits", c.Name)
-	}
-	if boundList.add(out, c.Bounds...); len(c.Bounds) == 0 {
-		out.line("no limit applies")
-	}
-}
-
-func verdictText(e *explanation) string {
-	switch {
-	case e.Verdict == "banned" && e.Until > 0:
-		return "banned until " + time.UnixMicro(int64(e.Until)).UTC().Format(time.RFC3339)
-	case e.Verdict == "banned":
-		return "banned permanently"
-	case e.Verdict == "exempt":
-		return "exempt: no limit applies, by " + e.ExemptBy
-	case len(e.Bounds) == 0:
-		return "no limit applies" + liftedText(e)
-	}
-	const one, several = "limit applies, and must have tokens left", "limits apply, and all must have tokens left"
-	return plural(len(e.Bounds), one, several) + liftedText(e)
-}
-
-// liftedText returns what lifts some of the limits, to go behind a verdict; "" if nothing does.
-func liftedText(e *explanation) string {
-	if e.ExemptBy == "" {
-		return ""
-	}
-	return "; " + e.ExemptBy + " lifts those of the tenant"
-}
-
-func changedBy(b resolve.ExplainedBound) string {
-	var parts []string
-	if b.Override > 0 {
-		parts = append(parts, fmt.Sprint("override ", b.Override))
-	}
-	if b.Penalty > 0 {
-		parts = append(parts, fmt.Sprint("penalty ", b.Penalty))
-	}
-	return strings.Join(parts, ", then ")
+	out.show(e)
 }

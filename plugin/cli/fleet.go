@@ -2,14 +2,12 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -27,8 +25,8 @@ dead, or it may still admit requests by old policies, so it counts as not enforc
 removed when a new process starts with the same -snapshot-dir, by ratelimit fleet forget, or by ratelimit tidy after a
 day. Nodes that follow a standby cannot report and are not listed.
 
-Below the list are the Redis that do not answer a node, by its last report, and the rows that a node cannot use. LEASES
-counts the buckets of which a node holds tokens on lease.
+REDIS lists the Redis of a node, with the time since when one does not answer, by its last report, and FAULTS the rows
+that a node cannot use. LEASES counts the buckets of which a node holds tokens on lease.
 
 The roll-out time covers the nodes that were running before the change; nodes started later already had it.`,
 	define: func(c *call) action {
@@ -97,7 +95,9 @@ func (f *shownFleet) enforcing() *enforcing { return &enforcing{Reach: f.Reach, 
 // writeTo adds the fleet to a page.
 func (f *shownFleet) writeTo(out *page) {
 	f.enforcing().writeTo(out, fmt.Sprintf("version %d of %s: ", f.Version, timeText(f.At)))
-	nodeTable(out, f.Nodes)
+	if len(f.Nodes) > 0 {
+		out.show(f.Nodes)
+	}
 }
 
 func (c *call) showFleet(fleet rows.Fleet) error {
@@ -106,50 +106,6 @@ func (c *call) showFleet(fleet rows.Fleet) error {
 		return err
 	}
 	return shown.enforcing().exit()
-}
-
-func nodeTable(out *page, nodes []shownNode) {
-	if len(nodes) == 0 {
-		return
-	}
-	columns(out, "NODE|VERSION|LAG|LIVE|ENFORCED SINCE|REPORTED|SOURCE|FAULTS|LEASES", nodes, func(n shownNode) []any {
-		faults := "unreadable"
-		if list, err := nodeFaults(n.Faults); err == nil {
-			faults = fmt.Sprint(len(list))
-		}
-		return []any{
-			n.Node.Node, n.Version, yellow(n.Lag, n.Lag > 0), red(n.Live, !n.Live), n.EnforcedAt, n.ReportedAt, n.Source,
-			red(faults, faults != "0"), n.Leases,
-		}
-	})
-	for _, n := range nodes {
-		for _, redis := range n.Away() {
-			out.marked(redMark, "%s is degraded: Redis %s does not answer since %s", n.Node.Node, redis.Name,
-				timeText(*redis.AwaySince))
-		}
-		for _, fault := range faultTexts(n.Faults) {
-			out.marked(redMark, "%s %s", n.Node.Node, fault)
-		}
-	}
-}
-
-// faultTexts returns the faults that a node reports, one text for each, without the node's name.
-func faultTexts(faults json.RawMessage) []string {
-	list, err := nodeFaults(faults)
-	if err != nil {
-		return []string{"sent an unreadable report: " + string(faults)}
-	}
-	var texts []string
-	for _, fault := range list {
-		texts = append(texts, "cannot use "+fault.Error())
-	}
-	return texts
-}
-
-// nodeFaults returns the rows that a node cannot use.
-func nodeFaults(faults json.RawMessage) (list []policy.Fault, err error) {
-	err = json.Unmarshal(faults, &list)
-	return list, err
 }
 
 // enforcing is how far a version has come, and how long that took.

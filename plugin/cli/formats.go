@@ -14,70 +14,6 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// listing is how rows are shown: the titles of its columns, separated by |, and the cells of a row.
-type listing[T any] struct {
-	title string
-	row   func(T) []any
-}
-
-// columns adds an aligned table.
-func columns[T any](out *page, title string, rows []T, row func(T) []any) {
-	listing[T]{title, row}.add(out, rows...)
-}
-
-// head returns the line of titles.
-func (l listing[T]) head() []string { return strings.Split(l.title, "|") }
-
-// line returns the cells of a row as text.
-func (l listing[T]) line(row T) []string {
-	var line []string
-	for _, cell := range l.row(row) {
-		line = append(line, cellText(cell))
-	}
-	return line
-}
-
-// add adds rows to a page, aligned among themselves.
-func (l listing[T]) add(out *page, rows ...T) {
-	lines := [][]string{l.head()}
-	for _, row := range rows {
-		lines = append(lines, l.line(row))
-	}
-	new(grid).add(out, lines)
-}
-
-// listPart is how many rows of a long list are aligned together and written at once.
-const listPart = 1000
-
-// show writes rows while they come, so that a list of any length takes little memory. An error ends it: what has been
-// written before is true, but not all.
-func (l listing[T]) show(c *call, rows iter.Seq2[T, error]) error {
-	switch c.format {
-	case formatJSON:
-		return showJSON(c.stdout, rows)
-	case formatYAML:
-		return showYAML(c.stdout, rows)
-	}
-	var widths grid
-	lines := [][]string{l.head()}
-	write := func() error {
-		var out page
-		widths.add(&out, lines)
-		lines = lines[:0]
-		return out.write(c.stdout)
-	}
-	for row, err := range rows {
-		if err == nil && len(lines) == listPart {
-			err = write()
-		}
-		if err != nil {
-			return err
-		}
-		lines = append(lines, l.line(row))
-	}
-	return write()
-}
-
 // showJSON writes rows as a JSON array while they come.
 func showJSON[T any](w io.Writer, rows iter.Seq2[T, error]) error {
 	before, after := "[\n  ", "[]\n"
@@ -222,7 +158,65 @@ func yamlString(text string) string {
 	return strconv.Quote(text) // YAML has all escapes of Go
 }
 
-// csvLine returns a line of CSV (RFC 4180, with \n). Every cell is quoted, and none is a formula; see csvText.
+// csvPart is how many bytes of CSV are written at once, and a little more.
+const csvPart = 32 << 10
+
+// showCSV writes rows as CSV (RFC 4180, with \n) while they come, below a line with the names of its columns: those of
+// the fields in JSON, or name=field.field. Every cell is quoted, and no text is a formula; see csvText.
+func showCSV[T any](w io.Writer, rows iter.Seq2[T, error], columns ...string) error {
+	var part strings.Builder
+	paths, line := make([]string, len(columns)), make([]string, len(columns))
+	for i, column := range columns {
+		name, path, renamed := strings.Cut(column, "=")
+		if line[i], paths[i] = name, name; renamed {
+			paths[i] = path
+		}
+	}
+	part.WriteString(csvLine(line...))
+	for row, err := range rows {
+		var tree any
+		if err == nil {
+			tree, err = treeOf(row)
+		}
+		if err == nil && part.Len() > csvPart {
+			_, err = io.WriteString(w, part.String())
+			part.Reset()
+		}
+		if err != nil {
+			return err
+		}
+		for i, path := range paths {
+			line[i] = csvCell(tree, path)
+		}
+		part.WriteString(csvLine(line...))
+	}
+	if _, err := io.WriteString(w, part.String()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
+// csvCell returns the cell of the field at a path.
+func csvCell(tree any, path string) string {
+	for name := range strings.SplitSeq(path, ".") {
+		object, _ := tree.(fields)
+		tree = nil
+		for _, f := range object {
+			if f.name == name {
+				tree = f.value
+			}
+		}
+	}
+	switch v := tree.(type) {
+	case nil:
+		return ""
+	case string:
+		return csvText(v)
+	}
+	return fmt.Sprint(tree)
+}
+
+// csvLine returns a line with every cell in quotes.
 func csvLine(cells ...string) string {
 	quoted := make([]string, len(cells))
 	for i, cell := range cells {

@@ -34,7 +34,7 @@ func TestALongListIsWrittenWhileItIsRead(t *testing.T) {
 		c := newCall(&operator{stdout: screen{to: &b}}, fleetCommand)
 		c.format = format
 		const rows = 5 * listPart
-		err := tenantList.show(c, tenantsUpTo(rows, nil, func(n int) {
+		err := showRows(c, tenantsUpTo(rows, nil, func(n int) {
 			if unwritten := n - strings.Count(b.String(), "t"); unwritten > listPart+1 {
 				t.Fatalf("%s: %d rows are held back after %d", format, unwritten, n)
 			}
@@ -50,7 +50,7 @@ func TestAListThatBreaksOffIsAnError(t *testing.T) {
 	for _, format := range []string{formatTable, formatJSON, formatYAML} {
 		c := newCall(&operator{stdout: screen{to: new(strings.Builder)}}, fleetCommand)
 		c.format = format
-		if err := tenantList.show(c, tenantsUpTo(3, broken, func(int) {})); !errors.Is(err, broken) {
+		if err := showRows(c, tenantsUpTo(3, broken, func(int) {})); !errors.Is(err, broken) {
 			t.Errorf("%s: the error is %v, want %v", format, err, broken)
 		}
 	}
@@ -167,13 +167,16 @@ func (x *terminal) must(args ...string) string {
 }
 
 func TestATableShowsTheBlanksOfValuesAndKeepsItsColumnsAligned(t *testing.T) {
-	var page page
-	columns(&page, "NAME|KEY", []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"},
-		func(name string) []any {
-			return []any{name, "x"}
-		})
+	var (
+		page page
+		rows []map[string]string
+	)
+	for _, name := range []string{"one", "two  blanks", " at the ends ", "tab\t\tand\nbreak", "\x1b[2Jescape"} {
+		rows = append(rows, map[string]string{"a_name": name, "key": "x"})
+	}
+	page.show(rows)
 	want := []string{
-		"NAME           KEY",
+		"A NAME         KEY",
 		"one            x",
 		"two  blanks    x",
 		" at the ends   x",

@@ -60,14 +60,6 @@ type migration struct {
 	Newer     bool   `json:"applied_by_newer_program,omitempty"` // it has no file here
 }
 
-// name returns what a table calls a migration.
-func (m migration) name() string {
-	if m.Newer {
-		return fmt.Sprintf("%05d (applied by a newer program)", m.Number)
-	}
-	return m.File
-}
-
 func shown(list []migrations.Migration) []migration {
 	all := []migration{}
 	for _, m := range list {
@@ -114,9 +106,7 @@ func (c *call) migrateStatus(ctx context.Context, config *pgx.ConnConfig) error 
 	if ahead := aheadOf(all); ahead != nil {
 		c.warn("%v", ahead)
 	}
-	return c.print(shown(all), func(out *page) {
-		columns(out, "MIGRATION|APPLIED", shown(all), func(m migration) []any { return []any{m.name(), m.AppliedAt} })
-	})
+	return c.print(shown(all), nil)
 }
 
 // aheadOf returns an error if a newer program has applied migrations; it is nil if this program has them all.

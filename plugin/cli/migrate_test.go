@@ -39,7 +39,7 @@ func TestMigrateNamesTheFilesAndWhatIsLost(t *testing.T) {
 		}
 		contains("reverted "+last, "migrate", "down", "--yes")
 	}
-	contains("\n"+files[0]+" ", "migrate", "status")
+	contains(files[0]+" ", "migrate", "status")
 }
 
 func TestMigrateDownKeepsAnOpenCandidate(t *testing.T) {

@@ -106,39 +106,39 @@ func each[T any](ctx context.Context, rest *answers.Client, path string, p *page
 }
 
 // lists returns what a command does that lists the rows of an operation, page by page.
-func lists[T any](path string, filter any, table listing[T]) func(*call) action {
+func lists[T any](path string, filter any) func(*call) action {
 	return func(c *call) action {
 		p := c.listFlags(filter)
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			return table.show(c, each[T](ctx, rest, path, p))
+			return showRows(c, each[T](ctx, rest, path, p))
 		})
 	}
 }
 
 // gets returns what a command does that shows the row of its argument.
-func gets[T any](path string, show func(out *page, row *T)) func(*call) action {
-	return func(c *call) action { return shows(c, path, nil, show) }
+func gets[T any](path string) func(*call) action {
+	return func(c *call) action { return shows[T](c, path, nil) }
 }
 
 // shows defines the flags of a command that shows an answer, and returns what it does.
-func shows[T any](c *call, path string, query url.Values, show func(out *page, answer *T)) action {
+func shows[T any](c *call, path string, query url.Values) action {
 	return c.asks(func(ctx context.Context, rest *answers.Client) error {
 		var answer T
 		if err := rest.Get(ctx, c.path(path), query, &answer); err != nil {
 			return err
 		}
-		return c.print(&answer, func(out *page) { show(out, &answer) })
+		return c.print(&answer, nil)
 	})
 }
 
 // showsItems is shows for an answer that is a list in one page.
-func showsItems[T any](c *call, path string, query url.Values, table listing[T]) action {
+func showsItems[T any](c *call, path string, query url.Values) action {
 	return c.asks(func(ctx context.Context, rest *answers.Client) error {
 		var found answers.Page[T]
 		if err := rest.Get(ctx, c.path(path), query, &found); err != nil {
 			return err
 		}
-		return c.print(listed(found.Items), func(out *page) { table.add(out, found.Items...) })
+		return c.print(listed(found.Items), nil)
 	})
 }
 

@@ -13,8 +13,6 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The formats of output.
@@ -41,7 +39,7 @@ func (c *call) outputFlagOf(formats ...string) {
 	c.complete("output", formats...)
 }
 
-// print writes a value as JSON, as YAML of the same fields, or as the page that people read.
+// print writes a value as JSON, as YAML of the same fields, or as the page that people read; nil: that of the fields.
 func (c *call) print(value any, asText func(*page)) error {
 	switch c.format {
 	case formatJSON:
@@ -50,7 +48,11 @@ func (c *call) print(value any, asText func(*page)) error {
 		return writeYAML(c.stdout, value)
 	}
 	p := new(page)
-	asText(p)
+	if asText == nil {
+		p.show(value)
+	} else {
+		asText(p)
+	}
 	return p.write(c.stdout)
 }
 
@@ -94,7 +96,10 @@ func escapeUnprintable(document string) string {
 
 // page is text for people, made of lines. Names in it come from rows and requests, so every line is made plain: no name
 // can begin a line of its own, or reach the terminal as a control sequence.
-type page struct{ text strings.Builder }
+type page struct {
+	text strings.Builder
+	err  error // of a value that could not be shown
+}
 
 // line adds one line.
 func (p *page) line(format string, args ...any) {
@@ -110,6 +115,9 @@ func (p *page) marked(mark rune, format string, args ...any) {
 func (p *page) gap() { p.text.WriteString("\n") }
 
 func (p *page) write(w io.Writer) error {
+	if p.err != nil {
+		return p.err
+	}
 	if _, err := io.WriteString(w, p.text.String()); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
@@ -149,23 +157,6 @@ func printable(r rune) rune {
 		return r
 	}
 	return unicode.ReplacementChar
-}
-
-// cellText returns a value in a table; - stands for what is absent.
-func cellText(cell any) string {
-	text := fmt.Sprint(cell)
-	switch v := cell.(type) {
-	case colored:
-		return string(v.mark) + cellText(v.cell) + string(endMark)
-	case time.Time:
-		text = timeText(v)
-	case bool:
-		text = map[bool]string{true: "yes", false: "no"}[v]
-	}
-	if text = plainText(text); text == "" {
-		return "-"
-	}
-	return text
 }
 
 // breaks matches tabs and line breaks, with the white space around them.
@@ -213,31 +204,6 @@ var (
 	)
 	withoutColor = strings.NewReplacer(string(redMark), "", string(yellowMark), "", string(endMark), "")
 )
-
-// colored is a cell of a table that stands out on a terminal.
-type colored struct {
-	cell any
-	mark rune
-}
-
-// red marks a state that harms: denied, banned, degraded, a fault. Cells of other states stay plain.
-func red(cell any, when bool) any { return marked(cell, redMark, when) }
-
-// yellow marks a state that is easily overlooked: a policy in shadow, a node that lags behind, a warning.
-func yellow(cell any, when bool) any { return marked(cell, yellowMark, when) }
-
-func marked(cell any, mark rune, when bool) any {
-	if !when {
-		return cell
-	}
-	return colored{cell, mark}
-}
-
-// modeCell returns the mode of a policy, which stands out where the policy does not deny.
-func modeCell(mode string) any { return yellow(mode, mode == "shadow" || mode == "log") }
-
-// kindCell returns the kind of an override, which stands out where it denies all requests.
-func kindCell(kind string) any { return red(kind, kind == schema.KindBan) }
 
 // isMark reports whether a rune marks colored text.
 func isMark(r rune) bool { return redMark <= r && r <= endMark }

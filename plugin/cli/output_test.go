@@ -60,14 +60,14 @@ func TestNoNameReachesTheTerminalAsAControlSequence(t *testing.T) {
 				Config:      "kong.yml",
 				Explanation: resolve.Explanation{Tenant: hostile, Tier: hostile, Endpoint: hostile},
 			}
-			return c.print(e, func(out *page) { writeExplanation(out, &e) })
+			return c.print(e, e.writeTo)
 		},
 		"a denied identity": func(c *call) error {
 			e := explanation{Denied: denialOf(&identity.Identity{TenantDenied: true}) + hostile}
-			return c.print(e, func(out *page) { writeExplanation(out, &e) })
+			return c.print(e, e.writeTo)
 		},
 		"a table": func(c *call) error {
-			return c.print(nil, func(out *page) { tenantList.add(out, rows.Tenant{Tenant: schema.Tenant{ID: hostile}}) })
+			return c.print([]rows.Tenant{{Tenant: schema.Tenant{ID: hostile}}}, nil)
 		},
 		"a warning":     func(c *call) error { c.warn("no tier %s", hostile); return nil },
 		"a failed call": func(c *call) error { c.report(c.cobra, wrong("%s", hostile)); return nil },

@@ -29,9 +29,9 @@ var overrideCommands = []*command{
 			})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				if *ended {
-					return endedList.show(c, each[shownEnded](ctx, rest, overridesPath+"/ended", p))
+					return showRows(c, each[shownEnded](ctx, rest, overridesPath+"/ended", p))
 				}
-				return overrideList.show(c, each[shownOverride](ctx, rest, overridesPath, p))
+				return showRows(c, each[shownOverride](ctx, rest, overridesPath, p))
 			})
 		},
 	},
@@ -200,30 +200,6 @@ func (c *call) expiryFlags(required bool) func(*rows.Override) {
 		}
 	}
 }
-
-// overrideList and endedList are how overrides are shown: those that hold or have expired, and those of the history.
-var (
-	overrideList = listing[shownOverride]{
-		"ID|KIND|SUBJECT|CHANGE|STATE|STARTS|EXPIRES|SOURCE|AUTHOR|REASON",
-		func(o shownOverride) []any {
-			expires := any(o.ExpiresAt)
-			if o.Permanent {
-				expires = "never"
-			}
-			return []any{
-				o.ID, kindCell(o.Kind), o.Subject(), changeText(o.Override.Override), strings.ReplaceAll(o.State, "_", " "),
-				o.StartsAt, expires, o.Source, o.Author, o.Reason,
-			}
-		},
-	}
-	endedList = listing[shownEnded]{
-		"ID|KIND|SUBJECT|CHANGE|ENDED|BY|WHY|ADDED BY|FOR",
-		func(o shownEnded) []any {
-			change := changeText(o.Override.Override)
-			return []any{o.ID, o.Kind, o.Subject(), change, o.EndedAt, o.EndedBy, o.EndReason, o.Author, o.Reason}
-		},
-	}
-)
 
 // timesText returns when an override begins and ends.
 func timesText(o rows.Override) string {

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -28,7 +27,7 @@ apply and diff require --partial.`,
 				if c.format == formatYAML {
 					return c.showPolicies(ctx, rest, p)
 				}
-				return policyList.show(c, each[rows.Policy](ctx, rest, policiesPath, p))
+				return showRows(c, each[rows.Policy](ctx, rest, policiesPath, p))
 			})
 		},
 	},
@@ -41,7 +40,7 @@ apply and diff require --partial.`,
 				if err != nil {
 					return err
 				}
-				return c.print(p, func(out *page) { policyList.add(out, p) })
+				return c.print(p, nil)
 			})
 		},
 	},
@@ -180,17 +179,6 @@ func (c *call) limitFlags() *rows.Policy {
 	return p
 }
 
-// policyList is how policies are shown.
-var policyList = listing[rows.Policy]{
-	"ID|POLICY|FOR|ENDPOINT|LIMIT|SCOPE|ALGORITHM|MODE|FAIL MODE|ACCURACY|NAMESPACE|REVISION",
-	func(p rows.Policy) []any {
-		return []any{
-			p.ID, p.Name, p.Target(), p.Endpoint, limitText(p), p.Scope, p.Algorithm, modeCell(p.Mode), p.FailMode,
-			p.Accuracy, p.Namespace, p.Revision,
-		}
-	},
-}
-
 // limitText returns the quantity of a policy and what changes it, in words.
 func limitText(p rows.Policy) string {
 	parts := []string{perWindow(p.Limit.Limit, p.WindowSize)}
@@ -227,7 +215,7 @@ var costCommands = []*command{
 	{
 		words: "cost list", brief: "list what requests to endpoints cost",
 		about:  `The plugin's config may have costs too, which are not listed. A row takes precedence over them.`,
-		define: lists(costsPath, rows.CostFilter{}, costList),
+		define: lists[rows.Cost](costsPath, rows.CostFilter{}),
 	},
 	{
 		words: "cost put", args: "ENDPOINT", brief: "set what requests to an endpoint cost",
@@ -284,27 +272,5 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 
 const costsPath = "/v1/ratelimit/costs"
 
-// costList is how costs are shown.
-var costList = listing[rows.Cost]{"ID|ENDPOINT|COST|NAMESPACE|REVISION", func(c rows.Cost) []any {
-	return []any{c.ID, c.Endpoint, *c.Cost.Cost, c.Namespace, c.Revision}
-}}
-
 // costText returns what a cost says of its endpoint, in words.
 func costText(c rows.Cost) string { return counted(*c.Cost.Cost, "token") }
-
-// explainedCost returns what a request costs, and where that is set; "" for an exempt one, and for the default.
-func explainedCost(e *resolve.ExplainedCost) string {
-	if e == nil {
-		return ""
-	}
-	text := "a request costs " + counted(e.Tokens, "token")
-	switch {
-	case e.ID > 0:
-		return text + fmt.Sprintf(", by cost %d of %s", e.ID, e.Endpoint)
-	case e.Endpoint != "":
-		return text + ", by the config's cost of " + e.Endpoint
-	case e.From == resolve.RequestsOwn.String():
-		return text + ", as it states itself"
-	}
-	return "" // the default
-}

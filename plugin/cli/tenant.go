@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -15,7 +14,7 @@ import (
 var tierCommands = []*command{
 	{
 		words: "tier list", brief: "list the tiers in the database (plugin configs may define more)",
-		define: lists(tiersPath, rows.TierFilter{}, tierList),
+		define: lists[rows.Tier](tiersPath, rows.TierFilter{}),
 	},
 	{
 		words: "tier put", args: "NAME", brief: "create or update a tier",
@@ -41,11 +40,11 @@ var tierCommands = []*command{
 var tenantCommands = []*command{
 	{
 		words: "tenant list", brief: "list the tenants that have a tier or a time zone",
-		define: lists(orgsPath, rows.TenantFilter{}, tenantList),
+		define: lists[rows.Tenant](orgsPath, rows.TenantFilter{}),
 	},
 	{
 		words: "tenant get", args: "ID", brief: "show the tier and time zone of a tenant",
-		define: gets(orgPath, func(out *page, t *rows.Tenant) { tenantList.add(out, *t) }),
+		define: gets[rows.Tenant](orgPath),
 	},
 	{
 		words: "tenant set", args: "ID", brief: "set the tier and time zone of a tenant",
@@ -107,15 +106,6 @@ func (c *call) setTenant(
 	version, err := c.send(ctx, rest, set, &done)
 	return written{What: "set tenant " + c.arg(), Version: version, Row: done.Org}, err
 }
-
-var tierList = listing[rows.Tier]{
-	"TIER|DESCRIPTION|REVISION", func(t rows.Tier) []any { return []any{t.Name, t.Description, t.Revision} },
-}
-
-// tenantList is how tenants are shown.
-var tenantList = listing[rows.Tenant]{"TENANT|TIER|TIME ZONE|REVISION", func(t rows.Tenant) []any {
-	return []any{t.ID, cmp.Or(t.Tier, "(from the request)"), cmp.Or(t.TimeZone, "UTC"), t.Revision}
-}}
 
 // listed returns a list that is [] in JSON when it is empty.
 func listed[T any](list []T) []T {

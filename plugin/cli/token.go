@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ stores a hash of it.
 	},
 	{
 		words: "token list", brief: "list tokens, including expired and revoked ones",
-		define: lists(tokensPath, rows.TokenFilter{}, tokenList),
+		define: lists[rows.Token](tokensPath, rows.TokenFilter{}),
 	},
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)",
@@ -105,14 +104,4 @@ func (c *call) createToken(ctx context.Context, rest *answers.Client, n object) 
 			"%[1]s: %[2]w", t.Name, err)
 	}
 	return nil
-}
-
-var tokenList = listing[rows.Token]{
-	"ID|NAME|ROLE|STATE|CREATED|BY|LAST USED|EXPIRES|REVOKED BY",
-	func(t rows.Token) []any {
-		return []any{
-			t.ID, t.Name, t.RoleText(), t.State, t.CreatedAt, t.CreatedBy, cmp.Or(timeText(t.LastUsedAt), "never"),
-			cmp.Or(timeText(t.ExpiresAt), "never"), t.RevokedBy,
-		}
-	},
 }

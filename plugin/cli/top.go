@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -110,7 +109,7 @@ func (m *monitor) show(v *topView, n int) error {
 		if n > 0 && m.stdout.before == "" {
 			out.gap()
 		}
-		v.writeTo(out)
+		out.show(v)
 	})
 }
 
@@ -177,40 +176,4 @@ func (m *monitor) readNear(ctx context.Context, rest *answers.Client, v *topView
 	}
 	v.NearLimits = near.Items
 	return err
-}
-
-// writeTo adds a refresh to a page.
-func (v *topView) writeTo(out *page) {
-	out.line("%s: since %s", timeText(v.At), timeText(v.From))
-	out.gap()
-	if len(v.Tenants) == 0 {
-		out.line("no requests")
-	} else {
-		topTenants.add(out, v.Tenants...)
-	}
-	out.gap()
-	switch {
-	case v.NearNote != "":
-		out.line("limits nearly used are not known: %s", v.NearNote)
-	case len(v.NearLimits) == 0:
-		out.line("no limit is nearly used")
-	default:
-		nearLimits.add(out, v.NearLimits...)
-	}
-	out.gap()
-	if len(v.Denials) > 0 {
-		denialList.add(out, v.Denials...)
-		out.gap()
-	}
-	v.Fleet.writeTo(out)
-}
-
-var topTenants = listing[topTenant]{
-	"TENANT|REQUESTS|ADMITTED|DENIED|SHADOW DENIED|REQUESTS/S|DENIED/S|DENIED %",
-	func(t topTenant) []any {
-		return []any{
-			t.Tenant, t.Requests, t.Admitted, red(t.Denied, t.Denied > 0), t.ShadowDenied,
-			fmt.Sprintf("%.1f", t.PerSecond), fmt.Sprintf("%.1f", t.DeniedPerSecond), fmt.Sprintf("%.1f", t.DeniedPercent),
-		}
-	},
 }

@@ -210,13 +210,13 @@ var (
 	aMessage  = regexp.MustCompile(`(?:msg|test)_[A-Za-z0-9_-]{24}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 
-	aShareSeen = regexp.MustCompile(`(?m)^(\w+ +\d+ s +)\d+ %$`) // of a window, by a candidate
+	aShareSeen = regexp.MustCompile(`(?m)^(\w+ +(?:10|86400) +)[\d.]+$`) // of a window, by a candidate
 
 	// The lists of migrations, so that a new migration changes no transcript.
 	appliedFiles = regexp.MustCompile(`(?m)(^applied \d{5}_\w+\.sql\n)+`)
-	doneFiles    = regexp.MustCompile(`(?m)(^\d{5}_\w+\.sql +YYYY-MM-DDThh:mm:ssZ\n)+`)
-	pendingFiles = regexp.MustCompile(`(?m)(^\d{5}_\w+\.sql +-\n)+`)
-	listHeader   = regexp.MustCompile(`(?m)^MIGRATION +APPLIED$`)
+	doneFiles    = regexp.MustCompile(`(?m)(^\d+ +\d{5}_\w+\.sql +YYYY-MM-DDThh:mm:ssZ\n)+`)
+	pendingFiles = regexp.MustCompile(`(?m)(^\d+ +\d{5}_\w+\.sql( +-)?\n)+`)
+	listHeader   = regexp.MustCompile(`(?m)^(NUMBER) +(FILE)(?: +(APPLIED AT))?$`)
 	lastFile     = regexp.MustCompile(`(revert(?:ing|ed)) \d{5}_\w+\.sql(?: deletes [^:]+)?`)
 )
 
@@ -227,11 +227,11 @@ func masked(text string) string {
 	text = aMessage.ReplaceAllString(text, "msg_(id)")
 	text = aTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = aDuration.ReplaceAllString(text, "(a moment)")
-	text = aShareSeen.ReplaceAllString(text, "${1}N %")
+	text = aShareSeen.ReplaceAllString(text, "${1}N")
 	text = appliedFiles.ReplaceAllString(text, "applied (migrations)\n")
 	text = doneFiles.ReplaceAllString(text, "(migrations)  YYYY-MM-DDThh:mm:ssZ\n")
 	text = pendingFiles.ReplaceAllString(text, "(migrations)  -\n")
-	text = listHeader.ReplaceAllString(text, "MIGRATION  APPLIED")
+	text = listHeader.ReplaceAllString(text, "$1 $2 $3")
 	text = lastFile.ReplaceAllString(text, "$1 (a migration)")
 	return aSpread.ReplaceAllString(text, `"${1}_ms": N`)
 }

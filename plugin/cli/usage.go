@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +61,7 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			if err := rest.Get(ctx, c.path("/v1/orgs/{}/ratelimit/usage/history"), query, &found); err != nil {
 				return err
 			}
-			return c.print(found, func(out *page) { usagePage(out, &q, &found) })
+			return c.print(found, nil)
 		})
 	},
 }
@@ -86,93 +85,6 @@ func stepOf(name string, last time.Duration) (rows.UsageStep, error) {
 	return step, nil
 }
 
-// usagePage adds a usage history: a line that shows its course, and a table.
-func usagePage(out *page, q *rows.UsageQuery, found *rows.UsageHistory) {
-	if len(found.Items) == 0 {
-		out.line("no usage of %s from %s to %s", q.Tenant, timeText(found.From), timeText(found.To))
-		return
-	}
-	if line := sparkline(q, found); line != "" {
-		out.line("requests per %s from %s to %s", q.Step.Name, timeText(found.From), timeText(found.To))
-		out.line("%s", line)
-		out.gap()
-	}
-	title := "AT"
-	if q.ByEndpoint {
-		title += "|ENDPOINT"
-	}
-	ofPolicy := q.ByPolicy || q.Policy != ""
-	if ofPolicy {
-		title += "|POLICY"
-	}
-	title += "|ADMITTED|SOFT|DENIED|SHADOW DENIED"
-	if q.Step.Name == "1d" {
-		title += "|LATE"
-	}
-	if ofPolicy {
-		title += "|COST|LEAST LEFT"
-	}
-	columns(out, title, found.Items, func(r rows.UsageRow) []any {
-		cells := []any{r.At}
-		if r.Endpoint != nil {
-			cells = append(cells, *r.Endpoint)
-		}
-		if r.Policy != nil {
-			cells = append(cells, policyCell(*r.Policy, r.PolicyID, r.Tier))
-		}
-		cells = append(cells, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied)
-		if q.Step.Name == "1d" {
-			cells = append(cells, r.Late)
-		}
-		if ofPolicy {
-			cells = append(cells, numberText(r.Cost), numberText(r.Remaining))
-		}
-		return cells
-	})
-}
-
-// numberText returns a number in a table, or "" for none.
-func numberText(n *int64) string {
-	if n == nil {
-		return ""
-	}
-	return fmt.Sprint(*n)
-}
-
-// maxSparks bounds the characters of a sparkline.
-const maxSparks = 200
-
-// sparkline returns the requests of all steps as a line of bars. It is empty if there are too many steps, or several
-// rows for a step.
-func sparkline(q *rows.UsageQuery, found *rows.UsageHistory) string {
-	step := q.Step.Span
-	requests := make([]float64, found.To.Sub(found.From)/step)
-	if len(requests) > maxSparks || len(requests) < 2 {
-		return ""
-	}
-	for _, r := range found.Items {
-		i := r.At.Sub(found.From) / step
-		if q.ByEndpoint || q.ByPolicy || i < 0 || int(i) >= len(requests) {
-			return ""
-		}
-		requests[i] += float64(r.Admitted + r.Denied)
-	}
-	return barLine(requests)
-}
-
-// barLine returns values as a line of bars, and a blank for each 0.
-func barLine(values []float64) string {
-	bars := []rune("▁▂▃▄▅▆▇█")
-	line, most := make([]rune, len(values)), slices.Max(append([]float64{0}, values...))
-	for i, n := range values {
-		line[i] = ' '
-		if n > 0 {
-			line[i] = bars[int(n/most*float64(len(bars)-1))]
-		}
-	}
-	return string(line)
-}
-
 var usageTopCommand = &command{
 	words: "usage top", brief: "list the tenants that used most",
 	about: `It ranks tenants by the requests that all nodes have reported, without the last seconds. Without --policy, the
@@ -185,30 +97,8 @@ of these in UTC. ratelimit top refreshes it.
   ratelimit usage top --by denied --last 7d
   ratelimit usage top --by cost --policy tokens --from 2026-11-01T00:00:00Z --to 2026-12-01T00:00:00Z`,
 	define: func(c *call) action {
-		return shows(c, usageTopPath, c.queryFlags(api.UsageTopQuery{}), usageTopPage)
+		return shows[rows.UsageTop](c, usageTopPath, c.queryFlags(api.UsageTopQuery{}))
 	},
-}
-
-// usageTopPage adds a ranking.
-func usageTopPage(out *page, found *rows.UsageTop) {
-	if len(found.Items) == 0 {
-		out.line("no usage from %s to %s", timeText(found.From), timeText(found.To))
-		return
-	}
-	out.line("most %s from %s to %s", found.By, timeText(found.From), timeText(found.To))
-	out.gap()
-	title := "TENANT|ADMITTED|SOFT|DENIED|SHADOW DENIED|COST"
-	late := found.Step == "1d"
-	if late {
-		title += "|LATE"
-	}
-	columns(out, title, found.Items, func(r rows.OrgRanking) []any {
-		cells := []any{r.Tenant, r.Admitted, r.Soft, red(r.Denied, r.Denied > 0), r.ShadowDenied, r.Cost}
-		if late {
-			cells = append(cells, r.Late)
-		}
-		return cells
-	})
 }
 
 var usageNearLimitCommand = &command{
@@ -224,7 +114,7 @@ and tenants that are banned or exempt now, are not listed.
 		c.flags.Lookup("config").Usage += "; not with --server, which has its own"
 		query := c.queryFlags(api.NearLimitQuery{})
 		c.configure = func(ctx context.Context, o *api.Options) error { return c.configurePlan(ctx, f, o) }
-		return showsItems(c, nearLimitPath, query, nearLimits)
+		return showsItems[answers.NearLimit](c, nearLimitPath, query)
 	},
 }
 
@@ -253,30 +143,6 @@ func (c *call) configurePlan(ctx context.Context, f *configFlags, o *api.Options
 	return o.Tiers.Refresh(ctx, "")
 }
 
-// nearLimits shows limits of which much was used.
-var nearLimits = listing[answers.NearLimit]{
-	"TENANT|POLICY|ENDPOINT|SCOPE|MODE|USED|LEAST LEFT|LIMIT|LAST USED",
-	func(n answers.NearLimit) []any {
-		const full = 1
-		return []any{
-			n.Org, policyCell(n.Policy, n.Row, n.Tier), n.Endpoint, n.Scope, n.Mode,
-			red(fmt.Sprintf("%.1f %%", n.Fraction*100), n.Fraction >= full), n.Remaining, n.Limit, n.At,
-		}
-	},
-}
-
-// policyCell returns the name of a policy and what tells it from others of its name: its row, or the tier whose list
-// has it.
-func policyCell(name string, row int64, tier string) string {
-	switch {
-	case row != 0:
-		return fmt.Sprintf("%s (policy %d)", name, row)
-	case tier != "":
-		return fmt.Sprintf("%s (tier %s)", name, tier)
-	}
-	return name
-}
-
 var usageNoticesCommand = &command{
 	words: "usage notices", args: "[TENANT]", brief: "list the tenants that have used 50, 80 or 100 % of a quota",
 	about: `A quota is a limit of a tenant with a window of an hour or more. ratelimit serve writes a notice when a threshold
@@ -290,17 +156,6 @@ the threshold may have been reached more than five minutes before the notice.
 			query.Set("tenant", c.arg())
 			return nil
 		})
-		return showsItems(c, "/v1/ratelimit/usage/notices", query, notices)
-	},
-}
-
-// notices shows notices of quotas.
-var notices = listing[rows.QuotaNotice]{
-	"NOTICED AT|TENANT|POLICY|ENDPOINT|REACHED|USED|LIMIT|WINDOW ENDS|EXHAUSTED AT|LATE",
-	func(n rows.QuotaNotice) []any {
-		return []any{
-			n.NoticedAt, n.Tenant, policyCell(n.Policy, n.PolicyID, n.Tier), n.Endpoint,
-			red(fmt.Sprint(n.Threshold, " %"), n.Threshold == 100), n.Used, n.Limit, n.WindowEnd, timeCell(n.ExhaustedAt), n.Late,
-		}
+		return showsItems[rows.QuotaNotice](c, "/v1/ratelimit/usage/notices", query)
 	},
 }

@@ -2,13 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"iter"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -61,14 +57,14 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 // exportUsage writes the rows of a query page by page.
 func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.Values, format string) (err error) {
 	var closed time.Time
-	out := &lineBuffer{to: c.stdout}
 	list := exportedUsage(ctx, rest, query, &closed)
 	if format == formatJSON {
-		err = showJSON(out, list)
+		err = showJSON(c.stdout, list)
 	} else {
-		err = writeUsageCSV(out, list)
+		err = showCSV(c.stdout, list, "day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied",
+			"late", "cost", "closed", "policy_id", "tier")
 	}
-	if err = errors.Join(err, out.flush()); err != nil {
+	if err != nil {
 		return err
 	}
 	first, _ := time.Parse("2006-01", query.Get("month")) // which is checked
@@ -109,60 +105,4 @@ func exportedUsage(
 			query.Set("cursor", page.NextCursor)
 		}
 	}
-}
-
-// writeUsageCSV writes rows as CSV, below a line with the names that JSON has.
-func writeUsageCSV(w io.Writer, list iter.Seq2[rows.UsageExportRow, error]) error {
-	line := csvLine("day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied", "late", "cost",
-		"closed", "policy_id", "tier")
-	if _, err := io.WriteString(w, line); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	for r, err := range list {
-		if err != nil {
-			return err
-		}
-		id := ""
-		if r.PolicyID != 0 {
-			id = fmt.Sprint(r.PolicyID)
-		}
-		line := csvLine(r.Day, csvText(r.Tenant), csvText(r.Endpoint), csvText(r.Policy), fmt.Sprint(r.Admitted),
-			fmt.Sprint(r.Soft), fmt.Sprint(r.Denied), fmt.Sprint(r.ShadowDenied), fmt.Sprint(r.Late), numberText(r.Cost),
-			fmt.Sprint(r.Closed), id, csvText(r.Tier))
-		if _, err := io.WriteString(w, line); err != nil {
-			return fmt.Errorf("write the output: %w", err)
-		}
-	}
-	return nil
-}
-
-// lineBuffer joins short writes of whole lines to long ones, and keeps them whole, as a screen needs.
-type lineBuffer struct {
-	to   io.Writer
-	text strings.Builder
-}
-
-// bufferSize is how many bytes a lineBuffer joins at least.
-const bufferSize = 32 << 10
-
-// Write implements io.Writer.
-func (b *lineBuffer) Write(text []byte) (int, error) {
-	b.text.Write(text)
-	if b.text.Len() < bufferSize {
-		return len(text), nil
-	}
-	return len(text), b.flush()
-}
-
-// flush writes what is left.
-func (b *lineBuffer) flush() error {
-	if b.text.Len() == 0 {
-		return nil
-	}
-	text := b.text.String()
-	b.text.Reset()
-	if _, err := io.WriteString(b.to, text); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
 }

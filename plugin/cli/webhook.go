@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +43,7 @@ the secret to verify them. Only the secret is written to standard output.
 				if *tenant == "" {
 					p.query.Set("every", "true")
 				}
-				return webhookList.show(c, each[rows.Webhook](ctx, rest, webhooksOf(*tenant), p))
+				return showRows(c, each[rows.Webhook](ctx, rest, webhooksOf(*tenant), p))
 			})
 		},
 	},
@@ -52,7 +51,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook get", args: "ID", brief: "show a webhook",
 		define: func(c *call) action {
 			c.idArgument()
-			return gets(webhookPath+every, func(out *page, w *rows.Webhook) { webhookList.add(out, *w) })(c)
+			return gets[rows.Webhook](webhookPath + every)(c)
 		},
 	},
 	{
@@ -95,7 +94,7 @@ the secret to verify them. Only the secret is written to standard output.
 		words: "webhook deliveries", args: "ID", brief: "list the last deliveries to a webhook, newest first",
 		define: func(c *call) action {
 			c.idArgument()
-			return showsItems(c, webhookPath+"/deliveries"+every, c.queryFlags(api.DeliveryQuery{}), deliveryList)
+			return showsItems[rows.Delivery](c, webhookPath+"/deliveries"+every, c.queryFlags(api.DeliveryQuery{}))
 		},
 	},
 }
@@ -198,42 +197,6 @@ func webhookScope(w rows.Webhook) string {
 		return "all tenants"
 	}
 	return "tenant " + w.Org
-}
-
-// webhookState returns the state of a webhook in words.
-func webhookState(w rows.Webhook) string {
-	switch {
-	case w.DisabledFor != "":
-		return "disabled: " + w.DisabledFor
-	case !w.Enabled:
-		return "disabled"
-	case !w.FailingSince.IsZero():
-		return fmt.Sprintf("failing since %s: %s", timeText(w.FailingSince), w.LastError)
-	}
-	return "enabled"
-}
-
-var webhookList = listing[rows.Webhook]{
-	"ID|OF|URL|TYPES|LAST DELIVERY|WAITING|DROPPED|STATE", func(w rows.Webhook) []any {
-		types := make([]string, len(w.Types))
-		for i, t := range w.Types {
-			types[i] = strings.TrimPrefix(t, typePrefix)
-		}
-		return []any{
-			w.ID, webhookScope(w), w.URL, cmp.Or(strings.Join(types, ","), "all"),
-			cmp.Or(timeText(w.DeliveredAt), "never"), w.Waiting, w.Dropped, webhookState(w),
-		}
-	},
-}
-
-var deliveryList = listing[rows.Delivery]{
-	"ID|CREATED|EVENTS|STATE|TRIES|LAST TRY|NEXT TRY|RESULT", func(d rows.Delivery) []any {
-		result := d.Error
-		if result == "" && d.Status != 0 {
-			result = fmt.Sprint("answered ", d.Status)
-		}
-		return []any{d.ID, d.CreatedAt, d.Events, d.State, d.Tries, d.TriedAt, d.DueAt, result}
-	},
 }
 
 // eventFlags defines where events are sent to.
