@@ -41,16 +41,16 @@ func serveSearch(v *visit) error {
 func serveDenials(v *visit) error {
 	filters := v.filters(denialFilters...)
 	found, err := readDenials(v)
-	why, err := unavailable(err)
+	why := ""
+	if !v.caller.Poll { // the script keeps what it shows
+		why, err = unavailable(err)
+	}
 	if err != nil {
 		return err
 	}
-	live := ""
-	if v.r.URL.Query().Get("cursor") == "" && !filters.Has("request_id") {
-		live = livePath + "denials?" + filters.Encode()
-	}
 	return v.render("operator_denials", "Denials", map[string]any{
-		"Filters": filters, "Found": found, "Live": live, "Unavailable": why,
+		"Filters": filters, "Found": found, "Unavailable": why,
+		"Live": v.r.URL.Query().Get("cursor") == "" && !filters.Has("request_id"),
 	})
 }
 
@@ -103,7 +103,7 @@ var reasonWords = map[string]string{
 // orgDenials is the page of recent denials.
 type orgDenials struct {
 	Org      string
-	Live     string // the address of the live part; "": this is not the first page
+	Live     bool // this is the first page
 	Spans    []period
 	Span     period
 	Endpoint string
@@ -123,9 +123,7 @@ func readOrgDenials(v *visit) (*orgDenials, error) {
 	filters.Set("since", data.Span.Name)
 	query := v.withPage(filters)
 	query.Set("limit", "100")
-	if query.Get("cursor") == "" {
-		data.Live = liveURL("org-denials", filters)
-	}
+	data.Live = !query.Has("cursor")
 	var found answers.DenialList
 	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
 		return nil, err

@@ -8,7 +8,8 @@
 // from the API (get), writes to it (send), and ends with a page (render) or with another one (redirect). Pages are
 // rendered here and work without JavaScript; app.js only replaces the parts that a page marks as live.
 //
-// Live parts are topics, which app.js fetches every few seconds; an answer that has not changed is a 304.
+// A live part is a template of its page. app.js requests the page again every few seconds with a header (liveHeader) that
+// has it answer with that template alone; an answer that has not changed is a 304.
 //
 // A session starts with a token, which is checked again with every request, or by another system ([Provider]). Sessions
 // are sealed cookies (package session). Writes from other origins are denied, and no page runs or loads anything that

@@ -7,20 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
-// following adds a live part to a portal.
-func following(p *Portal, name string, to audience, read func(*visit) (string, error)) {
-	if p.views.templates.Lookup("test_rows") == nil {
-		if _, err := p.views.templates.New("test_rows").Parse(`<p>{{.}}</p>`); err != nil {
-			panic(err)
-		}
-	}
-	p.topics[name] = live(name, to, "test_rows", read)
+// following adds a page with a live part to a portal.
+func (w *world) following(to audience, read func(*visit) (string, error)) {
+	w.Helper()
+	w.define("test.html", `<h1>Test</h1>{{template "test_live" .}}`)
+	w.define("test_live", `<p>{{.}}</p>`)
+	p := page{Pattern: "GET /portal/test", For: to, Serve: pageOf("test", "Test", read)}
+	w.portal.mux.HandleFunc(p.Pattern, func(a http.ResponseWriter, r *http.Request) { w.portal.servePage(a, r, &p) })
 }
 
 // part is a live part that a page follows.
@@ -29,13 +24,13 @@ type part struct {
 	path, etag string
 }
 
-// watch opens a live part.
-func (b *browser) watch(path string) *part { return &part{browser: b, path: livePath + path} }
+// watch opens the live part of a page.
+func (b *browser) watch(path string) *part { return &part{browser: b, path: path} }
 
 // read fetches the part once, as the script of pages does.
 func (p *part) read() shown {
 	p.Helper()
-	a := p.do("GET", p.path, "", "If-None-Match", p.etag)
+	a := p.do("GET", p.path, "", "If-None-Match", p.etag, liveHeader, "1")
 	if a.StatusCode == http.StatusOK {
 		p.etag = a.Header.Get("ETag")
 	}
@@ -61,8 +56,9 @@ func (p *part) next() string {
 func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 	w := open(t)
 	state := "a\n<b>"
-	following(w.portal, "state", everyone, func(*visit) (string, error) {
-		switch state {
+	var as Caller
+	w.following(everyone, func(v *visit) (string, error) {
+		switch as = v.caller; state {
 		case "fails":
 			return "", errors.New("no connection: hunter2")
 		case "panics":
@@ -70,7 +66,7 @@ func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 		}
 		return state, nil
 	})
-	e := w.signedIn(acmeSecret).watch("state")
+	e := w.signedIn(acmeSecret).watch("/portal/test")
 	for _, c := range []struct {
 		state, want string
 		status      int
@@ -93,21 +89,34 @@ func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 			t.Errorf("the headers are %v", a.Header)
 		}
 	}
+	if want := (Caller{Name: "acme-portal", Role: RoleTenant, Org: "acme", Poll: true}); as != want {
+		t.Errorf("the part was read as %+v, want %+v", as, want)
+	}
 }
 
 func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  func(*ring, *time.Time)
-		want int
+		secret string
+		end    func(*ring, *time.Time)
+		want   int
 	}{
-		"the token is revoked":    {func(r *ring, _ *time.Time) { r.set(adminSecret, Caller{}) }, http.StatusUnauthorized},
-		"the idle timeout":        {func(_ *ring, now *time.Time) { *now = now.Add(11 * time.Minute) }, http.StatusUnauthorized},
-		"within the idle timeout": {func(_ *ring, now *time.Time) { *now = now.Add(9 * time.Minute) }, http.StatusOK},
+		"the token is revoked": {
+			adminSecret, func(r *ring, _ *time.Time) { r.set(adminSecret, Caller{}) }, http.StatusUnauthorized,
+		},
+		"the token cannot be checked": {
+			awaySecret, func(r *ring, _ *time.Time) { r.set(awaySecret, Caller{}) }, http.StatusServiceUnavailable,
+		},
+		"the idle timeout": {
+			adminSecret, func(_ *ring, now *time.Time) { *now = now.Add(11 * time.Minute) }, http.StatusUnauthorized,
+		},
+		"within the idle timeout": {adminSecret, func(_ *ring, now *time.Time) { *now = now.Add(9 * time.Minute) }, http.StatusOK},
 	} {
 		now := time.Now()
 		w := open(t, func(o *Options) { o.Now, o.Idle = func() time.Time { return now }, 20*time.Minute })
-		following(w.portal, "count", operators, func(*visit) (string, error) { return name, nil })
-		r := signedInRequest(t, w.portal, adminSecret, livePath+"count")
+		w.tokens.set(awaySecret, Caller{Name: "ann", Role: RoleAdmin})
+		w.following(operators, func(*visit) (string, error) { return name, nil })
+		r := signedInRequest(t, w.portal, c.secret, "/portal/test")
+		r.Header.Set(liveHeader, "1")
 		now = now.Add(10 * time.Minute)
 		for i, want := range []int{http.StatusOK, c.want} {
 			a := httptest.NewRecorder()
@@ -116,41 +125,6 @@ func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 			}
 			c.end(w.tokens, &now)
 		}
-	}
-}
-
-func TestALivePartOfATokenThatCannotBeCheckedGoesOn(t *testing.T) {
-	w := open(t)
-	a, r := httptest.NewRecorder(), signedInRequest(t, w.portal, adminSecret, livePath+"fleet")
-	require.NoError(t, w.portal.sessions.Start(a, r, session.Session{Secret: awaySecret}, time.Time{}))
-	r.Header.Set("Cookie", a.Result().Cookies()[0].String())
-	if w.portal.ServeHTTP(a, r); a.Code != http.StatusServiceUnavailable {
-		t.Errorf("the status is %d, want 503: 401 would end the part", a.Code)
-	}
-}
-
-func TestALivePartIsForItsRolesOnly(t *testing.T) {
-	w := open(t)
-	following(w.portal, "count", operators, func(*visit) (string, error) { return "", nil })
-	w.want(w.browser().get(livePath+"count"), http.StatusUnauthorized)
-	w.want(w.signedIn(acmeSecret).get(livePath+"count"), http.StatusForbidden)
-	w.want(w.signedIn(viewerSecret).get(livePath+"other"), http.StatusNotFound)
-	w.want(w.signedIn(viewerSecret).get(livePath+"count?%zz"), http.StatusBadRequest)
-	w.want(w.signedIn(viewerSecret).do("HEAD", livePath+"count", ""), http.StatusOK)
-}
-
-func TestALivePartReadsAsItsViewerAndLeavesNoTraceInTheLog(t *testing.T) {
-	w := open(t)
-	var as Caller
-	following(w.portal, "count", everyone, func(v *visit) (string, error) { as = v.caller; return "", nil })
-	w.want(w.signedIn(acmeSecret).get(livePath+"count"), http.StatusOK)
-	if want := (Caller{Name: "acme-portal", Role: RoleTenant, Org: "acme", Poll: true}); as != want {
-		t.Errorf("the part was read as %+v, want %+v", as, want)
-	}
-	before := w.log.String()
-	w.want(w.signedIn(viewerSecret).get(livePath+"reach?version=x"), http.StatusBadRequest)
-	if after := w.log.String(); strings.Contains(after[len(before):], "failed") {
-		t.Errorf("a viewer fills the log:\n%s", after)
 	}
 }
 

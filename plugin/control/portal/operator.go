@@ -14,6 +14,7 @@ import (
 func operatorPages() []page {
 	return []page{
 		{Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Serve: pageOf("operator_fleet", "Fleet", readFleet)},
+		{Pattern: "GET /portal/reach", For: operators, Serve: pageOf("operator_reach", "Fleet", readReach)},
 		{Pattern: "GET /portal/tenants", For: operators, Nav: "Tenants", Serve: serveTenants},
 		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Serve: serveTop},
 		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},
@@ -32,15 +33,6 @@ func operatorPages() []page {
 		{Pattern: "POST /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: endOverride},
 		{Pattern: "GET /portal/tenants/{org}/forgive", For: admins, Serve: confirmForgive},
 		{Pattern: "POST /portal/tenants/{org}/forgive", For: admins, Serve: forgive},
-	}
-}
-
-// operatorTopics returns the live parts of the console.
-func operatorTopics() []topic {
-	return []topic{
-		live("fleet", operators, "operator_fleet_rows", readFleet),
-		live("denials", operators, "operator_denials_page", readDenials),
-		live("reach", operators, "layout_reach", readReach),
 	}
 }
 

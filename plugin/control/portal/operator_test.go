@@ -145,10 +145,10 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	ban := url.Values{"kind": {"ban"}, "reason": {"abuse"}, "expires": {permanently}}
 	w.want(b.post("/portal/tenants/acme/overrides/preview", ban), http.StatusOK, "acme: all requests are denied for good")
 	w.location(b.post("/portal/tenants/acme/overrides", ban))
-	w.want(b.get("/portal/tenants/acme"), http.StatusOK, `data-live="/portal/live/reach?version=1">`,
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, `data-live="/portal/reach?version=1">`,
 		"1 of 2 live nodes enforce it; behind: edge-2.</span>", `<a href="/portal/fleet">Fleet</a>`)
 	w.want(b.get("/portal/fleet"), http.StatusOK, "edge-1", "edge-2", "behind by 1 version", "not enforced by all nodes")
-	reach := b.watch("reach?version=1")
+	reach := b.watch("/portal/reach?version=1")
 	if first := reach.next(); first != "1 of 2 live nodes enforce it; behind: edge-2." {
 		t.Errorf("the notice begins with %s", first)
 	}
@@ -326,12 +326,12 @@ func TestLivePartsOfTheConsoleFollowTheFleetAndTheFilteredDenials(t *testing.T) 
 	t.Parallel()
 	w := overAPI(t)
 	b := w.signedIn(viewerSecret)
-	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, `data-live="/portal/live/denials?tenant=acme"`)
-	denials := b.watch("denials?tenant=acme")
+	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live>")
+	denials := b.watch("/portal/denials?tenant=acme")
 	if first := denials.next(); !strings.Contains(first, "No requests were denied.") {
 		t.Errorf("the denials begin with %s", first)
 	}
-	fleet := b.watch("fleet")
+	fleet := b.watch("/portal/fleet")
 	if first := fleet.next(); !strings.Contains(first, "no node has reported") {
 		t.Errorf("the fleet begins with %s", first)
 	}
@@ -358,7 +358,7 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 	b := w.signedIn(viewerSecret)
 	page := w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, ">GET /60</td>", ">GET /11</td>")
 	w.want(b.get(next(page)), http.StatusOK, ">GET /10</td>", ">GET /1</td>")
-	live := b.watch("denials?tenant=acme")
+	live := b.watch("/portal/denials?tenant=acme")
 	if rows := live.next(); next(shown{text: rows}) != next(page) {
 		t.Errorf("the live part begins with %s, want the link of the page: %s", rows, next(page))
 	}

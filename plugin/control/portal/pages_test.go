@@ -77,12 +77,6 @@ func TestTheTableOfPagesHasNoWriteForViewersAndNoOrgForTenants(t *testing.T) {
 			t.Errorf("%s: browsers send GET and POST only", page.Pattern)
 		}
 	}
-	p := open(t).portal
-	for _, to := range topics() {
-		if to.For == 0 || p.views.templates.Lookup(to.Template) == nil {
-			t.Errorf("%+v is not a live part, or its template is not right", to)
-		}
-	}
 }
 
 func TestEachAnswerHasTheHeadersOfSecurity(t *testing.T) {
@@ -112,7 +106,7 @@ func TestNothingInAnAddressBecomesMarkup(t *testing.T) {
 	b := w.signedIn(adminSecret)
 	for _, path := range []string{
 		"/portal/" + url.PathEscape(evil), "/portal/?q=" + url.QueryEscape(evil),
-		"/portal/assets/" + url.PathEscape(evil), livePath + url.PathEscape(evil),
+		"/portal/assets/" + url.PathEscape(evil),
 	} {
 		if a := b.get(path); strings.Contains(a.text, "<script>alert") {
 			t.Errorf("%s\n%s", path, a.text)

@@ -82,7 +82,6 @@ type Portal struct {
 	jar      *session.Jar
 	sessions *session.Sessions
 	views    *views
-	topics   map[string]topic
 	shared   *answerCache
 	metrics  *metrics
 }
@@ -109,7 +108,6 @@ func New(o Options) (*Portal, error) {
 	if p.views, err = newViews(); err != nil {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
-	p.topics = topics()
 	p.shared = newAnswerCache(p)
 	p.route()
 	return p, nil
@@ -124,7 +122,6 @@ func (p *Portal) route() {
 	p.mux.HandleFunc("GET "+signInPath, p.showSignIn)
 	p.mux.HandleFunc("POST "+signInPath, p.signIn)
 	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)
-	p.mux.HandleFunc("GET "+livePath+"{topic}", p.serveLive)
 	if p.Provider != nil {
 		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) { p.Provider.ServeSignIn(w, r, p) })
 	}

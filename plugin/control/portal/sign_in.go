@@ -34,17 +34,27 @@ type signInPage struct {
 	Start    string // the path where that starts
 }
 
-// enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered.
-func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (Caller, bool) {
-	who, ok := p.sessions.Resume(w, r)
-	if !ok {
-		p.redirectToSignIn(w, r)
-		return Caller{}, false
+// enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered. A
+// page that is left open does not prolong its session, and its live part ends with 401 when the session ends.
+func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (caller Caller, ok bool) {
+	var who session.Session
+	if isLive(r) {
+		who, ok = p.sessions.Read(r)
+	} else {
+		who, ok = p.sessions.Resume(w, r)
 	}
-	caller, err := p.callerOf(r, who)
+	err := ErrUnknownToken
+	if ok {
+		caller, err = p.callerOf(r, who)
+	}
+	caller.Poll = isLive(r)
 	switch {
 	case err == nil:
 		return caller, true
+	case caller.Poll && errors.Is(err, ErrUnknownToken):
+		p.showProblem(w, r, Caller{}, &problem{Status: http.StatusUnauthorized})
+	case !ok:
+		p.redirectToSignIn(w, r)
 	case errors.Is(err, ErrUnknownToken):
 		p.sessions.End(w, r)
 		p.redirect(w, r, signInPath, notice{Text: tokenEnded})

@@ -46,26 +46,6 @@ func tenantPages() []page {
 	}
 }
 
-// tenantTopics returns the live parts of the pages of tenants. Each is of the org of the caller and no other.
-func tenantTopics() []topic {
-	return []topic{
-		live("org-plan", tenants, "tenant_plan_rows", readOrgPlan),
-		live("org-usage", tenants, "tenant_usage_rows", readOrgUsage),
-		live("org-denials", tenants, "tenant_denials_rows", readOrgDenials),
-	}
-}
-
-// liveURL returns the address of a live part with the values of its query, without empty ones.
-func liveURL(topic string, query url.Values) string {
-	kept := url.Values{}
-	for name, values := range query {
-		if value := strings.Join(values, ""); value != "" {
-			kept.Set(name, value)
-		}
-	}
-	return livePath + topic + "?" + kept.Encode()
-}
-
 // orgPath returns a path of the API below the caller's org.
 func (v *visit) orgPath(below string) string { return orgAPI(v.caller.Org, below) }
 
@@ -121,7 +101,6 @@ type planLimit struct {
 // orgPlan is the page of the plan.
 type orgPlan struct {
 	Org, User string
-	Live      string // the address of the live part
 	InForce   answers.InForce
 	TimeZone  string
 	Limits    []planLimit
@@ -132,7 +111,6 @@ type orgPlan struct {
 // readOrgPlan reads the plan of an org: its limits in words, and what is used of them now.
 func readOrgPlan(v *visit) (*orgPlan, error) {
 	data := &orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
-	data.Live = liveURL("org-plan", url.Values{"user": {data.User}})
 	inForce, err := v.orgLimits(data.User)
 	if err != nil {
 		return nil, err

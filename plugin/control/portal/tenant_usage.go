@@ -2,7 +2,6 @@ package portal
 
 import (
 	"cmp"
-	"net/url"
 	"slices"
 	"time"
 
@@ -21,7 +20,6 @@ type useSum struct {
 // orgUsage is the page of the usage.
 type orgUsage struct {
 	Org       string
-	Live      string // the address of the live part
 	Spans     []period
 	Span      period
 	From, To  time.Time
@@ -53,7 +51,6 @@ type orgQuota struct {
 // readOrgUsage reads the usage of an org over time, by endpoint, and what becomes of its quotas.
 func readOrgUsage(v *visit) (*orgUsage, error) {
 	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: periodNamed(usageSpans, v.r.FormValue("span"), 0)}
-	data.Live = liveURL("org-usage", url.Values{"span": {data.Span.Name}})
 	now := v.portal.Now().UTC()
 	from := now.Truncate(day).Add(day - data.Span.length)
 	limits, err := v.orgLimits("")

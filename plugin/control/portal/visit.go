@@ -2,6 +2,7 @@ package portal
 
 import (
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"net/url"
 	"path"
@@ -59,7 +60,37 @@ func (v *visit) renderFault(err error, template, title string, data any) error {
 	return v.renderStatus(p.Status, template, title, data)
 }
 
+// liveHeader has a page answer with its live part alone: the template with the page's name and liveSuffix. A page marks
+// where it shows that part by the attribute data-live, whose value is the address of the page if it is another one. The
+// script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
+const (
+	liveHeader = "X-Live"
+	liveSuffix = "_live"
+)
+
+// isLive reports whether a request is for a live part.
+func isLive(r *http.Request) bool {
+	return r.Method != http.MethodPost && r.Header.Get(liveHeader) != ""
+}
+
+// renderLive answers with a live part, or with 304 if the browser has the same already.
+func (v *visit) renderLive(template string, data any) error {
+	part, err := v.portal.views.fragment(template+liveSuffix, data)
+	if err != nil {
+		return err
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(part))
+	v.w.Header().Set("ETag", fmt.Sprintf("\"%x\"", sum.Sum64()))
+	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	http.ServeContent(v.w, v.r, "", time.Time{}, strings.NewReader(string(part)))
+	return nil
+}
+
 func (v *visit) renderStatus(status int, template, title string, data any) error {
+	if v.caller.Poll && v.portal.views.templates.Lookup(template+liveSuffix) != nil {
+		return v.renderLive(template, data)
+	}
 	l := v.portal.layout(v.r, v.caller, title)
 	l.Notice = v.portal.takeNotice(v.w, v.r)
 	return v.portal.show(v.w, status, template, l, data)

@@ -144,7 +144,7 @@ func TestEachRequestHasADeadline(t *testing.T) {
 			_, hasDeadline = r.Context().Deadline()
 		}),
 	}, nil, slog.New(slog.DiscardHandler))
-	for _, path := range []string{"/portal/live/fleet", "/portal/", "/v1/orgs"} {
+	for _, path := range []string{"/portal/", "/v1/orgs"} {
 		d.http.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, http.NoBody))
 		if !hasDeadline {
 			t.Errorf("%s has no deadline", path)

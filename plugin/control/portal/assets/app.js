@@ -11,7 +11,7 @@
     const { signal } = part.reads = new AbortController();
     const { live, every } = part.element.dataset;
     while (!signal.aborted) {
-      const status = await read(part, live, signal).catch(() => 0);
+      const status = await read(part, live || location.href, signal).catch(() => 0);
       if (signal.aborted) return;
       part.element.classList.toggle("stale", status !== 200 && status !== 304);
       if (status === 401) return;
@@ -21,7 +21,7 @@
 
   // Replaces a part that has changed, and returns the status of the answer.
   const read = async (part, url, signal) => {
-    const answer = await fetch(url, { signal, headers: { "If-None-Match": part.etag } });
+    const answer = await fetch(url, { signal, headers: { "X-Live": "1", "If-None-Match": part.etag } });
     if (answer.ok) {
       const html = await answer.text();
       part.etag = answer.headers.get("ETag");
