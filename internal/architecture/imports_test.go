@@ -38,7 +38,7 @@ var apart = map[string][]string{
 		"plugin/observe/jsonline",
 	},
 	"plugin/leader":         {"plugin/core", "plugin/database/leadership", "plugin/events", "plugin/observe/usage"},
-	"plugin/control/portal": {"docs", "plugin/control/answers", "plugin/control/portal"},
+	"plugin/control/portal": {"docs", "plugin/control/answers", "plugin/control/api", "plugin/control/portal"},
 }
 
 // foreign maps a module to the folders that may import it.

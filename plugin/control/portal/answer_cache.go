@@ -8,10 +8,13 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 const (
@@ -56,7 +59,7 @@ var errClosed = errors.New("the portal is closed")
 
 // getCached is get for an answer that is the same for each operator. It is at most a minute old.
 func (v *visit) getCached(path string, query url.Values, into any) error {
-	if !operators.includes(v.caller.Role) {
+	if !slices.Contains(operators, v.caller.Role) {
 		return v.get(path, query, into)
 	}
 	if len(query) > 0 {
@@ -127,7 +130,7 @@ func (c *answerCache) request(path string) (body json.RawMessage, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read an answer for pages: %w", err)
 	}
-	v := &visit{r: r, caller: Caller{Name: cacheCaller, Role: RoleViewer}, portal: c.portal}
+	v := &visit{r: r, caller: api.Caller{Token: cacheCaller, Role: api.Viewer}, portal: c.portal}
 	err = v.get(path, nil, &body)
 	return body, err
 }

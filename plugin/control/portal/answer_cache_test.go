@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -32,8 +33,8 @@ func openSharing(t *testing.T) *sharing {
 	t.Helper()
 	w := &sharing{turns: make(chan int), begins: make(chan struct{}, 1)}
 	w.world = open(t, func(o *Options) { o.Now = func() time.Time { return time.Unix(1_900_000_000+w.now.Load(), 0) } })
-	w.api.answers = map[string]func(http.ResponseWriter, *http.Request, Caller){
-		"GET " + topAPI: func(a http.ResponseWriter, r *http.Request, _ Caller) {
+	w.api.answers = map[string]func(http.ResponseWriter, *http.Request, api.Caller){
+		"GET " + topAPI: func(a http.ResponseWriter, r *http.Request, _ api.Caller) {
 			n := w.reads.Add(1)
 			w.begins <- struct{}{}
 			select {
@@ -49,10 +50,10 @@ func openSharing(t *testing.T) *sharing {
 }
 
 // get returns which read of the ranking a page shows to a role, or the status of the problem.
-func (w *sharing) get(role string) (read int64, status int) {
+func (w *sharing) get(role api.Role) (read int64, status int) {
 	w.Helper()
 	r := httptest.NewRequestWithContext(w.Context(), http.MethodGet, "/portal/top", http.NoBody)
-	v := &visit{r: r, caller: Caller{Name: "someone", Role: role, Org: "acme"}, portal: w.portal}
+	v := &visit{r: r, caller: api.Caller{Token: "someone", Role: role, Org: "acme"}, portal: w.portal}
 	var found rows.UsageTop
 	if err := v.getCached(topAPI, url.Values{"limit": {"5"}}, &found); err != nil {
 		if p := answers.ProblemOf(err); p != nil {
@@ -74,7 +75,7 @@ func (w *sharing) idle() {
 func (w *sharing) shows(want int64, begins bool) {
 	w.Helper()
 	before := w.reads.Load()
-	if got, status := w.get(RoleViewer); got != want {
+	if got, status := w.get(api.Viewer); got != want {
 		w.Fatalf("a page shows the read %d (%d), want %d", got, status, want)
 	}
 	if begins {
@@ -88,7 +89,7 @@ func (w *sharing) shows(want int64, begins bool) {
 func TestPagesShareAReadThatTakesLongAndShowTheOneBeforeMeanwhile(t *testing.T) {
 	w := openSharing(t)
 	var pages sync.WaitGroup
-	for _, role := range []string{RoleAdmin, RoleViewer, RoleViewer} {
+	for _, role := range []api.Role{api.Admin, api.Viewer, api.Viewer} {
 		pages.Go(func() {
 			if got, status := w.get(role); got != 1 {
 				t.Errorf("a page that waits shows the read %d (%d), want the first", got, status)
@@ -115,7 +116,7 @@ func TestPagesShareAReadThatTakesLongAndShowTheOneBeforeMeanwhile(t *testing.T) 
 	w.idle()
 	w.now.Add(60) // a page does not show an answer of a minute ago
 	pages.Go(func() {
-		if got, status := w.get(RoleViewer); got != 5 {
+		if got, status := w.get(api.Viewer); got != 5 {
 			t.Errorf("a page shows the read %d (%d), want the fifth", got, status)
 		}
 	})
@@ -136,7 +137,7 @@ func TestAReadThatFailsIsAProblemOfThePagesThatWait(t *testing.T) {
 	w := openSharing(t)
 	var page sync.WaitGroup
 	page.Go(func() {
-		if _, status := w.get(RoleAdmin); status != http.StatusServiceUnavailable {
+		if _, status := w.get(api.Admin); status != http.StatusServiceUnavailable {
 			t.Errorf("the page has the status %d", status)
 		}
 	})
@@ -148,7 +149,7 @@ func TestAReadThatFailsIsAProblemOfThePagesThatWait(t *testing.T) {
 func TestATenantReadsNoSharedAnswer(t *testing.T) {
 	w := openSharing(t)
 	var page sync.WaitGroup
-	page.Go(func() { w.get(RoleTenant) })
+	page.Go(func() { w.get(api.Tenant) })
 	<-w.begins
 	w.turns <- http.StatusForbidden
 	page.Wait()
@@ -162,7 +163,7 @@ func TestTheEndOfThePortalEndsItsReads(t *testing.T) {
 	var page sync.WaitGroup
 	page.Go(func() {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/portal/top", http.NoBody)
-		v := &visit{r: r, caller: Caller{Role: RoleAdmin}, portal: w.portal}
+		v := &visit{r: r, caller: api.Caller{Role: api.Admin}, portal: w.portal}
 		var found rows.UsageTop
 		if err := v.getCached(topAPI, nil, &found); !errors.Is(err, errClosed) {
 			if p := answers.ProblemOf(err); p == nil || p.Status != http.StatusServiceUnavailable {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // crowdPage is a page of a tenant, or of operators.
@@ -73,7 +74,7 @@ func (c *crowd) viewersOf(tenants ...int) (operator *browser, own map[string]*br
 	own = map[string]*browser{}
 	for _, n := range tenants {
 		secret := "secret-of-" + tenantOfCrowd(n)
-		c.tokens.set(secret, Caller{Name: "portal", Role: RoleTenant, Org: tenantOfCrowd(n)})
+		c.tokens.set(secret, api.Caller{Token: "portal", Role: api.Tenant, Org: tenantOfCrowd(n)})
 		own[tenantOfCrowd(n)] = c.signedIn(secret)
 	}
 	return c.signedIn(viewerSecret), own

@@ -42,7 +42,7 @@ func serveDenials(v *visit) error {
 	filters := v.filters(denialFilters...)
 	found, err := readDenials(v)
 	why := ""
-	if !v.caller.Poll { // the script keeps what it shows
+	if !v.caller.Routine { // the script keeps what it shows
 		why, err = unavailable(err)
 	}
 	if err != nil {

@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // following adds a page with a live part to a portal.
-func (w *world) following(to audience, read func(*visit) (string, error)) {
+func (w *world) following(to []api.Role, read func(*visit) (string, error)) {
 	w.Helper()
 	w.define("test.html", `<h1>Test</h1>{{template "test_live" .}}`)
 	w.define("test_live", `<p>{{.}}</p>`)
@@ -56,7 +58,7 @@ func (p *part) next() string {
 func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 	w := open(t)
 	state := "a\n<b>"
-	var as Caller
+	var as api.Caller
 	w.following(everyone, func(v *visit) (string, error) {
 		switch as = v.caller; state {
 		case "fails":
@@ -89,7 +91,7 @@ func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 			t.Errorf("the headers are %v", a.Header)
 		}
 	}
-	if want := (Caller{Name: "acme-portal", Role: RoleTenant, Org: "acme", Poll: true}); as != want {
+	if want := (api.Caller{Token: "acme-portal", Role: api.Tenant, Org: "acme", Routine: true}); as != want {
 		t.Errorf("the part was read as %+v, want %+v", as, want)
 	}
 }
@@ -101,10 +103,10 @@ func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 		want   int
 	}{
 		"the token is revoked": {
-			adminSecret, func(r *ring, _ *time.Time) { r.set(adminSecret, Caller{}) }, http.StatusUnauthorized,
+			adminSecret, func(r *ring, _ *time.Time) { r.set(adminSecret, api.Caller{}) }, http.StatusUnauthorized,
 		},
 		"the token cannot be checked": {
-			awaySecret, func(r *ring, _ *time.Time) { r.set(awaySecret, Caller{}) }, http.StatusServiceUnavailable,
+			awaySecret, func(r *ring, _ *time.Time) { r.set(awaySecret, api.Caller{}) }, http.StatusServiceUnavailable,
 		},
 		"the idle timeout": {
 			adminSecret, func(_ *ring, now *time.Time) { *now = now.Add(11 * time.Minute) }, http.StatusUnauthorized,
@@ -113,7 +115,7 @@ func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 	} {
 		now := time.Now()
 		w := open(t, func(o *Options) { o.Now, o.Idle = func() time.Time { return now }, 20*time.Minute })
-		w.tokens.set(awaySecret, Caller{Name: "ann", Role: RoleAdmin})
+		w.tokens.set(awaySecret, api.Caller{Token: "ann", Role: api.Admin})
 		w.following(operators, func(*visit) (string, error) { return name, nil })
 		r := signedInRequest(t, w.portal, c.secret, "/portal/test")
 		r.Header.Set(liveHeader, "1")

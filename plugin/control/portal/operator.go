@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // operatorPages returns the pages of the console.
@@ -40,7 +41,7 @@ func operatorPages() []page {
 const pageRows = "50"
 
 // isAdmin reports whether the caller may write.
-func (v *visit) isAdmin() bool { return v.caller.Role == RoleAdmin }
+func (v *visit) isAdmin() bool { return v.caller.Role == api.Admin }
 
 // org returns the tenant in the path.
 func (v *visit) org() string { return v.r.PathValue("org") }
@@ -141,7 +142,7 @@ func serveOperatorOverview(v *visit) error {
 
 // serveOverview serves the first page. That of a tenant is the page of its org.
 func serveOverview(v *visit) error {
-	if v.caller.Role == RoleTenant {
+	if v.caller.Role == api.Tenant {
 		return v.redirect("/portal/org", notice{})
 	}
 	return serveOperatorOverview(v)

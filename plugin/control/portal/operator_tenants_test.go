@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 func TestTheTenantsOfTheConsoleAreAllWithUsageOrARow(t *testing.T) {
@@ -36,9 +38,9 @@ func (w *world) listing(path string, rows int) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	if w.api.answers == nil {
-		w.api.answers = map[string]func(http.ResponseWriter, *http.Request, Caller){}
+		w.api.answers = map[string]func(http.ResponseWriter, *http.Request, api.Caller){}
 	}
-	w.api.answers["GET "+path] = func(a http.ResponseWriter, r *http.Request, _ Caller) {
+	w.api.answers["GET "+path] = func(a http.ResponseWriter, r *http.Request, _ api.Caller) {
 		most, err := strconv.Atoi(r.URL.Query().Get("limit"))
 		if err != nil || most < 1 || most > 1000 {
 			w.Errorf("%s: the limit must be 1 to 1000", r.URL)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -31,7 +30,7 @@ type realWorld struct {
 	store   *rows.DB
 	pool    *pgxpool.Pool
 	decider *admit.Decider
-	real    realAPI
+	real    *api.Server
 }
 
 // overAPI starts a portal on the API, where acme has a daily limit of 1,000,000 and one of 20 writes a minute.
@@ -43,8 +42,8 @@ func overAPI(t *testing.T) *realWorld {
 // setting is what a realWorld has beside its database.
 type setting struct {
 	config schema.Config
-	now    time.Time                   // of the buckets
-	edit   func(o *Options, r realAPI) // nil: the tokens are those of a ring
+	now    time.Time                       // of the buckets
+	edit   func(o *Options, r *api.Server) // nil: the tokens are those of a ring
 }
 
 var freeTier = setting{
@@ -73,14 +72,13 @@ func overDatabase(t testing.TB, pool *pgxpool.Pool, list policy.Rows, s setting)
 		t.Fatal(faults)
 	}
 	w.decider.Policies.Store(plan.With(snapshot))
-	server, err := api.New(api.Options{
+	w.real, err = api.New(api.Options{
 		Rows: w.store, Tokens: storedTokens{w.store}, Log: slog.New(slog.DiscardHandler), Decider: w.decider,
 		Buckets: buckets,
 	})
 	require.NoError(t, err)
-	w.real = realAPI{server}
 	w.world = open(t, func(o *Options) {
-		if o.API = w.real; s.edit != nil {
+		if o.API = (joined{w.real, o.API.(joined).ring}); s.edit != nil {
 			s.edit(o, w.real)
 		}
 	})
@@ -103,23 +101,6 @@ func (t storedTokens) Authenticate(ctx context.Context, secret string) (api.Call
 	return api.Caller{Token: found.Name, Role: api.Role(found.Role), Org: found.Org}, err
 }
 
-// realAPI is the API of a real server.
-type realAPI struct{ *api.Server }
-
-// ServeAs implements API.
-func (a realAPI) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
-	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org})
-}
-
-// Authenticate implements Authenticator.
-func (a realAPI) Authenticate(ctx context.Context, secret, address string) (Caller, time.Duration, error) {
-	c, wait, err := a.Server.Authenticate(ctx, secret, address)
-	if errors.Is(err, api.ErrUnknownToken) {
-		err = ErrUnknownToken
-	}
-	return Caller{Name: c.Token, Role: string(c.Role), Org: c.Org}, wait, err
-}
-
 // exec runs a statement.
 func (w *realWorld) exec(sql string, args ...any) {
 	w.Helper()
@@ -132,7 +113,7 @@ func (w *realWorld) write(method, path, body string) {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	a := httptest.NewRecorder()
-	w.real.ServeAs(a, r, Caller{Name: "ann", Role: RoleAdmin})
+	w.real.ServeAs(a, r, api.Caller{Token: "ann", Role: api.Admin})
 	if a.Code > 299 {
 		w.Fatalf("%s %s: %d %s", method, path, a.Code, a.Body)
 	}

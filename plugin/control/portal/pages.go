@@ -7,37 +7,23 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
-// audience says whom a page is for.
-type audience int
-
-const (
-	admins    audience = 1 << iota // callers who may write
-	viewers                        // callers who read everything
-	tenants                        // callers who see one org
-	operators = admins | viewers
-	everyone  = operators | tenants
+// Roles that a page is for.
+var (
+	admins    = []api.Role{api.Admin}
+	operators = []api.Role{api.Admin, api.Viewer}
+	tenants   = []api.Role{api.Tenant}
+	everyone  = slices.Concat(operators, tenants)
 )
-
-// includes reports whether a role is part of an audience.
-func (a audience) includes(role string) bool {
-	switch role {
-	case RoleAdmin:
-		return a&admins != 0
-	case RoleViewer:
-		return a&viewers != 0
-	case RoleTenant:
-		return a&tenants != 0
-	}
-	return false
-}
 
 // page is one row of the table of pages.
 type page struct {
-	Pattern string   // of http.ServeMux, such as "GET /portal/fleet"
-	For     audience // others get 403
-	Nav     string   // the label of its link in the navigation; "": none
+	Pattern string     // of http.ServeMux, such as "GET /portal/fleet"
+	For     []api.Role // others get 403
+	Nav     string     // the label of its link in the navigation; "": none
 	Serve   func(*visit) error
 }
 
@@ -66,12 +52,12 @@ func pages() []page {
 }
 
 // navigation returns the links of pages for each role, in the order of the table.
-func navigation() map[string][]page {
-	links := map[string][]page{}
-	for _, role := range []string{RoleAdmin, RoleViewer, RoleTenant} {
+func navigation() map[api.Role][]page {
+	links := map[api.Role][]page{}
+	for _, role := range everyone {
 		for _, page := range pages() {
 			// A tenant's overview is the page of its org.
-			if page.Nav != "" && page.For.includes(role) && (role != RoleTenant || page.Path() != home) {
+			if page.Nav != "" && slices.Contains(page.For, role) && (role != api.Tenant || page.Path() != home) {
 				links[role] = append(links[role], page)
 			}
 		}
@@ -85,7 +71,7 @@ func (p *Portal) servePage(w http.ResponseWriter, r *http.Request, to *page) {
 	if !ok {
 		return
 	}
-	if !to.For.includes(caller.Role) {
+	if !slices.Contains(to.For, caller.Role) {
 		p.showProblem(w, r, caller, &problem{
 			Status: http.StatusForbidden, Detail: "Your role does not include this page.",
 		})
@@ -100,7 +86,7 @@ func (p *Portal) servePage(w http.ResponseWriter, r *http.Request, to *page) {
 	if err := to.Serve(v); err != nil {
 		p.showProblem(w, r, caller, err)
 	}
-	if !caller.Poll {
+	if !caller.Routine {
 		p.metrics.pages.WithLabelValues(to.Path()).Observe(p.Now().Sub(start).Seconds())
 	}
 }

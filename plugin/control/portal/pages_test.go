@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // parameter matches a part of a pattern that stands for any segment.
@@ -21,8 +22,8 @@ var rankings = regexp.MustCompile(` GET /v1/ratelimit/(usage/top|near-limit|cand
 
 func TestEachRoleGetsThePagesThatAreForIt(t *testing.T) {
 	w := open(t)
-	signedIn := map[string]*browser{
-		RoleAdmin: w.signedIn(adminSecret), RoleViewer: w.signedIn(viewerSecret), RoleTenant: w.signedIn(acmeSecret),
+	signedIn := map[api.Role]*browser{
+		api.Admin: w.signedIn(adminSecret), api.Viewer: w.signedIn(viewerSecret), api.Tenant: w.signedIn(acmeSecret),
 	}
 	for _, page := range pages() {
 		method, _, _ := strings.Cut(page.Pattern, " ")
@@ -40,23 +41,23 @@ func TestEachRoleGetsThePagesThatAreForIt(t *testing.T) {
 			before := len(w.api.requests())
 			a := visit(b)
 			denied := a.StatusCode == http.StatusForbidden
-			if denied == page.For.includes(role) || a.StatusCode >= http.StatusInternalServerError {
+			if denied == slices.Contains(page.For, role) || a.StatusCode >= http.StatusInternalServerError {
 				t.Errorf("%s as %s: %s\n%s", page.Pattern, role, a.Status, a.text)
 			}
 			calls := w.api.requests()[before:]
 			if denied && len(calls) > 0 {
 				t.Errorf("%s as %s is denied, after %v", page.Pattern, role, calls)
 			}
-			name := w.tokens.tokens[map[string]string{
-				RoleAdmin: adminSecret, RoleViewer: viewerSecret, RoleTenant: acmeSecret,
-			}[role]].Name
+			name := w.tokens.tokens[map[api.Role]string{
+				api.Admin: adminSecret, api.Viewer: viewerSecret, api.Tenant: acmeSecret,
+			}[role]].Token
 			for _, call := range calls {
 				ranks := rankings.MatchString(call)
-				if shared := ranks && strings.HasPrefix(call, cacheCaller+" ") && role != RoleTenant; !shared &&
+				if shared := ranks && strings.HasPrefix(call, cacheCaller+" ") && role != api.Tenant; !shared &&
 					!strings.HasPrefix(call, name+" ") {
 					t.Errorf("%s as %s calls the API as another: %s", page.Pattern, role, call)
 				}
-				if role == RoleTenant && !strings.Contains(call+"/", " /v1/orgs/acme/") {
+				if role == api.Tenant && !strings.Contains(call+"/", " /v1/orgs/acme/") {
 					t.Errorf("%s of a tenant reads another org: %s", page.Pattern, call)
 				}
 			}
@@ -67,10 +68,10 @@ func TestEachRoleGetsThePagesThatAreForIt(t *testing.T) {
 func TestTheTableOfPagesHasNoWriteForViewersAndNoOrgForTenants(t *testing.T) {
 	for _, page := range pages() {
 		method, path, ok := strings.Cut(page.Pattern, " ")
-		if !ok || !strings.HasPrefix(path, home) || page.For == 0 || page.Serve == nil {
+		if !ok || !strings.HasPrefix(path, home) || len(page.For) == 0 || page.Serve == nil {
 			t.Errorf("%+v is not a page", page)
 		}
-		if page.For&tenants != 0 && strings.Contains(path, "{org}") {
+		if slices.Contains(page.For, api.Tenant) && strings.Contains(path, "{org}") {
 			t.Errorf("%s is for tenants, whose org is that of their session", page.Pattern)
 		}
 		if method != http.MethodGet && method != http.MethodPost {

@@ -14,45 +14,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
-// Caller is who is signed in.
-type Caller struct {
-	Name string // the actor in the audit
-	Role string // RoleAdmin, RoleViewer or RoleTenant
-	Org  string // of a tenant
-	Poll bool   // not a person: what is read again and again for live parts
-}
-
-// The roles of callers, as the API has them.
-const (
-	RoleAdmin  = "admin"
-	RoleViewer = "viewer"
-	RoleTenant = "tenant"
-)
-
-// API answers a request of the REST API for a caller.
+// API is what the portal needs of the REST API.
 type API interface {
 	// ServeAs serves a request that carries no token. It MUST allow what the role of the caller allows, and no more.
-	ServeAs(w http.ResponseWriter, r *http.Request, c Caller)
-}
-
-// Authenticator resolves tokens.
-type Authenticator interface {
+	ServeAs(w http.ResponseWriter, r *http.Request, c api.Caller)
 	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of a sign-in, or "" for the
-	// token of a session, which is no guess. The error MUST be ErrUnknownToken for a token that is unknown, expired or
-	// revoked, ErrTooManyTokens beyond the limit of the address, and ErrTooManySignIns beyond that of the token; after
-	// the last two, wait is until the next. Others mean that tokens cannot be checked at the moment.
-	Authenticate(ctx context.Context, secret, address string) (caller Caller, wait time.Duration, err error)
+	// token of a session, which is no guess. After an error that is a limit's, wait is until the next.
+	Authenticate(ctx context.Context, secret, address string) (c api.Caller, wait time.Duration, err error)
 }
-
-// Errors of an [Authenticator].
-var (
-	ErrUnknownToken   = errors.New("the token is unknown, expired or revoked")
-	ErrTooManyTokens  = errors.New("too many unknown tokens were sent from this address")
-	ErrTooManySignIns = errors.New("too many sign-ins with this token")
-)
 
 const (
 	home = "/portal/"
@@ -60,11 +33,10 @@ const (
 	maxForm = 64 << 10
 )
 
-// Options configures a Portal. API, Tokens and Log are required.
+// Options configures a Portal. API and Log are required.
 type Options struct {
-	API    API
-	Tokens Authenticator
-	Log    *slog.Logger
+	API API
+	Log *slog.Logger
 
 	Key      []byte        // of cookies, session.KeySize bytes; nil: a new random one
 	Idle     time.Duration // how long a session lasts without a request; 0: session.DefaultIdle
@@ -88,8 +60,8 @@ type Portal struct {
 
 // New returns a portal. It does no I/O.
 func New(o Options) (*Portal, error) {
-	if o.API == nil || o.Tokens == nil || o.Log == nil {
-		return nil, errors.New("make the portal: API, Tokens and Log must be set")
+	if o.API == nil || o.Log == nil {
+		return nil, errors.New("make the portal: API and Log must be set")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -137,7 +109,7 @@ func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := p.checkOrigin(r); err != nil {
 		p.metrics.denied.WithLabelValues(deniedOrigin).Inc()
-		p.showProblem(w, r, Caller{}, &problem{
+		p.showProblem(w, r, api.Caller{}, &problem{
 			Status: http.StatusForbidden, Detail: "This request came from another site, so nothing was done.",
 		})
 		return
@@ -153,7 +125,7 @@ func (p *Portal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil && response.StatusCode == http.StatusMethodNotAllowed {
 		status, w.Header()["Allow"] = response.StatusCode, response.Header["Allow"]
 	}
-	p.showProblem(w, r, Caller{}, &problem{Status: status})
+	p.showProblem(w, r, api.Caller{}, &problem{Status: status})
 }
 
 // checkOrigin returns an error for a write that is not from one of these pages. Browsers send one of both headers with
@@ -179,7 +151,7 @@ func (p *Portal) recoverPage(w http.ResponseWriter, r *http.Request) {
 		panic(failure)
 	}
 	p.Log.Error("a page ended in a panic", "panic", failure, "path", r.URL.Path, "stack", string(debug.Stack()))
-	p.showProblem(w, r, Caller{}, &problem{Status: http.StatusInternalServerError})
+	p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusInternalServerError})
 }
 
 // contentPolicy lets pages load their own assets only, and run no inline script or style.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -36,50 +37,50 @@ type signInPage struct {
 
 // enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered. A
 // page that is left open does not prolong its session, and its live part ends with 401 when the session ends.
-func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (caller Caller, ok bool) {
+func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (caller api.Caller, ok bool) {
 	var who session.Session
 	if isLive(r) {
 		who, ok = p.sessions.Read(r)
 	} else {
 		who, ok = p.sessions.Resume(w, r)
 	}
-	err := ErrUnknownToken
+	err := api.ErrUnknownToken
 	if ok {
 		caller, err = p.callerOf(r, who)
 	}
-	caller.Poll = isLive(r)
+	caller.Routine = isLive(r)
 	switch {
 	case err == nil:
 		return caller, true
-	case caller.Poll && errors.Is(err, ErrUnknownToken):
-		p.showProblem(w, r, Caller{}, &problem{Status: http.StatusUnauthorized})
+	case caller.Routine && errors.Is(err, api.ErrUnknownToken):
+		p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusUnauthorized})
 	case !ok:
 		p.redirectToSignIn(w, r)
-	case errors.Is(err, ErrUnknownToken):
+	case errors.Is(err, api.ErrUnknownToken):
 		p.sessions.End(w, r)
 		p.redirect(w, r, signInPath, notice{Text: tokenEnded})
 	default:
-		p.showProblem(w, r, Caller{}, p.tokenProblem(err))
+		p.showProblem(w, r, api.Caller{}, p.tokenProblem(err))
 	}
-	return Caller{}, false
+	return api.Caller{}, false
 }
 
 // callerOf returns the caller of a session. A token is checked each time, so it ends sessions when it is revoked.
-func (p *Portal) callerOf(r *http.Request, who session.Session) (Caller, error) {
+func (p *Portal) callerOf(r *http.Request, who session.Session) (api.Caller, error) {
 	if who.Secret == "" {
-		return Caller{Name: who.Name, Role: who.Role, Org: who.Org}, nil
+		return api.Caller{Token: who.Name, Role: api.Role(who.Role), Org: who.Org}, nil
 	}
-	caller, _, err := p.Tokens.Authenticate(r.Context(), who.Secret, "")
+	caller, _, err := p.API.Authenticate(r.Context(), who.Secret, "")
 	return caller, err
 }
 
 // tokenProblem returns the problem of a token that could not be checked.
 func (p *Portal) tokenProblem(err error) *problem {
 	switch {
-	case errors.Is(err, ErrTooManyTokens):
+	case errors.Is(err, api.ErrTooManyGuesses):
 		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many unknown tokens came from your address. " +
 			"Try again in a minute."}
-	case errors.Is(err, ErrTooManySignIns):
+	case errors.Is(err, api.ErrTooManySignIns):
 		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many sign-ins with this token. Try again in a " +
 			"minute. Sessions that have begun with it last."}
 	}
@@ -116,10 +117,10 @@ func (p *Portal) showSignInForm(w http.ResponseWriter, r *http.Request, status i
 	if p.Provider != nil {
 		page.Provider, page.Start = p.Provider.Label(), providerPath+"start"
 	}
-	l := p.layout(r, Caller{}, "Sign in")
+	l := p.layout(r, api.Caller{}, "Sign in")
 	l.Notice = p.takeNotice(w, r)
 	if err := p.show(w, status, "sign_in", l, page); err != nil {
-		p.showProblem(w, r, Caller{}, err)
+		p.showProblem(w, r, api.Caller{}, err)
 	}
 }
 
@@ -134,7 +135,7 @@ func ownPath(path string) string {
 // signIn starts a session with a pasted token.
 func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 	if err := readForm(w, r); err != nil {
-		p.showProblem(w, r, Caller{}, err)
+		p.showProblem(w, r, api.Caller{}, err)
 		return
 	}
 	secret, next := strings.TrimSpace(r.PostForm.Get("token")), r.PostForm.Get("next")
@@ -143,10 +144,10 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(secret) == 0 || len(secret) > maxSecret {
-		p.failSignIn(w, r, next, ErrUnknownToken)
+		p.failSignIn(w, r, next, api.ErrUnknownToken)
 		return
 	}
-	caller, wait, err := p.Tokens.Authenticate(r.Context(), secret, r.RemoteAddr)
+	caller, wait, err := p.API.Authenticate(r.Context(), secret, r.RemoteAddr)
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
 	}
@@ -161,7 +162,7 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 }
 
 // start starts a session, counts it and logs it.
-func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c Caller, until time.Time) error {
+func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c api.Caller, until time.Time) error {
 	if err := p.sessions.Start(w, r, who, until); err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 		by = byProvider
 	}
 	p.metrics.sessions.WithLabelValues(by).Inc()
-	p.Log.Info("signed in to the portal", "name", c.Name, "role", c.Role, "by", by, "address", r.RemoteAddr)
+	p.Log.Info("signed in to the portal", "name", c.Token, "role", c.Role, "by", by, "address", r.RemoteAddr)
 	return nil
 }
 
@@ -178,13 +179,13 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 func (p *Portal) failSignIn(w http.ResponseWriter, r *http.Request, next string, err error) {
 	status, reason, fault := http.StatusForbidden, deniedUnknown, wrongToken
 	switch {
-	case errors.Is(err, ErrUnknownToken):
+	case errors.Is(err, api.ErrUnknownToken):
 	case errors.Is(err, session.ErrPlain):
 		reason, fault = deniedPlain, "Signing in is denied, because "+session.ErrPlain.Error()+"."
 	default:
 		shown := p.tokenProblem(err)
 		status, reason, fault = shown.Status, deniedUnchecked, shown.Detail
-		if errors.Is(err, ErrTooManySignIns) {
+		if errors.Is(err, api.ErrTooManySignIns) {
 			reason = deniedOften
 		}
 	}
@@ -215,7 +216,7 @@ type Provider interface {
 type Signer interface {
 	// SignIn starts a session of a caller until an instant at the latest, and answers with 303 to next, a path of the
 	// portal; "" is the first page. The name of the caller is the actor in the audit.
-	SignIn(w http.ResponseWriter, r *http.Request, c Caller, expires time.Time, next string)
+	SignIn(w http.ResponseWriter, r *http.Request, c api.Caller, expires time.Time, next string)
 	// Deny answers with the sign-in page and a reason, which everybody may read.
 	Deny(w http.ResponseWriter, r *http.Request, status int, reason string)
 	// Cookies returns sealed cookies, for what lasts from start until the way back.
@@ -223,8 +224,8 @@ type Signer interface {
 }
 
 // SignIn implements [Signer].
-func (p *Portal) SignIn(w http.ResponseWriter, r *http.Request, c Caller, expires time.Time, next string) {
-	who := session.Session{Name: c.Name, Role: c.Role, Org: c.Org}
+func (p *Portal) SignIn(w http.ResponseWriter, r *http.Request, c api.Caller, expires time.Time, next string) {
+	who := session.Session{Name: c.Token, Role: string(c.Role), Org: c.Org}
 	if err := p.start(w, r, who, c, expires); err != nil {
 		p.failSignIn(w, r, next, err)
 		return

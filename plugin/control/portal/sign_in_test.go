@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // location returns the path that a page redirects to.
@@ -50,16 +52,16 @@ func TestATokenSignsInUntilItsHolderSignsOut(t *testing.T) {
 func TestARevokedTokenEndsItsSessionAndAChangedRoleCountsAtOnce(t *testing.T) {
 	w := open(t)
 	b := w.signedIn(adminSecret)
-	w.tokens.set(adminSecret, Caller{Name: "ann", Role: RoleTenant, Org: "acme"})
+	w.tokens.set(adminSecret, api.Caller{Token: "ann", Role: api.Tenant, Org: "acme"})
 	if to := w.location(b.get(home)); to != "/portal/org" {
 		t.Errorf("as a tenant: %s", to)
 	}
-	w.tokens.set(adminSecret, Caller{})
+	w.tokens.set(adminSecret, api.Caller{})
 	if to := w.location(b.get(home)); to != signInPath {
 		t.Errorf("after the token was revoked: %s", to)
 	}
 	w.want(b.get(signInPath), http.StatusOK, tokenEnded)
-	w.tokens.set(adminSecret, Caller{Name: "ann", Role: RoleAdmin})
+	w.tokens.set(adminSecret, api.Caller{Token: "ann", Role: api.Admin})
 	if to := w.location(b.get(home)); to != signInPath {
 		t.Errorf("the session of a revoked token began again: %s", to)
 	}

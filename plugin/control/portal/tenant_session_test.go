@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -31,7 +32,7 @@ func openStored(t *testing.T) *realWorld {
 			}},
 		}}},
 		now:  start,
-		edit: func(o *Options, real realAPI) { o.Tokens, o.Now = real, func() time.Time { return start } },
+		edit: func(o *Options, real *api.Server) { o.API, o.Now = real, func() time.Time { return start } },
 	})
 }
 

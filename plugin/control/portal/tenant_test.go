@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // hostile is text that must not become part of a page's markup.
@@ -97,7 +99,7 @@ func TestAnOrgWhoseNameIsADotSegmentReachesItself(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for _, org := range []string{"..", ".", "a/../b", "ä ö?#"} {
-		w.tokens.set(org, Caller{Name: "t", Role: RoleTenant, Org: org})
+		w.tokens.set(org, api.Caller{Token: "t", Role: api.Tenant, Org: org})
 		w.signedIn(org).get("/portal/org/tokens")
 		last := w.api.calls[len(w.api.calls)-1]
 		_, path, _ := strings.Cut(last, "GET ")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 //go:embed templates/*.html
@@ -27,7 +28,7 @@ var templateFiles embed.FS
 type views struct {
 	templates *template.Template
 	assets    *assets
-	nav       map[string][]page
+	nav       map[api.Role][]page
 }
 
 // newViews parses the templates. A file is a page, named by the file without .html, or has parts of pages.
@@ -48,7 +49,7 @@ func newViews() (*views, error) {
 // layout is what surrounds a page.
 type layout struct {
 	Title  string
-	Caller Caller
+	Caller api.Caller
 	Nav    []link
 	Notice notice
 	Body   template.HTML // rendered by a template
@@ -61,7 +62,7 @@ type link struct {
 }
 
 // layout returns the surroundings of a page for a caller, or for none.
-func (p *Portal) layout(r *http.Request, caller Caller, title string) *layout {
+func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
 	l := &layout{Title: title, Caller: caller}
 	for _, to := range p.views.nav[caller.Role] {
 		l.Nav = append(l.Nav, link{Label: to.Nav, Path: to.Path(), Current: to.Path() == r.URL.Path})
@@ -139,7 +140,7 @@ func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	content, ok := p.views.assets.content[name]
 	if !ok {
-		p.showProblem(w, r, Caller{}, &problem{Status: http.StatusNotFound})
+		p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusNotFound})
 		return
 	}
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // visit is one request of a caller who is signed in.
 type visit struct {
 	w      http.ResponseWriter
 	r      *http.Request
-	caller Caller
+	caller api.Caller
 	portal *Portal
 }
 
@@ -88,7 +89,7 @@ func (v *visit) renderLive(template string, data any) error {
 }
 
 func (v *visit) renderStatus(status int, template, title string, data any) error {
-	if v.caller.Poll && v.portal.views.templates.Lookup(template+liveSuffix) != nil {
+	if v.caller.Routine && v.portal.views.templates.Lookup(template+liveSuffix) != nil {
 		return v.renderLive(template, data)
 	}
 	l := v.portal.layout(v.r, v.caller, title)
@@ -167,7 +168,7 @@ func isStatus(err error, status int) bool {
 }
 
 // showProblem answers with the page of an error. Errors that are no problem are logged and shown without their text.
-func (p *Portal) showProblem(w http.ResponseWriter, r *http.Request, caller Caller, err error) {
+func (p *Portal) showProblem(w http.ResponseWriter, r *http.Request, caller api.Caller, err error) {
 	shown := answers.ProblemOf(err)
 	if shown == nil {
 		p.Log.Error("a page failed", "path", r.URL.Path, "error", err)

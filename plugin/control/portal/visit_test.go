@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -127,7 +128,7 @@ func (elsewhere) Label() string { return "Sign in with <Example>" }
 func (elsewhere) ServeSignIn(w http.ResponseWriter, r *http.Request, s Signer) {
 	switch q := r.URL.Query(); r.URL.Path {
 	case "/portal/oidc/callback":
-		c := Caller{Name: q.Get("name"), Role: q.Get("role"), Org: q.Get("org")}
+		c := api.Caller{Token: q.Get("name"), Role: api.Role(q.Get("role")), Org: q.Get("org")}
 		s.SignIn(w, r, c, time.Now().Add(time.Minute), q.Get("next"))
 	default:
 		s.Deny(w, r, http.StatusForbidden, "There is no role for <you>.")

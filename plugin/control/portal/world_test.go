@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // Secrets of the tokens of these tests.
@@ -32,23 +33,23 @@ const (
 	panicSecret  = "secret-panic" // the look-up panics
 )
 
-// ring is an Authenticator of these tokens, which can be revoked.
+// ring resolves these tokens, which can be revoked.
 type ring struct {
 	mu     sync.Mutex
-	tokens map[string]Caller
+	tokens map[string]api.Caller
 	from   []string // the addresses of the look-ups
 }
 
 func newRing() *ring {
-	return &ring{tokens: map[string]Caller{
-		adminSecret:  {Name: "ann", Role: RoleAdmin},
-		viewerSecret: {Name: "vic", Role: RoleViewer},
-		acmeSecret:   {Name: "acme-portal", Role: RoleTenant, Org: "acme"},
+	return &ring{tokens: map[string]api.Caller{
+		adminSecret:  {Token: "ann", Role: api.Admin},
+		viewerSecret: {Token: "vic", Role: api.Viewer},
+		acmeSecret:   {Token: "acme-portal", Role: api.Tenant, Org: "acme"},
 	}}
 }
 
-// Authenticate implements Authenticator.
-func (t *ring) Authenticate(_ context.Context, secret, address string) (Caller, time.Duration, error) {
+// Authenticate implements API.
+func (t *ring) Authenticate(_ context.Context, secret, address string) (api.Caller, time.Duration, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.from = append(t.from, address)
@@ -57,22 +58,22 @@ func (t *ring) Authenticate(_ context.Context, secret, address string) (Caller, 
 	case ok:
 		return caller, 0, nil
 	case secret == awaySecret:
-		return Caller{}, 0, errors.New("no connection: password=hunter2")
+		return api.Caller{}, 0, errors.New("no connection: password=hunter2")
 	case secret == manySecret:
-		return Caller{}, 1500 * time.Millisecond, ErrTooManyTokens
+		return api.Caller{}, 1500 * time.Millisecond, api.ErrTooManyGuesses
 	case secret == oftenSecret:
-		return Caller{}, time.Second, ErrTooManySignIns
+		return api.Caller{}, time.Second, api.ErrTooManySignIns
 	case secret == panicSecret:
 		panic("a bug: hunter2")
 	}
-	return Caller{}, 0, ErrUnknownToken
+	return api.Caller{}, 0, api.ErrUnknownToken
 }
 
-func (t *ring) set(secret string, to Caller) {
+func (t *ring) set(secret string, to api.Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tokens = maps.Clone(t.tokens)
-	if t.tokens[secret] = to; to == (Caller{}) {
+	if t.tokens[secret] = to; to == (api.Caller{}) {
 		delete(t.tokens, secret)
 	}
 }
@@ -80,14 +81,14 @@ func (t *ring) set(secret string, to Caller) {
 // scripted is an API that answers by path, and records the callers of its requests.
 type scripted struct {
 	mu      sync.Mutex
-	answers map[string]func(http.ResponseWriter, *http.Request, Caller)
+	answers map[string]func(http.ResponseWriter, *http.Request, api.Caller)
 	calls   []string
 }
 
 // ServeAs implements API.
-func (s *scripted) ServeAs(w http.ResponseWriter, r *http.Request, c Caller) {
+func (s *scripted) ServeAs(w http.ResponseWriter, r *http.Request, c api.Caller) {
 	s.mu.Lock()
-	s.calls = append(s.calls, c.Name+" "+r.Method+" "+r.URL.RequestURI())
+	s.calls = append(s.calls, c.Token+" "+r.Method+" "+r.URL.RequestURI())
 	answer := s.answers[r.Method+" "+r.URL.Path]
 	s.mu.Unlock()
 	if answer == nil {
@@ -112,12 +113,25 @@ func (s *scripted) answer(request string, status int, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.answers == nil {
-		s.answers = map[string]func(http.ResponseWriter, *http.Request, Caller){}
+		s.answers = map[string]func(http.ResponseWriter, *http.Request, api.Caller){}
 	}
-	s.answers[request] = func(w http.ResponseWriter, _ *http.Request, _ Caller) {
+	s.answers[request] = func(w http.ResponseWriter, _ *http.Request, _ api.Caller) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
+}
+
+// joined is an API that answers by one thing and resolves tokens by another.
+type joined struct {
+	answering interface {
+		ServeAs(w http.ResponseWriter, r *http.Request, c api.Caller)
+	}
+	*ring
+}
+
+// ServeAs implements API.
+func (j joined) ServeAs(w http.ResponseWriter, r *http.Request, c api.Caller) {
+	j.answering.ServeAs(w, r, c)
 }
 
 // world is a portal behind a server on this machine.
@@ -136,7 +150,7 @@ type world struct {
 func open(t testing.TB, edit ...func(*Options)) *world {
 	t.Helper()
 	w := &world{TB: t, api: &scripted{}, tokens: newRing(), log: &logtest.Text{}, transport: &http.Transport{}}
-	o := Options{API: w.api, Tokens: w.tokens, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	o := Options{API: joined{w.api, w.tokens}, Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	for _, e := range edit {
 		e(&o)
 	}

@@ -2,11 +2,9 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -45,7 +43,7 @@ func (s *Settings) newPortal(
 		return nil, err
 	}
 	o := portal.Options{
-		API: portalAPI{rest}, Tokens: portalAPI{rest}, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
+		API: rest, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
 	}
 	if s.Portal.OIDC.Issuer != "" {
 		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
@@ -71,30 +69,6 @@ func (p *Portal) readKey() ([]byte, error) {
 			"openssl rand -base64 32", p.KeyFile, session.KeySize)
 	}
 	return key, nil
-}
-
-// portalAPI connects the portal with the API of the process.
-type portalAPI struct{ *api.Server }
-
-// ServeAs implements [portal.API].
-func (a portalAPI) ServeAs(w http.ResponseWriter, r *http.Request, c portal.Caller) {
-	a.Server.ServeAs(w, r, api.Caller{Token: c.Name, Role: api.Role(c.Role), Org: c.Org, Routine: c.Poll})
-}
-
-// Authenticate implements [portal.Authenticator].
-func (a portalAPI) Authenticate(
-	ctx context.Context, secret, address string,
-) (portal.Caller, time.Duration, error) {
-	caller, wait, err := a.Server.Authenticate(ctx, secret, address)
-	switch {
-	case errors.Is(err, api.ErrUnknownToken):
-		err = portal.ErrUnknownToken
-	case errors.Is(err, api.ErrTooManyGuesses):
-		err = portal.ErrTooManyTokens
-	case errors.Is(err, api.ErrTooManySignIns):
-		err = portal.ErrTooManySignIns
-	}
-	return portal.Caller{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}, wait, err
 }
 
 // httpServer returns the HTTP server of the API, and of the portal unless it is nil.

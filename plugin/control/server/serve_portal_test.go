@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
@@ -18,8 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -91,21 +88,6 @@ func TestTheTokenOfAnOperatorSignsInToThePortal(t *testing.T) {
 		status, location := answerOf(t, client, c.method, address+c.path, c.body, c.header...)
 		if status != c.status || location != c.location {
 			t.Errorf("%s %s: %d to %q, want %d to %q", c.method, c.path, status, location, c.status, c.location)
-		}
-	}
-}
-
-func TestPollsForLivePartsAreNoLinesOfTheLog(t *testing.T) {
-	var lines bytes.Buffer
-	log, store := slog.New(slog.NewTextHandler(&lines, nil)), rows.New(pgtest.Pool(t, pgtest.Shared(t).Database(t)))
-	rest, err := api.New(api.Options{Rows: store, Tokens: newTokens(store, log), Log: log})
-	require.NoError(t, err)
-	for isPoll, want := range map[bool]int{false: 1, true: 0} {
-		lines.Reset()
-		a, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/ratelimit/fleet", http.NoBody)
-		portalAPI{rest}.ServeAs(a, r, portal.Caller{Name: "ann", Role: portal.RoleViewer, Poll: isPoll})
-		if n := strings.Count(lines.String(), "msg=request"); n != want || a.Code != http.StatusOK {
-			t.Errorf("a poll %v: %d and %d lines, want %d:\n%s", isPoll, a.Code, n, want, &lines)
 		}
 	}
 }

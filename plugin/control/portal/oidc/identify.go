@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,27 +14,27 @@ import (
 	gooidc "github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // identify exchanges a code for the claims of a person, and returns who that is.
-func (f *Flow) identify(ctx context.Context, code string, a attempt) (portal.Caller, *fault) {
+func (f *Flow) identify(ctx context.Context, code string, a attempt) (api.Caller, *fault) {
 	found, err := f.discovery.get(ctx)
 	if err != nil {
-		return portal.Caller{}, discoveryFault(err)
+		return api.Caller{}, discoveryFault(err)
 	}
 	secret, err := f.secret()
 	if err != nil {
-		return portal.Caller{}, &fault{http.StatusServiceUnavailable, setupText, err}
+		return api.Caller{}, &fault{http.StatusServiceUnavailable, setupText, err}
 	}
 	ctx = gooidc.ClientContext(ctx, f.discovery.client)
 	token, err := f.config(found, secret).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
 	if err != nil {
-		return portal.Caller{}, exchangeFault(err)
+		return api.Caller{}, exchangeFault(err)
 	}
 	claims, err := f.verify(ctx, found, token, a.Nonce)
 	if err != nil {
-		return portal.Caller{}, invalid(err)
+		return api.Caller{}, invalid(err)
 	}
 	return f.callerOf(claims)
 }
@@ -103,25 +104,24 @@ func (f *Flow) addUserInfo(
 }
 
 // callerOf returns the name and role of a person.
-func (f *Flow) callerOf(claims map[string]any) (portal.Caller, *fault) {
+func (f *Flow) callerOf(claims map[string]any) (api.Caller, *fault) {
 	name := nameOf(claims)
 	if name == "" {
 		const text = "The identity provider names you in a way that this portal cannot record: it gives no email, " +
 			"preferred_username or sub of at most 250 bytes without invisible characters. Sign in with a token."
-		return portal.Caller{}, &fault{http.StatusForbidden, text, errors.New("no claim has a name")}
+		return api.Caller{}, &fault{http.StatusForbidden, text, errors.New("no claim has a name")}
 	}
-	role, org, err := roleOf(valuesOf(claims, f.RolesClaim))
+	who, err := roleOf(valuesOf(claims, f.RolesClaim))
 	if err != nil {
 		text := fmt.Sprintf("You are %s, but the claim %s gives you no role here: %v. Ask the people who run the "+
 			"identity provider, or sign in with a token.", name, f.RolesClaim, err)
-		return portal.Caller{}, &fault{http.StatusForbidden, text, fmt.Errorf("claim %s of %s: %w", f.RolesClaim, name, err)}
+		return api.Caller{}, &fault{http.StatusForbidden, text, fmt.Errorf("claim %s of %s: %w", f.RolesClaim, name, err)}
 	}
-	return portal.Caller{Name: actorPrefix + name, Role: role, Org: org}, nil
+	who.Token = api.PersonPrefix + name
+	return who, nil
 }
 
 const (
-	// actorPrefix begins the names of people that a provider has signed in, which no token's name does.
-	actorPrefix = "oidc:"
 	// rolePrefix begins the values of the claim that are for this portal. All others are ignored.
 	rolePrefix = "ratelimit:"
 	// maxName bounds the bytes of a name, which is at most 256 bytes with its prefix in the audit.
@@ -130,36 +130,27 @@ const (
 	maxOrg = 128
 )
 
-// roleOf returns the role that the values of a claim give. An operator's role takes precedence over a tenant's, and
-// admin over viewer. The error says why there is none.
-func roleOf(values []string) (role, org string, err error) {
+// roleOf returns a caller with the role that the values of a claim give. An operator's role takes precedence over a
+// tenant's, and admin over viewer. The error says why there is none.
+func roleOf(values []string) (api.Caller, error) {
 	var orgs []string
 	for _, value := range values {
-		switch name, ok := strings.CutPrefix(value, rolePrefix); {
-		case !ok:
-		case name == portal.RoleAdmin:
-			return portal.RoleAdmin, "", nil
-		case name == portal.RoleViewer:
-			role = portal.RoleViewer
-		default:
-			found, ok := strings.CutPrefix(name, portal.RoleTenant+":")
-			if !ok || !isOrg(found) {
-				continue
-			}
-			if len(orgs) == 0 || orgs[0] != found {
-				orgs = append(orgs, found)
-			}
+		org, ok := strings.CutPrefix(value, rolePrefix+string(api.Tenant)+":")
+		if ok && isOrg(org) && !slices.Contains(orgs, org) {
+			orgs = append(orgs, org)
 		}
 	}
 	switch {
-	case role != "":
-		return role, "", nil
+	case slices.Contains(values, rolePrefix+string(api.Admin)):
+		return api.Caller{Role: api.Admin}, nil
+	case slices.Contains(values, rolePrefix+string(api.Viewer)):
+		return api.Caller{Role: api.Viewer}, nil
 	case len(orgs) == 1:
-		return portal.RoleTenant, orgs[0], nil
+		return api.Caller{Role: api.Tenant, Org: orgs[0]}, nil
 	case len(orgs) > 1:
-		return "", "", fmt.Errorf("it names several tenants, %q and %q: one person can see one tenant", orgs[0], orgs[1])
+		return api.Caller{}, fmt.Errorf("it names several tenants, %q and %q: one person can see one tenant", orgs[0], orgs[1])
 	}
-	return "", "", errors.New("it has none of ratelimit:admin, ratelimit:viewer and ratelimit:tenant:{org}")
+	return api.Caller{}, errors.New("it has none of ratelimit:admin, ratelimit:viewer and ratelimit:tenant:{org}")
 }
 
 func isOrg(text string) bool {

@@ -98,9 +98,9 @@ func TestAClaimGivesTheHighestRoleOfAnOperatorOrOneTenant(t *testing.T) {
 		"other spelling":      {claim: "Ratelimit:admin admin ratelimit:Admin ratelimit:admin:x", fault: "it has none of"},
 		"none":                {claim: "", fault: "it has none of ratelimit:admin, ratelimit:viewer and ratelimit"},
 	} {
-		role, org, err := roleOf(strings.Split(c.claim, " "))
-		if role != c.role || org != c.org || (err != nil) != (c.fault != "") {
-			t.Errorf("%s: %q %q %v", name, role, org, err)
+		who, err := roleOf(strings.Split(c.claim, " "))
+		if string(who.Role) != c.role || who.Org != c.org || (err != nil) != (c.fault != "") {
+			t.Errorf("%s: %+v %v", name, who, err)
 		} else if err != nil && !strings.Contains(err.Error(), c.fault) {
 			t.Errorf("%s: %v", name, err)
 		}

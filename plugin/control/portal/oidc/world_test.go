@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -62,9 +62,9 @@ func (s *site) use(t *testing.T, settings Settings) {
 }
 
 // SignIn implements portal.Signer.
-func (s *site) SignIn(w http.ResponseWriter, _ *http.Request, c portal.Caller, expires time.Time, next string) {
+func (s *site) SignIn(w http.ResponseWriter, _ *http.Request, c api.Caller, expires time.Time, next string) {
 	s.expires.Store(int64(expires.Sub(s.now()).Round(time.Hour)))
-	fmt.Fprintf(w, "%s is %s %s at %s", c.Name, c.Role, c.Org, next)
+	fmt.Fprintf(w, "%s is %s %s at %s", c.Token, c.Role, c.Org, next)
 }
 
 // Deny implements portal.Signer.
