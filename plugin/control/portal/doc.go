@@ -8,12 +8,12 @@
 // from the API (get), writes to it (send), and ends with a page (render) or with another one (redirect). Pages are
 // rendered here and work without JavaScript; app.js only replaces the parts that a page marks as live.
 //
-// A live part is a template of its page. app.js requests the page again every few seconds with a header (liveHeader) that
-// has it answer with that template alone; an answer that has not changed is a 304.
+// A live part is a template of its page. app.js requests the page again every few seconds with a header (liveHeader),
+// for which it answers with that template alone; an answer that has not changed is a 304.
 //
-// A session starts with a token, which is checked again with every request, or by another system ([Provider]). Sessions
-// are sealed cookies (package session). Writes from other origins are denied, and no page runs or loads anything that
-// is not part of this package (the Content-Security-Policy).
+// A session starts with a token, which is checked again with every request, or by OpenID Connect (package oidc).
+// Sessions are sealed cookies (package session). Writes from other origins are denied, and no page runs or loads
+// anything that is not part of this package (the Content-Security-Policy).
 //
 // Other packages decide what a caller may do (api), and listen (server).
 package portal

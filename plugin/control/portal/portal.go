@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -40,7 +41,7 @@ type Options struct {
 
 	Key      []byte        // of cookies, session.KeySize bytes; nil: a new random one
 	Idle     time.Duration // how long a session lasts without a request; 0: session.DefaultIdle
-	Provider Provider      // signs people in by another system; nil: tokens only
+	Provider *oidc.Flow    // signs people in by OpenID Connect; nil: tokens only
 	Metrics  prometheus.Registerer
 	Now      func() time.Time // nil: time.Now
 }
@@ -95,7 +96,8 @@ func (p *Portal) route() {
 	p.mux.HandleFunc("POST "+signInPath, p.signIn)
 	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)
 	if p.Provider != nil {
-		p.mux.HandleFunc("GET "+providerPath, func(w http.ResponseWriter, r *http.Request) { p.Provider.ServeSignIn(w, r, p) })
+		p.mux.HandleFunc("GET "+oidc.StartPath, p.startProvider)
+		p.mux.HandleFunc("GET "+oidc.CallbackPath, p.finishProvider)
 	}
 	for _, page := range pages() {
 		p.mux.HandleFunc(page.Pattern, func(w http.ResponseWriter, r *http.Request) { p.servePage(w, r, &page) })

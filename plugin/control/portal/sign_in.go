@@ -7,9 +7,9 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -31,8 +31,7 @@ const (
 type signInPage struct {
 	Next     string // the path to show afterwards
 	Fault    string
-	Provider string // the label of the other way to sign in; "": none
-	Start    string // the path where that starts
+	Provider bool // people can sign in by OpenID Connect
 }
 
 // enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered. A
@@ -113,10 +112,7 @@ func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Portal) showSignInForm(w http.ResponseWriter, r *http.Request, status int, next, fault string) {
-	page := &signInPage{Next: ownPath(next), Fault: fault}
-	if p.Provider != nil {
-		page.Provider, page.Start = p.Provider.Label(), providerPath+"start"
-	}
+	page := &signInPage{Next: ownPath(next), Fault: fault, Provider: p.Provider != nil}
 	l := p.layout(r, api.Caller{}, "Sign in")
 	l.Notice = p.takeNotice(w, r)
 	if err := p.show(w, status, "sign_in", l, page); err != nil {
@@ -151,20 +147,18 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
 	}
-	if err == nil {
-		err = p.start(w, r, session.Session{Secret: secret}, caller, time.Time{})
-	}
 	if err != nil {
 		p.failSignIn(w, r, next, err)
 		return
 	}
-	p.redirect(w, r, ownPath(next), notice{})
+	p.start(w, r, session.Session{Secret: secret}, caller, next)
 }
 
-// start starts a session, counts it and logs it.
-func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c api.Caller, until time.Time) error {
-	if err := p.sessions.Start(w, r, who, until); err != nil {
-		return err
+// start starts a session, counts it and logs it, and leads to a page.
+func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c api.Caller, next string) {
+	if err := p.sessions.Start(w, r, who); err != nil {
+		p.failSignIn(w, r, next, err)
+		return
 	}
 	by := byToken
 	if who.Secret == "" {
@@ -172,7 +166,7 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 	}
 	p.metrics.sessions.WithLabelValues(by).Inc()
 	p.Log.Info("signed in to the portal", "name", c.Token, "role", c.Role, "by", by, "address", r.RemoteAddr)
-	return nil
+	p.redirect(w, r, ownPath(next), notice{})
 }
 
 // failSignIn shows the form again with the reason. Every token that is not valid gets the same one.
@@ -199,45 +193,27 @@ func (p *Portal) signOut(w http.ResponseWriter, r *http.Request) {
 	p.redirect(w, r, signInPath, notice{Text: signedOut})
 }
 
-// providerPath is the path below which a Provider serves. The sign-in page links to start, with the page to show
-// afterwards in the query (next), and for another account than the provider takes by itself with switch.
-const providerPath = home + "oidc/"
-
-// Provider signs people in by another system, such as one of OpenID Connect.
-type Provider interface {
-	// Label returns the text of its link on the sign-in page.
-	Label() string
-	// ServeSignIn answers a GET below /portal/oidc/, with start as the first one. It MUST end with a redirect, SignIn or
-	// Deny.
-	ServeSignIn(w http.ResponseWriter, r *http.Request, s Signer)
+// startProvider sends a browser to the identity provider.
+func (p *Portal) startProvider(w http.ResponseWriter, r *http.Request) {
+	if fault := p.Provider.Start(w, r, p.jar); fault != nil {
+		p.denyProvider(w, r, fault)
+	}
 }
 
-// Signer is what a Provider does in the portal.
-type Signer interface {
-	// SignIn starts a session of a caller until an instant at the latest, and answers with 303 to next, a path of the
-	// portal; "" is the first page. The name of the caller is the actor in the audit.
-	SignIn(w http.ResponseWriter, r *http.Request, c api.Caller, expires time.Time, next string)
-	// Deny answers with the sign-in page and a reason, which everybody may read.
-	Deny(w http.ResponseWriter, r *http.Request, status int, reason string)
-	// Cookies returns sealed cookies, for what lasts from start until the way back.
-	Cookies() *session.Jar
-}
-
-// SignIn implements [Signer].
-func (p *Portal) SignIn(w http.ResponseWriter, r *http.Request, c api.Caller, expires time.Time, next string) {
-	who := session.Session{Name: c.Token, Role: string(c.Role), Org: c.Org}
-	if err := p.start(w, r, who, c, expires); err != nil {
-		p.failSignIn(w, r, next, err)
+// finishProvider starts the session of a person whom the identity provider has sent back.
+func (p *Portal) finishProvider(w http.ResponseWriter, r *http.Request) {
+	caller, next, fault := p.Provider.Finish(w, r, p.jar)
+	if fault != nil {
+		p.denyProvider(w, r, fault)
 		return
 	}
-	p.redirect(w, r, ownPath(next), notice{})
+	who := session.Session{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}
+	p.start(w, r, who, caller, next)
 }
 
-// Deny implements [Signer].
-func (p *Portal) Deny(w http.ResponseWriter, r *http.Request, status int, reason string) {
+// denyProvider shows why a person was not signed in.
+func (p *Portal) denyProvider(w http.ResponseWriter, r *http.Request, fault *oidc.Fault) {
+	p.Log.Warn("sign-in by OpenID Connect failed", "status", fault.Status, "error", fault)
 	p.metrics.denied.WithLabelValues(deniedProvider).Inc()
-	p.showSignInForm(w, r, status, "", reason)
+	p.showSignInForm(w, r, fault.Status, "", fault.Text)
 }
-
-// Cookies implements [Signer].
-func (p *Portal) Cookies() *session.Jar { return p.jar }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -120,36 +120,15 @@ func TestAPageRedirectsWithinThePortalOnly(t *testing.T) {
 	}
 }
 
-// elsewhere is a Provider that signs in whom the query names.
-type elsewhere struct{}
-
-func (elsewhere) Label() string { return "Sign in with <Example>" }
-
-func (elsewhere) ServeSignIn(w http.ResponseWriter, r *http.Request, s Signer) {
-	switch q := r.URL.Query(); r.URL.Path {
-	case "/portal/oidc/callback":
-		c := api.Caller{Token: q.Get("name"), Role: api.Role(q.Get("role")), Org: q.Get("org")}
-		s.SignIn(w, r, c, time.Now().Add(time.Minute), q.Get("next"))
-	default:
-		s.Deny(w, r, http.StatusForbidden, "There is no role for <you>.")
-	}
-}
-
-func TestAnotherSystemSignsPeopleIn(t *testing.T) {
-	now := time.Now()
-	w := open(t, func(o *Options) { o.Provider, o.Now = elsewhere{}, func() time.Time { return now } })
+func TestPeopleCanSignInByOpenIDConnect(t *testing.T) {
+	w := open(t, func(o *Options) {
+		o.Provider = oidc.New(oidc.Options{Settings: oidc.Settings{Issuer: "http://127.0.0.1:1"}, Now: time.Now, Log: o.Log})
+	})
 	b := w.browser()
-	w.want(b.get(signInPath), http.StatusOK, "Sign in with &lt;Example&gt;", `href="/portal/oidc/start?next=%2fportal%2f"`,
-		`href="/portal/oidc/start?next=%2fportal%2f&amp;switch"`)
-	w.want(b.get("/portal/oidc/start"), http.StatusForbidden, "There is no role for &lt;you&gt;.")
-	if to := w.location(b.get("/portal/oidc/callback?name=bob&role=viewer&next=//evil.example")); to != home {
-		t.Errorf("signing in leads to %q", to)
-	}
-	w.want(b.get(home), http.StatusOK, "bob")
-	now = now.Add(2 * time.Minute)
-	if to := w.location(b.get(home)); to != signInPath {
-		t.Errorf("after the session expired: %s", to)
-	}
+	w.want(b.get(signInPath), http.StatusOK, "Sign in with OpenID Connect",
+		`href="/portal/oidc/start?next=%2fportal%2f"`, `href="/portal/oidc/start?next=%2fportal%2f&amp;switch"`)
+	w.want(b.get("/portal/oidc/start"), http.StatusServiceUnavailable, "not available at the moment", `<label for="token">`)
+	w.want(b.get("/portal/oidc/callback?state=x"), http.StatusBadRequest, "was not started in this browser")
 }
 
 func TestASessionOfAnotherProcessWithTheSameKeyIsValid(t *testing.T) {

@@ -11,21 +11,21 @@
 package oidc
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
 	gooidc "github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/sync/singleflight"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -50,10 +50,12 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Flow signs people in. It is a [portal.Provider] and safe for concurrent use. Create it with New.
+// Flow signs people in. It is safe for concurrent use. Create it with New.
 type Flow struct {
 	Options
-	discovery *discovery
+	client  *http.Client
+	fetches singleflight.Group
+	kept    atomic.Pointer[configuration] // the last that was fetched; nil: none was
 }
 
 // attempt is a sign-in that a browser has begun. Its cookie is named after its state.
@@ -61,52 +63,33 @@ type attempt struct {
 	Nonce    string `json:"n"`
 	Verifier string `json:"v"`
 	Next     string `json:"r"` // the page to show afterwards
-	At       int64  `json:"t"` // Unix milliseconds
 }
 
 // New returns a Flow. Its settings must be valid. It makes no connection.
 func New(o Options) *Flow {
-	f := &Flow{Options: o}
-	f.discovery = newDiscovery(&f.Settings, o.Now, o.Log)
-	return f
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // sign-ins are rare
+	return &Flow{Options: o, client: &http.Client{
+		Transport: boundedAnswers{transport}, Timeout: providerTimeout, CheckRedirect: denyRedirects,
+	}}
 }
 
-// Label implements [portal.Provider].
-func (f *Flow) Label() string { return "Sign in with OpenID Connect" }
-
-// ServeSignIn implements [portal.Provider].
-func (f *Flow) ServeSignIn(w http.ResponseWriter, r *http.Request, s portal.Signer) {
-	var problem *fault
-	switch r.URL.Path {
-	case startPath:
-		problem = f.start(w, r, s.Cookies())
-	case CallbackPath:
-		problem = f.finish(w, r, s)
-	default:
-		problem = &fault{http.StatusNotFound, "There is no such page.", errors.New("no page has this path")}
-	}
-	if problem != nil {
-		f.Log.Warn("sign-in by OpenID Connect failed", "status", problem.status, "error", shorten(problem.err.Error()))
-		s.Deny(w, r, problem.status, problem.text)
-	}
-}
-
-// start sends a browser to the provider, if that is available. The query may have next, the page to show afterwards,
-// and switch, so that the provider does not take the account that the browser is signed in with.
-func (f *Flow) start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *fault {
-	found, err := f.discovery.fetchedWithin(r.Context(), keepAvailable)
+// Start sends a browser to the provider, if that is available. The query may have next, the page to show afterwards,
+// and switch, so that the provider does not take the account that the browser is signed in with. The jar keeps what
+// lasts until the way back.
+func (f *Flow) Start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *Fault {
+	found, err := f.discover(r.Context(), keepAvailable)
 	if err != nil {
 		return discoveryFault(err)
 	}
-	dropOldest(w, r, jar)
+	dropMany(w, r, jar)
 	state := rand.Text()
-	a := attempt{Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), At: f.Now().UnixMilli()}
+	a := attempt{Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier()}
 	next := r.URL.Query().Get("next")
 	if text, err := json.Marshal(next); err == nil && len(text) <= maxNext {
 		a.Next = next
 	}
 	if err := jar.Put(w, r, cookiePrefix+state, a, attemptLife); err != nil {
-		return &fault{http.StatusForbidden, "Signing in is denied, because " + err.Error() + ".", err}
+		return &Fault{http.StatusForbidden, "Signing in is denied, because " + err.Error() + ".", err}
 	}
 	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier), gooidc.Nonce(a.Nonce)}
 	if r.URL.Query().Has("switch") {
@@ -116,27 +99,23 @@ func (f *Flow) start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *
 	return nil
 }
 
-// finish gets a browser back from the provider, and starts the session.
-func (f *Flow) finish(w http.ResponseWriter, r *http.Request, s portal.Signer) *fault {
-	a, problem := f.takeAttempt(w, r, s.Cookies())
-	if problem != nil {
-		return problem
+// Finish gets a browser back from the provider, and returns who signs in there, and the page to show afterwards. The
+// name of the caller is the actor in the audit.
+func (f *Flow) Finish(w http.ResponseWriter, r *http.Request, jar *session.Jar) (c api.Caller, next string, _ *Fault) {
+	a, fault := f.takeAttempt(w, r, jar)
+	if fault == nil {
+		c, fault = f.identify(r.Context(), r.URL.Query().Get("code"), a)
 	}
-	who, problem := f.identify(r.Context(), r.URL.Query().Get("code"), a)
-	if problem != nil {
-		return problem
-	}
-	s.SignIn(w, r, who, f.Now().Add(session.Absolute), a.Next)
-	return nil
+	return c, a.Next, fault
 }
 
 // takeAttempt returns the sign-in that a callback belongs to, and has the browser delete its cookie. What the provider
 // reports is shown only then: anyone can make a link to the callback.
-func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.Jar) (a attempt, problem *fault) {
+func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.Jar) (a attempt, _ *Fault) {
 	query := r.URL.Query()
 	state := query.Get("state")
 	if len(state) != stateLength || jar.Get(r, cookiePrefix+state, &a) != nil {
-		return a, &fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + f.origin() +
+		return a, &Fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + f.origin() +
 			", was used already, or took longer than 10 minutes. Start again.", errors.New("no cookie for the state")}
 	}
 	jar.Delete(w, r, cookiePrefix+state)
@@ -148,36 +127,26 @@ func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.
 		if more != "" {
 			text += ": " + more
 		}
-		return a, &fault{http.StatusForbidden, "The identity provider reports: " + shorten(text), errors.New(text)}
+		return a, &Fault{http.StatusForbidden, "The identity provider reports: " + shorten(text), errors.New(text)}
 	case query.Get("code") == "":
 		return a, invalid(errors.New("the callback has no code"))
 	}
 	return a, nil
 }
 
-// dropOldest has the browser delete the oldest cookies of sign-ins, if it has begun many.
-func dropOldest(w http.ResponseWriter, r *http.Request, jar *session.Jar) {
-	type begun struct {
-		name string
-		at   int64 // 0: its cookie is not valid
-	}
-	var all []begun
+// dropMany has the browser delete the cookies of all sign-ins if it has begun many.
+func dropMany(w http.ResponseWriter, r *http.Request, jar *session.Jar) {
+	var begun []string
 	for _, c := range r.Cookies() {
-		name := strings.TrimPrefix(c.Name, "__Host-")
-		if !strings.HasPrefix(name, cookiePrefix) {
-			continue
+		if name := strings.TrimPrefix(c.Name, "__Host-"); strings.HasPrefix(name, cookiePrefix) {
+			begun = append(begun, name)
 		}
-		var a attempt
-		if jar.Get(r, name, &a) != nil {
-			a.At = 0
-		}
-		all = append(all, begun{name, a.At})
 	}
-	slices.SortFunc(all, func(a, b begun) int { return cmp.Compare(b.at, a.at) })
-	for i, one := range all {
-		if i >= maxAttempts-1 || one.at == 0 {
-			jar.Delete(w, r, one.name)
-		}
+	if len(begun) < maxAttempts {
+		return
+	}
+	for _, name := range begun {
+		jar.Delete(w, r, name)
 	}
 }
 
@@ -192,12 +161,15 @@ func (f *Flow) config(found *configuration, secret string) *oauth2.Config {
 // origin returns the address of the portal for browsers.
 func (f *Flow) origin() string { return strings.TrimSuffix(f.RedirectURL, CallbackPath) }
 
-// fault is the reason why a person was not signed in.
-type fault struct {
-	status int
-	text   string // for the person
+// Fault is the reason why a person was not signed in.
+type Fault struct {
+	Status int
+	Text   string // for the person
 	err    error  // for the log
 }
+
+// Error implements error. It is for the log.
+func (f *Fault) Error() string { return shorten(f.err.Error()) }
 
 const (
 	unavailableText = "The identity provider is not available at the moment. Try again in a minute, or sign in with a " +
@@ -212,30 +184,30 @@ const (
 )
 
 // invalid returns the fault of an answer that must not be trusted.
-func invalid(err error) *fault { return &fault{http.StatusBadGateway, invalidText, err} }
+func invalid(err error) *Fault { return &Fault{http.StatusBadGateway, invalidText, err} }
 
 // discoveryFault returns the fault of a failure to fetch the provider's configuration.
-func discoveryFault(err error) *fault {
+func discoveryFault(err error) *Fault {
 	if errors.Is(err, errUnavailable) {
-		return &fault{http.StatusServiceUnavailable, unavailableText, err}
+		return &Fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
-	return &fault{http.StatusServiceUnavailable, setupText, err}
+	return &Fault{http.StatusServiceUnavailable, setupText, err}
 }
 
 // exchangeFault returns the fault of a failure to exchange a code.
-func exchangeFault(err error) *fault {
+func exchangeFault(err error) *Fault {
 	denied := new(oauth2.RetrieveError)
 	if !errors.As(err, &denied) {
-		return &fault{http.StatusServiceUnavailable, unavailableText, err}
+		return &Fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	switch denied.ErrorCode {
 	case "invalid_grant":
-		return &fault{http.StatusBadRequest, usedText, err}
+		return &Fault{http.StatusBadRequest, usedText, err}
 	case "invalid_client", "unauthorized_client", "invalid_scope", "unsupported_grant_type":
-		return &fault{http.StatusServiceUnavailable, setupText, err}
+		return &Fault{http.StatusServiceUnavailable, setupText, err}
 	}
 	if denied.Response.StatusCode >= http.StatusInternalServerError {
-		return &fault{http.StatusServiceUnavailable, unavailableText, err}
+		return &Fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	return invalid(err)
 }

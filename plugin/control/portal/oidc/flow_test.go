@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,11 +53,8 @@ func TestPeopleSignInWithTheRoleOfTheirClaims(t *testing.T) {
 			"eve": {http.StatusForbidden, `it names several tenants, "acme" and "other"`},
 		} {
 			t.Log(name, account)
-			r, err := p.SignIn(newBrowser(t), s.URL+startPath+"?next=/portal/top", account)
+			r, err := p.SignIn(newBrowser(t), s.URL+StartPath+"?next=/portal/top", account)
 			expect(t, r, err, c.status, c.text)
-		}
-		if end := time.Duration(s.expires.Load()); end != 12*time.Hour {
-			t.Errorf("a session ends after %v", end)
 		}
 	}
 }
@@ -67,7 +63,7 @@ func TestASignInEndsOnceInTheBrowserWhereItBegan(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "", false)
 	b := stopAtCallback(newBrowser(t))
-	start := s.URL + startPath
+	start := s.URL + StartPath
 	first, err := p.SignIn(b, start+"?next=/portal/first", "ann")
 	back := callbackOf(t, first, err)
 	site := &url.URL{Scheme: "http", Host: back.Host, Path: "/"}
@@ -93,7 +89,7 @@ func TestASignInEndsOnceInTheBrowserWhereItBegan(t *testing.T) {
 func TestAnErrorOfTheProviderIsShownToTheBrowserThatItIsFor(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "", false)
-	r, err := p.Cancel(newBrowser(t), s.URL+startPath)
+	r, err := p.Cancel(newBrowser(t), s.URL+StartPath)
 	expect(t, r, err, http.StatusForbidden, "The identity provider reports: access_denied: End-User aborted interaction")
 	get(t, newBrowser(t), s.URL+CallbackPath+"?error=call+1-800&state=x", http.StatusBadRequest, "was not started")
 }
@@ -101,7 +97,7 @@ func TestAnErrorOfTheProviderIsShownToTheBrowserThatItIsFor(t *testing.T) {
 func TestAProviderThatWasAwayOrHasOtherKeysIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "", false)
-	start := s.URL + startPath
+	start := s.URL + StartPath
 	p.Stop()
 	get(t, newBrowser(t), start, http.StatusServiceUnavailable, "Try again in a minute, or sign in")
 	p.Restart()
@@ -123,10 +119,10 @@ func TestAWrongSecretIsReportedAsAFaultOfTheSetUp(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "right", false)
 	require.NoError(t, os.WriteFile(s.flow.SecretFile, []byte("wrong"), 0o600))
-	r, err := p.SignIn(newBrowser(t), s.URL+startPath, "ann")
+	r, err := p.SignIn(newBrowser(t), s.URL+StartPath, "ann")
 	expect(t, r, err, http.StatusServiceUnavailable, "not set up correctly")
 	require.NoError(t, os.WriteFile(s.flow.SecretFile, []byte("right"), 0o600))
-	r, err = p.SignIn(newBrowser(t), s.URL+startPath, "ann") // the file is read again
+	r, err = p.SignIn(newBrowser(t), s.URL+StartPath, "ann") // the file is read again
 	expect(t, r, err, http.StatusOK, "is admin")
 }
 
@@ -134,6 +130,6 @@ func TestARoleIsFoundByAPathOfNames(t *testing.T) {
 	t.Parallel()
 	s, p := newWorld(t, "", true)
 	s.flow.RolesClaim = "realm_access.roles"
-	r, err := p.SignIn(newBrowser(t), s.URL+startPath, "fay")
+	r, err := p.SignIn(newBrowser(t), s.URL+StartPath, "fay")
 	expect(t, r, err, http.StatusOK, "oidc:fay is tenant acme")
 }

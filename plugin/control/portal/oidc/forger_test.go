@@ -69,7 +69,7 @@ func answer(w http.ResponseWriter, value any) {
 func (f *forger) begin(t *testing.T, s *site, b *http.Client) (back, nonce string) {
 	t.Helper()
 	b.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	r, err := b.Get(s.URL + startPath)
+	r, err := b.Get(s.URL + StartPath)
 	require.NoError(t, err)
 	r.Body.Close()
 	to, err := r.Location()

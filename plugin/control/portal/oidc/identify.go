@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,16 +19,16 @@ import (
 )
 
 // identify exchanges a code for the claims of a person, and returns who that is.
-func (f *Flow) identify(ctx context.Context, code string, a attempt) (api.Caller, *fault) {
-	found, err := f.discovery.get(ctx)
+func (f *Flow) identify(ctx context.Context, code string, a attempt) (api.Caller, *Fault) {
+	found, err := f.discover(ctx, math.MaxInt64)
 	if err != nil {
 		return api.Caller{}, discoveryFault(err)
 	}
 	secret, err := f.secret()
 	if err != nil {
-		return api.Caller{}, &fault{http.StatusServiceUnavailable, setupText, err}
+		return api.Caller{}, &Fault{http.StatusServiceUnavailable, setupText, err}
 	}
-	ctx = gooidc.ClientContext(ctx, f.discovery.client)
+	ctx = gooidc.ClientContext(ctx, f.client)
 	token, err := f.config(found, secret).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
 	if err != nil {
 		return api.Caller{}, exchangeFault(err)
@@ -104,18 +105,18 @@ func (f *Flow) addUserInfo(
 }
 
 // callerOf returns the name and role of a person.
-func (f *Flow) callerOf(claims map[string]any) (api.Caller, *fault) {
+func (f *Flow) callerOf(claims map[string]any) (api.Caller, *Fault) {
 	name := nameOf(claims)
 	if name == "" {
 		const text = "The identity provider names you in a way that this portal cannot record: it gives no email, " +
 			"preferred_username or sub of at most 250 bytes without invisible characters. Sign in with a token."
-		return api.Caller{}, &fault{http.StatusForbidden, text, errors.New("no claim has a name")}
+		return api.Caller{}, &Fault{http.StatusForbidden, text, errors.New("no claim has a name")}
 	}
 	who, err := roleOf(valuesOf(claims, f.RolesClaim))
 	if err != nil {
 		text := fmt.Sprintf("You are %s, but the claim %s gives you no role here: %v. Ask the people who run the "+
 			"identity provider, or sign in with a token.", name, f.RolesClaim, err)
-		return api.Caller{}, &fault{http.StatusForbidden, text, fmt.Errorf("claim %s of %s: %w", f.RolesClaim, name, err)}
+		return api.Caller{}, &Fault{http.StatusForbidden, text, fmt.Errorf("claim %s of %s: %w", f.RolesClaim, name, err)}
 	}
 	who.Token = api.PersonPrefix + name
 	return who, nil

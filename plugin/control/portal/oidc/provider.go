@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	gooidc "github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
-	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -21,8 +18,6 @@ const (
 	providerTimeout = 5 * time.Second
 	// maxAnswer bounds the bytes of an answer of the provider.
 	maxAnswer = 1 << 20
-	// keepConfiguration is how long the provider's configuration is used before it is fetched again.
-	keepConfiguration = time.Hour
 	// keepAvailable is how long the provider counts as available after a fetch. Sign-ins begin only then, because
 	// browsers that are sent to a provider which is away show an error of their own.
 	keepAvailable = 30 * time.Second
@@ -41,69 +36,33 @@ type configuration struct {
 	fetched  time.Time
 }
 
-// discovery fetches the provider's configuration when it is needed, and keeps it. It is safe for concurrent use.
-type discovery struct {
-	settings *Settings
-	client   *http.Client
-	now      func() time.Time
-	log      *slog.Logger
-	fetches  singleflight.Group
-
-	mu   sync.Mutex
-	kept *configuration
-}
-
-func newDiscovery(s *Settings, now func() time.Time, log *slog.Logger) *discovery {
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true} // sign-ins are rare
-	return &discovery{settings: s, now: now, log: log, client: &http.Client{
-		Transport: boundedAnswers{transport}, Timeout: providerTimeout, CheckRedirect: denyRedirects,
-	}}
-}
-
-// get returns the provider's configuration. If it cannot be fetched again, the former one stays in use.
-func (d *discovery) get(ctx context.Context) (*configuration, error) {
-	found, err := d.fetchedWithin(ctx, keepConfiguration)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err != nil && d.kept != nil {
-		return d.kept, nil
-	}
-	return found, err
-}
-
-// fetchedWithin returns the provider's configuration as it was fetched within a time.
-func (d *discovery) fetchedWithin(ctx context.Context, age time.Duration) (*configuration, error) {
-	d.mu.Lock()
-	kept := d.kept
-	d.mu.Unlock()
-	if kept != nil && d.now().Sub(kept.fetched) < age {
+// discover returns the provider's configuration as it was fetched within a time.
+func (f *Flow) discover(ctx context.Context, age time.Duration) (*configuration, error) {
+	if kept := f.kept.Load(); kept != nil && f.Now().Sub(kept.fetched) < age {
 		return kept, nil
 	}
-	fetch := d.fetches.DoChan("", func() (any, error) { return d.fetch() })
 	select {
 	case <-ctx.Done():
 		return nil, errUnavailable
-	case result := <-fetch:
+	case result := <-f.fetches.DoChan("", func() (any, error) { return f.fetch() }):
 		found, _ := result.Val.(*configuration)
 		return found, result.Err
 	}
 }
 
 // fetch fetches the configuration and keeps it.
-func (d *discovery) fetch() (*configuration, error) {
-	found, err := d.read(gooidc.ClientContext(context.Background(), d.client))
+func (f *Flow) fetch() (*configuration, error) {
+	found, err := f.read(gooidc.ClientContext(context.Background(), f.client))
 	if err != nil {
-		d.log.Warn("fetching the configuration of the identity provider failed", "issuer", d.settings.Issuer, "error", err)
+		f.Log.Warn("fetching the configuration of the identity provider failed", "issuer", f.Issuer, "error", err)
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.kept = found
+	f.kept.Store(found)
 	return found, nil
 }
 
-func (d *discovery) read(ctx context.Context) (*configuration, error) {
-	provider, err := gooidc.NewProvider(ctx, d.settings.Issuer)
+func (f *Flow) read(ctx context.Context) (*configuration, error) {
+	provider, err := gooidc.NewProvider(ctx, f.Issuer)
 	if err != nil {
 		if mismatch := new(gooidc.IssuerMismatchError); errors.As(err, &mismatch) {
 			return nil, fmt.Errorf("--portal-oidc-issuer: the provider calls itself %q: %w", mismatch.Discovered, err)
@@ -127,14 +86,14 @@ func (d *discovery) read(ctx context.Context) (*configuration, error) {
 	}
 	endpoint.AuthStyle = oauth2.AuthStyleInHeader
 	hasBasic := len(claims.Methods) == 0 || slices.Contains(claims.Methods, "client_secret_basic")
-	if d.settings.SecretFile == "" || !hasBasic {
+	if f.SecretFile == "" || !hasBasic {
 		endpoint.AuthStyle = oauth2.AuthStyleInParams
 	}
 	verifier := provider.VerifierContext(ctx, &gooidc.Config{
-		ClientID: d.settings.ClientID,
-		Now:      func() time.Time { return d.now().Add(-skew) },
+		ClientID: f.ClientID,
+		Now:      func() time.Time { return f.Now().Add(-skew) },
 	})
-	return &configuration{provider, verifier, endpoint, d.now()}, nil
+	return &configuration{provider, verifier, endpoint, f.Now()}, nil
 }
 
 // parseEndpoint parses a URL of the provider, which may have a query.

@@ -14,8 +14,8 @@ import (
 const (
 	// CallbackPath is the path that the provider sends browsers back to.
 	CallbackPath = "/portal/oidc/callback"
-	// startPath is the path that begins a sign-in.
-	startPath = "/portal/oidc/start"
+	// StartPath is the path that begins a sign-in.
+	StartPath = "/portal/oidc/start"
 	// DefaultRolesClaim is the claim with the roles if no other is named.
 	DefaultRolesClaim = "roles"
 	// DefaultScopes are the scopes that a sign-in requests if no others are named.

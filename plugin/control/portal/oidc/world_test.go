@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 )
 
@@ -27,10 +26,9 @@ const clientID = "ratelimit-portal"
 // site is a portal that answers with what a Flow does.
 type site struct {
 	*httptest.Server
-	flow    *Flow
-	jar     *session.Jar
-	ahead   atomic.Int64 // nanoseconds of the portal's clock
-	expires atomic.Int64 // of the last session, in nanoseconds from its start
+	flow  *Flow
+	jar   *session.Jar
+	ahead atomic.Int64 // nanoseconds of the portal's clock
 }
 
 // newSite starts a portal without a Flow.
@@ -41,11 +39,25 @@ func newSite(t *testing.T) *site {
 	if s.jar, err = session.NewJar(make([]byte, session.KeySize), s.now); err != nil {
 		t.Fatal(err)
 	}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.flow.ServeSignIn(w, r, s)
-	}))
+	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
 	t.Cleanup(s.Close)
 	return s
+}
+
+// answer answers with what the Flow does.
+func (s *site) answer(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == StartPath {
+		if fault := s.flow.Start(w, r, s.jar); fault != nil {
+			http.Error(w, fault.Text, fault.Status)
+		}
+		return
+	}
+	c, next, fault := s.flow.Finish(w, r, s.jar)
+	if fault != nil {
+		http.Error(w, fault.Text, fault.Status)
+		return
+	}
+	fmt.Fprintf(w, "%s is %s %s at %s", c.Token, c.Role, c.Org, next)
 }
 
 func (s *site) now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
@@ -60,21 +72,6 @@ func (s *site) use(t *testing.T, settings Settings) {
 	require.NoError(t, settings.Validate())
 	s.flow = New(Options{Settings: settings, Now: s.now, Log: slog.New(slog.DiscardHandler)})
 }
-
-// SignIn implements portal.Signer.
-func (s *site) SignIn(w http.ResponseWriter, _ *http.Request, c api.Caller, expires time.Time, next string) {
-	s.expires.Store(int64(expires.Sub(s.now()).Round(time.Hour)))
-	fmt.Fprintf(w, "%s is %s %s at %s", c.Token, c.Role, c.Org, next)
-}
-
-// Deny implements portal.Signer.
-func (s *site) Deny(w http.ResponseWriter, _ *http.Request, status int, reason string) {
-	w.WriteHeader(status)
-	fmt.Fprint(w, reason)
-}
-
-// Cookies implements portal.Signer.
-func (s *site) Cookies() *session.Jar { return s.jar }
 
 // newBrowser returns a client that keeps cookies and follows redirects, without idle connections.
 func newBrowser(t *testing.T) *http.Client {

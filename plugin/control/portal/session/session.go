@@ -40,8 +40,10 @@ type Session struct {
 	Org    string `json:"o,omitempty"`
 	Start  int64  `json:"b"`  // Unix seconds
 	Seen   int64  `json:"at"` // when the cookie was issued, in Unix seconds
-	Ends   int64  `json:"to"` // at the latest, in Unix seconds
 }
+
+// ends returns when the session ends at the latest.
+func (s *Session) ends() time.Time { return time.Unix(s.Start, 0).Add(Absolute) }
 
 // Sessions starts, finds and ends sessions. It is safe for concurrent use. Create it with New.
 type Sessions struct {
@@ -58,25 +60,21 @@ func New(jar *Jar, idle time.Duration) *Sessions {
 	return &Sessions{jar: jar, idle: min(idle, Absolute)}
 }
 
-// Start starts a session with a new id, which ends the session that the browser had. It lasts until an instant, and
-// Absolute at most; the zero instant means Absolute. The error is ErrPlain where cookies are not safe.
-func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session, until time.Time) error {
+// Start starts a session with a new id, which ends the session that the browser had. The error is ErrPlain where
+// cookies are not safe.
+func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session) error {
 	now := s.jar.now()
-	latest := now.Add(Absolute)
-	if !until.IsZero() && until.Before(latest) {
-		latest = until
-	}
 	if before, ok := s.Read(r); ok {
 		s.ended.add(before, now, s.idle)
 	}
-	who.ID, who.Start, who.Ends = rand.Text(), now.Unix(), latest.Unix()
+	who.ID, who.Start = rand.Text(), now.Unix()
 	return s.issue(w, r, who, now)
 }
 
 // issue sets the cookie of a session, which lasts for the idle timeout.
 func (s *Sessions) issue(w http.ResponseWriter, r *http.Request, who Session, now time.Time) error {
 	who.Seen = now.Unix()
-	return s.jar.Put(w, r, sessionCookie, who, min(s.idle, time.Unix(who.Ends, 0).Sub(now)))
+	return s.jar.Put(w, r, sessionCookie, who, min(s.idle, who.ends().Sub(now)))
 }
 
 // Resume returns the session of a request, or false if it has none. It issues the cookie again, at most once a minute,
@@ -97,7 +95,7 @@ func (s *Sessions) Resume(w http.ResponseWriter, r *http.Request) (Session, bool
 // Read returns the session of a request, or false if it has none, and leaves its timeouts as they are.
 func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
 	now := s.jar.now()
-	if s.jar.Get(r, sessionCookie, &who) != nil || !now.Before(time.Unix(who.Ends, 0)) ||
+	if s.jar.Get(r, sessionCookie, &who) != nil || !now.Before(who.ends()) ||
 		!now.Before(time.Unix(who.Seen, 0).Add(s.idle)) || s.ended.has(who, now) {
 		return Session{}, false
 	}

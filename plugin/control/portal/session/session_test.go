@@ -44,7 +44,7 @@ func request(cookies ...*http.Cookie) *http.Request {
 func (w *world) start(r *http.Request, who Session) *http.Cookie {
 	w.Helper()
 	a := httptest.NewRecorder()
-	require.NoError(w, w.Start(a, r, who, time.Time{}))
+	require.NoError(w, w.Start(a, r, who))
 	return a.Result().Cookies()[0]
 }
 
@@ -76,7 +76,7 @@ func TestOnlyACookieThatTheProcessSealedIsASession(t *testing.T) {
 		t.Errorf("the cookie shows its content: %s", good.Value)
 	}
 	notice := httptest.NewRecorder()
-	other := Session{Secret: "forged", Ends: 1 << 40}
+	other := Session{Secret: "forged", Start: w.now.Unix()}
 	require.NoError(t, w.jar.Put(notice, request(), "ratelimit_notice", other, time.Hour))
 	forged := map[string][]*http.Cookie{
 		"none":                      nil,
@@ -137,7 +137,7 @@ func TestACookieOfPlainHTTPIsNotOneOfTLS(t *testing.T) {
 		if c.header != "" {
 			r.Header.Set(c.header, "192.0.2.1")
 		}
-		if err := w.Start(httptest.NewRecorder(), r, Session{}, time.Time{}); !errors.Is(err, ErrPlain) {
+		if err := w.Start(httptest.NewRecorder(), r, Session{}); !errors.Is(err, ErrPlain) {
 			t.Errorf("%+v: %v, want a session denied", c, err)
 		}
 	}
