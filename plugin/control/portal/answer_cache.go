@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +18,7 @@ const (
 	readTimeout = 10 * time.Second
 	// cacheCaller reads the answers for all operators. No token has such a name.
 	cacheCaller = "portal:shared"
-	// maxCached bounds the answers that are kept.
+	// maxCached bounds the answers that are kept: of more, each page reads its own.
 	maxCached = 64
 )
 
@@ -37,12 +35,14 @@ func (c *answerCache) answer(
 	now time.Time, path string, read func() (json.RawMessage, error),
 ) (json.RawMessage, error) {
 	c.mu.Lock()
-	if now.Sub(c.since) >= sharedTime || len(c.reads) >= maxCached {
+	if now.Sub(c.since) >= sharedTime {
 		c.since, c.reads = now, map[string]func() (json.RawMessage, error){}
 	}
 	shared, ok := c.reads[path]
 	if !ok {
 		shared = sync.OnceValues(read)
+	}
+	if len(c.reads) < maxCached {
 		c.reads[path] = shared
 	}
 	reads := c.reads
@@ -56,11 +56,8 @@ func (c *answerCache) answer(
 	return body, err
 }
 
-// getShared is get for an answer that is the same for each operator. It is at most sharedTime old.
+// getShared is get for a page of operators, and an answer that is the same for each. It is at most sharedTime old.
 func (v *visit) getShared(path string, query url.Values, into any) error {
-	if !slices.Contains(operators, v.caller.Role) {
-		return v.get(path, query, into)
-	}
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}

@@ -86,7 +86,7 @@ func TestNoPageReadsForEachRowOrAllTenants(t *testing.T) {
 		tenants: 2 * fewRows, days: 2, hours: 1, denials: 5000, audit: 5000,
 	})
 	start := time.Now()
-	c.portal.Now = func() time.Time { return start } // answers stay fresh
+	c.portal.Now = func() time.Time { return start } // answers stay shared
 	operator, own := c.viewersOf(70)
 	for _, page := range crowdPages {
 		b, tenant := operator, tenantOfCrowd(70)

@@ -64,7 +64,7 @@ func serveCandidate(v *visit) error {
 	query := maps.Clone(filters)
 	query.Set("limit", pageRows)
 	var report answers.CandidateReport
-	if err := v.getCached(path+"/report", query, &report); err != nil {
+	if err := v.getShared(path+"/report", query, &report); err != nil {
 		return err
 	}
 	var compared answers.CandidateDiff

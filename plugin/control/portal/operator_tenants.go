@@ -43,7 +43,7 @@ func serveTop(v *visit) error {
 func (v *visit) readTop(filters url.Values, page *ranked, into *answers.UsageTop) error {
 	setDefault(filters, "by", "admitted")
 	setDefault(filters, "last", "24h")
-	return v.getCached("/v1/ratelimit/usage/top", page.query(filters), into)
+	return v.getShared("/v1/ratelimit/usage/top", page.query(filters), into)
 }
 
 // serveNearLimit shows the tenants that have used most of a limit lately.
@@ -65,7 +65,7 @@ func serveNearLimit(v *visit) error {
 func (v *visit) readNearLimits(filters url.Values, page *ranked, into *answers.NearLimits) error {
 	setDefault(filters, "above", "0.8")
 	setDefault(filters, "last", "10m")
-	return v.getCached("/v1/ratelimit/near-limit", page.query(filters), into)
+	return v.getShared("/v1/ratelimit/near-limit", page.query(filters), into)
 }
 
 // setDefault sets a value that the query of the page lacks.

@@ -46,8 +46,7 @@ type Options struct {
 	Now      func() time.Time // nil: time.Now
 }
 
-// Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New, and end it with
-// Close.
+// Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New.
 type Portal struct {
 	Options
 	mux      *http.ServeMux
@@ -55,7 +54,7 @@ type Portal struct {
 	jar      *session.Jar
 	sessions *session.Sessions
 	views    *views
-	shared   *answerCache
+	shared   answerCache
 	metrics  *metrics
 }
 
@@ -81,13 +80,9 @@ func New(o Options) (*Portal, error) {
 	if p.views, err = newViews(); err != nil {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
-	p.shared = newAnswerCache(p)
 	p.route()
 	return p, nil
 }
-
-// Close ends what is read for pages beforehand.
-func (p *Portal) Close() { p.shared.end() }
 
 // route connects paths to what serves them.
 func (p *Portal) route() {

@@ -159,7 +159,7 @@ func open(t testing.TB, edit ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w.server = httptest.NewServer(w.portal)
-	t.Cleanup(func() { w.portal.Close(); w.transport.CloseIdleConnections(); w.server.Close() })
+	t.Cleanup(func() { w.transport.CloseIdleConnections(); w.server.Close() })
 	return w
 }
 

@@ -76,7 +76,6 @@ func (s *Settings) httpServer(rest *api.Server, pages *portal.Portal) *http.Serv
 	server := rest.HTTPServer()
 	if pages != nil {
 		server.Handler = mount(rest, pages)
-		server.RegisterOnShutdown(pages.Close)
 	}
 	server.Handler = s.TrustedProxies.replacePeer(server.Handler)
 	return server
