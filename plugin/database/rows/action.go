@@ -3,9 +3,7 @@ package rows
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -33,38 +31,58 @@ const actionTime = 10 * time.Second
 //
 // Under c.Idempotency do runs once, and *answer is stored when it has succeeded. A replay runs nothing and sets *answer
 // to what was stored. A second call during the first waits for it, at most half of the time until the deadline of ctx,
-// and then returns an UnderwayError. An action that was not done, because do failed or the process died, is recorded
-// again and done when it is sent again. If do succeeded and its key cannot be stored, Do returns an UnkeptKeyError.
+// and then returns an UnderwayError. An action that was not done is recorded again and done when it is sent again: at
+// once if do failed, and after underwayTime if the process died. If do succeeded and its key cannot be stored, Do
+// returns an UnkeptKeyError.
 func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
 	if a.Operation == "" {
 		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
 	}
-	return s.runExclusive(ctx, c.Idempotency, func() error {
-		if err := s.recordAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTime)
-		defer cancel()
-		if err := do(ctx); err != nil {
-			return err
-		}
-		return s.storeKey(ctx, c, a, answer)
-	})
+	if err := s.claimAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTime)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		s.freeKey(ctx, c.Idempotency)
+		return err
+	}
+	return s.storeKey(ctx, c, a, answer)
 }
 
-// recordAction records an action in the audit, unless it was done under the key already.
+// claimAction records an action, and waits while another call does one under its key.
+func (s *DB) claimAction(ctx context.Context, c Change, a Action, answer any) error {
+	waiting := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	for {
+		err := s.recordAction(ctx, c, a, answer)
+		if !is[*UnderwayError](err) {
+			return err
+		}
+		select {
+		case <-time.After(keyPoll):
+		case <-waiting.Done():
+			return err
+		}
+	}
+}
+
+// recordAction records an action in the audit and stores that it is under way, unless it was done under the key already.
 func (s *DB) recordAction(ctx context.Context, c Change, a Action, answer any) error {
 	once, replayed := c.Idempotency, false
-	c.Idempotency = nil // the key is stored only after the action
-	_, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (noResult, error) {
-		var (
-			version int64
-			err     error
-		)
-		if replayed, err = once.replay(ctx, tx, answer, &version); err == nil && !replayed {
+	c.Idempotency = nil // its answer is stored only after the action
+	_, _, err := write(ctx, s, "record the action "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
+		if replayed, err = once.replay(ctx, tx, answer, new(int64)); err == nil && !replayed {
+			err = once.remember(ctx, tx, nil, 0)
+		}
+		if err == nil && !replayed {
 			_, err = tx.Exec(ctx, `SELECT rate_limiter.record_action($1, $2, $3, $4)`, a.Operation, a.Key, a.Tenant, a.Details)
 		}
-		return noResult{}, err
+		return none, err
 	})
 	if err == nil && once != nil {
 		once.Replayed = replayed
@@ -72,13 +90,22 @@ func (s *DB) recordAction(ctx context.Context, c Change, a Action, answer any) e
 	return err
 }
 
+// freeKey lets an action that has failed be sent again at once. If that fails, it can be after underwayTime.
+func (s *DB) freeKey(ctx context.Context, i *Idempotency) {
+	if i != nil {
+		_, _ = s.pool.Exec(ctx, `UPDATE rate_limiter.answers SET at = '-infinity' WHERE token = $1 AND key = $2`, i.Token, i.Key)
+	}
+}
+
 // storeKey stores the key of an action that has been done, with its answer.
 func (s *DB) storeKey(ctx context.Context, c Change, a Action, answer any) error {
-	if c.Idempotency == nil {
+	once := c.Idempotency
+	if once == nil {
 		return nil
 	}
-	if _, _, err := write(ctx, s, "store the key of action "+a.Operation, c, func(pgx.Tx) (any, error) {
-		return answer, nil
+	c.Idempotency = nil
+	if _, _, err := write(ctx, s, "store the key of action "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
+		return none, once.remember(ctx, tx, answer, 0)
 	}); err != nil {
 		return &UnkeptKeyError{err}
 	}
@@ -103,78 +130,11 @@ func (e *UnkeptKeyError) Error() string {
 func (e *UnkeptKeyError) Unwrap() error { return e.Err }
 
 const (
-	// waitingForKey names the operation in errors.
-	waitingForKey = "wait for an earlier request"
-	// keyPoll is the time between two tries to lock a key.
-	keyPoll = 50 * time.Millisecond
-	// unlockTime bounds the release of a key.
-	unlockTime = time.Second
+	// keyPoll is the time between two tries to claim a key.
+	keyPoll = 100 * time.Millisecond
+	// underwayTime is the age at which an action without an answer counts as not done: its process has died.
+	underwayTime = actionTime + 5*time.Second
 )
-
-// errTooManyActions reports that as many actions run as may run at a time.
-var errTooManyActions = errors.New("too many actions are running")
-
-// runExclusive runs do while no other call, in any process, runs one under the same key. It waits for at most half of
-// the time until the deadline of ctx, and then returns an UnderwayError or errTooManyActions. A nil i has no key, so do
-// runs at once. The lock belongs to a transaction, so Postgres releases it when this process or its connection ends.
-// Waiting holds no connection.
-func (s *DB) runExclusive(ctx context.Context, i *Idempotency, do func() error) error {
-	if i == nil {
-		return do()
-	}
-	waiting := ctx
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
-	for {
-		err := s.tryExclusive(ctx, i, do)
-		if !errors.As(err, new(*UnderwayError)) && !errors.Is(err, errTooManyActions) {
-			return err
-		}
-		select {
-		case <-time.After(keyPoll):
-		case <-waiting.Done():
-			return fail(waitingForKey, err)
-		}
-	}
-}
-
-// tryExclusive runs do, unless another call runs under the same key (UnderwayError) or too many run
-// (errTooManyActions).
-func (s *DB) tryExclusive(ctx context.Context, i *Idempotency, do func() error) error {
-	tx, err := s.pool.Begin(ctx)
-	if err != nil {
-		return fail(waitingForKey, err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTime)
-		defer cancel()
-		_ = tx.Rollback(ctx) // nothing was written; if it fails, the connection is closed, which releases the lock
-	}()
-	var locked bool
-	if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, i.lockNumber()).Scan(&locked); err != nil {
-		return fail(waitingForKey, err)
-	}
-	if !locked {
-		return &UnderwayError{i.Key}
-	}
-	select {
-	case s.actions <- struct{}{}:
-		defer func() { <-s.actions }()
-		return do()
-	default:
-		return errTooManyActions
-	}
-}
-
-// lockNumber returns the number of the advisory lock of the key. Two keys with the same number, which is very unlikely,
-// would only wait for each other.
-func (i *Idempotency) lockNumber() int64 {
-	sum := sha256.Sum256([]byte(i.Token + "\x00" + i.Key))
-	return int64(binary.BigEndian.Uint64(sum[:]))
-}
 
 // Idempotency makes a write happen once, however often it is sent. The first write under a key stores its result in its
 // own transaction, for [KeysKept]. The same write sent again writes nothing and returns that result. Another write
@@ -199,7 +159,7 @@ func (e *KeyReusedError) Error() string {
 	return fmt.Sprintf("the idempotency key %q was used for another request: choose a new one", e.Key)
 }
 
-// storedAnswer is the stored result of a write.
+// storedAnswer is the stored result of a write; null: an action is under way.
 type storedAnswer struct {
 	Request []byte
 	Answer  []byte
@@ -212,7 +172,9 @@ func (i *Idempotency) replay(ctx context.Context, q querier, answer any, version
 		return false, nil
 	}
 	first, err := one[storedAnswer](ctx, q, "answer", `SELECT request, answer, version FROM rate_limiter.answers
-		WHERE token = $1 AND key = $2 AND at >= clock_timestamp() - $3::interval`, i.Token, i.Key, KeysKept)
+		WHERE token = $1 AND key = $2
+		AND at >= clock_timestamp() - CASE answer::text WHEN 'null' THEN $3::interval ELSE $4 END`,
+		i.Token, i.Key, underwayTime, KeysKept)
 	switch {
 	case IsMissing(err):
 		return false, nil
@@ -221,6 +183,9 @@ func (i *Idempotency) replay(ctx context.Context, q querier, answer any, version
 	}
 	if [sha256.Size]byte(first.Request) != i.Request {
 		return false, &KeyReusedError{i.Key}
+	}
+	if string(first.Answer) == "null" {
+		return false, &UnderwayError{i.Key}
 	}
 	reflect.ValueOf(answer).Elem().SetZero() // otherwise fields that the JSON omits would keep their values
 	if err := json.Unmarshal(first.Answer, answer); err != nil {

@@ -136,37 +136,6 @@ func (s *DB) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
 	return f, fail("read the fleet", err)
 }
 
-// Behind returns the live nodes that do not enforce a version yet.
-func (f Fleet) Behind(version int64) []Node {
-	var behind []Node
-	for _, n := range f.Nodes {
-		if n.Live && n.Version < version {
-			behind = append(behind, n)
-		}
-	}
-	return behind
-}
-
-// Silent returns the nodes that have not left and whose last report is too old. The version they enforce is unknown.
-func (f Fleet) Silent() []Node {
-	var silent []Node
-	for _, n := range f.Nodes {
-		if !n.Live {
-			silent = append(silent, n)
-		}
-	}
-	return silent
-}
-
-// Live returns the number of live nodes.
-func (f Fleet) Live() int { return len(f.Nodes) - len(f.Silent()) }
-
-// Enforces reports whether every node enforces a version: at least one is live, no live one is behind, and none is
-// silent.
-func (f Fleet) Enforces(version int64) bool {
-	return f.Live() > 0 && len(f.Behind(version)) == 0 && len(f.Silent()) == 0
-}
-
 // Spread returns the time from the last change until all live nodes enforced it. It ignores nodes that first reported
 // after the change, because they began with it. It reports false while a live node is behind, and if no live node had
 // reported before the change.
@@ -177,68 +146,46 @@ func (f Fleet) Spread() (time.Duration, bool) {
 			last = n.EnforcedAt
 		}
 	}
-	if last.IsZero() || len(f.Behind(f.Version)) > 0 {
+	if last.IsZero() || len(f.Reach(f.Version).Behind) > 0 {
 		return 0, false
 	}
 	return max(0, last.Sub(f.At)), true
 }
 
 const (
-	// awaitPoll is the time between two reads of the versions by one call of Await.
-	awaitPoll = 100 * time.Millisecond
-	// awaitAge is the largest age of a read that several calls share.
-	awaitAge = awaitPoll / 2
+	// awaitPoll is the time between two reads of the versions by all calls of Await.
+	awaitPoll = 50 * time.Millisecond
+	// awaitTime bounds such a read.
+	awaitTime = 5 * time.Second
 )
 
-// oldestReader reads the oldest version that a live node enforces, for all calls of Await: they share one query. The
-// zero value is not usable.
-type oldestReader struct {
-	lock   chan struct{} // holds one value; the holder may use the next fields
-	last   int64
-	at     time.Time     // before last was read
-	within time.Duration // of last
-}
-
-func newOldestReader() *oldestReader {
-	r := &oldestReader{lock: make(chan struct{}, 1)}
-	r.lock <- struct{}{}
-	return r
-}
-
-// read returns the oldest version, at most awaitAge old. Without a live node it is the largest number.
-func (r *oldestReader) read(ctx context.Context, s *DB, within time.Duration) (oldest int64, err error) {
+// oldest returns the oldest version that a live node enforces. Without a live node it is the largest number. Concurrent
+// calls share one read, which is made awaitPoll after the first of them.
+func (s *DB) oldest(ctx context.Context, within time.Duration) (int64, error) {
+	read := s.reads.DoChan(within.String(), func() (any, error) {
+		time.Sleep(awaitPoll)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), awaitTime)
+		defer cancel()
+		var oldest int64
+		err := s.pool.QueryRow(ctx, `SELECT coalesce(min(version), $2) FROM rate_limiter.nodes
+			WHERE reported_at >= clock_timestamp() - $1::interval`, within, int64(math.MaxInt64)).Scan(&oldest)
+		return oldest, err
+	})
 	select {
-	case <-r.lock:
-		defer func() { r.lock <- struct{}{} }()
+	case r := <-read:
+		return r.Val.(int64), r.Err
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	if r.within == within && !r.at.IsZero() && time.Since(r.at) < awaitAge {
-		return r.last, nil
-	}
-	at := time.Now()
-	err = s.pool.QueryRow(ctx, `SELECT coalesce(min(version), $2) FROM rate_limiter.nodes
-		WHERE reported_at >= clock_timestamp() - $1::interval`, within, int64(math.MaxInt64)).Scan(&oldest)
-	if err == nil {
-		r.last, r.at, r.within = oldest, at, within
-	}
-	return oldest, err
 }
 
-// Await returns once no live node is behind a version. It does not wait for silent nodes; without a live node it
-// returns at once. If ctx ends first, it returns the error of ctx. Concurrent calls share their reads.
+// Await returns once no live node is behind a version. It does not wait for silent nodes. If ctx ends first, it returns
+// the error of ctx.
 func (s *DB) Await(ctx context.Context, version int64, within time.Duration) error {
-	tick := time.NewTicker(awaitPoll)
-	defer tick.Stop()
 	for {
-		oldest, err := s.oldest.read(ctx, s, within)
+		oldest, err := s.oldest(ctx, within)
 		if err != nil || oldest >= version {
 			return fail("await the nodes", err)
-		}
-		select {
-		case <-ctx.Done():
-			return fail("await the nodes", ctx.Err())
-		case <-tick.C:
 		}
 	}
 }
@@ -262,14 +209,17 @@ type Reach struct {
 
 // Reach reports which nodes enforce a version.
 func (f Fleet) Reach(version int64) Reach {
-	return Reach{f.Enforces(version), f.Live(), versionsOf(f.Behind(version)), versionsOf(f.Silent())}
-}
-
-// versionsOf returns the nodes without their details; never nil.
-func versionsOf(nodes []Node) []NodeVersion {
-	versions := make([]NodeVersion, 0, len(nodes))
-	for _, n := range nodes {
-		versions = append(versions, NodeVersion{n.Node, n.Version})
+	r := Reach{Behind: []NodeVersion{}, Silent: []NodeVersion{}}
+	for _, n := range f.Nodes {
+		if !n.Live {
+			r.Silent = append(r.Silent, NodeVersion{n.Node, n.Version})
+			continue
+		}
+		r.Live++
+		if n.Version < version {
+			r.Behind = append(r.Behind, NodeVersion{n.Node, n.Version})
+		}
 	}
-	return versions
+	r.Enforced = r.Live > 0 && len(r.Behind)+len(r.Silent) == 0
+	return r
 }

@@ -41,9 +41,7 @@ func TestFleetHasTheVersionOfEachNode(t *testing.T) {
 	if err != nil || fleet.Version != version || fleet.At.IsZero() || len(fleet.Nodes) != 2 {
 		t.Fatalf("the fleet is %+v (%v), want two nodes and version %d", fleet, err, version)
 	}
-	if behind := fleet.Behind(version); len(behind) != 1 || behind[0].Node != "b" || !behind[0].Live {
-		t.Errorf("behind are %v, want b", behind)
-	}
+	assert.Equal(t, []rows.NodeVersion{{Node: "b", Version: version - 1}}, fleet.Reach(version).Behind)
 	if spread, all := fleet.Spread(); all {
 		t.Errorf("the change counts as enforced everywhere after %v", spread)
 	}
@@ -154,13 +152,13 @@ func TestSilentNodeIsNotWaitedForAndKeepsAVersionFromBeingEnforced(t *testing.T)
 	silence(t, pool, "silent")
 	require.NoError(t, s.Await(t.Context(), version, time.Minute))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
-	if err != nil || len(fleet.Silent()) != 1 || fleet.Silent()[0].Node != "silent" || fleet.Live() != 1 {
-		t.Fatalf("the fleet is %+v (%v), want one silent node", fleet, err)
-	}
-	assert.False(t, fleet.Enforces(version), "a version counts as enforced though a node is silent")
+	require.NoError(t, err)
+	assert.Equal(t, rows.Reach{
+		Live: 1, Behind: []rows.NodeVersion{}, Silent: []rows.NodeVersion{{Node: "silent", Version: version}},
+	}, fleet.Reach(version))
 	_, err = policysync.RemoveReport(t.Context(), pool, "silent")
 	require.NoError(t, err)
-	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Enforces(version) {
+	if fleet, err = s.Fleet(t.Context(), time.Minute); err != nil || !fleet.Reach(version).Enforced {
 		t.Errorf("after it has left the fleet is %+v (%v), want the version enforced", fleet, err)
 	}
 }
@@ -169,7 +167,7 @@ func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
 	s, _ := open(t)
 	_, version := put(t, s, daily())
 	assert.NoError(t, s.Await(t.Context(), version, time.Minute), "without nodes waiting ends")
-	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || fleet.Enforces(version) {
+	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || fleet.Reach(version).Enforced {
 		t.Errorf("without nodes the fleet %+v (%v) enforces the version", fleet, err)
 	}
 }

@@ -18,27 +18,20 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 )
 
 // DB reads and writes the rows. It is safe for concurrent use. The zero value is not usable.
 type DB struct {
-	pool    *pgxpool.Pool
-	writes  chan struct{} // bounds the writes that hold a connection, most of which wait for the lock of writes
-	actions chan struct{} // bounds the actions under an Idempotency that run at a time
-	oldest  *oldestReader
+	pool   *pgxpool.Pool
+	writes chan struct{}      // bounds the writes that hold a connection, most of which wait for the lock of writes
+	reads  singleflight.Group // of versions of nodes, for Await
 }
 
 // New returns a store on a pool, which the caller closes. The database must be migrated. Writes take at most half of
-// the connections, so reads go on while writes wait for a slow one. Actions under an Idempotency take at most another
-// quarter, each while it runs; they need a pool of at least two connections.
+// the connections, so reads go on while writes wait for a slow one.
 func New(pool *pgxpool.Pool) *DB {
-	most := pool.Config().MaxConns
-	return &DB{
-		pool:    pool,
-		writes:  make(chan struct{}, max(1, most/2)),
-		actions: make(chan struct{}, max(1, most/4)),
-		oldest:  newOldestReader(),
-	}
+	return &DB{pool: pool, writes: make(chan struct{}, max(1, pool.Config().MaxConns/2))}
 }
 
 // Change names who makes a write, and why. The audit records both; neither may be blank.
