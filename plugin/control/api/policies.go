@@ -56,7 +56,7 @@ func (s *Server) registerPolicies() {
 		"Change a policy; the fields that identify it cannot change", http.StatusNotFound), s.putPolicyByID)
 	remove(r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...), "delete a policy",
 		func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
-			return s.Rows.DeletePolicyByID(ctx, c, in.ID, revision)
+			return s.Rows.DeletePolicy(ctx, c, in.ID, revision)
 		})
 }
 

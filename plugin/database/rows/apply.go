@@ -140,16 +140,24 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 	return d, desired, err
 }
 
+// check returns the faults of the first policy that cannot be written.
+func (d Diff) check() error {
+	for _, p := range d.written() {
+		if err := p.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // write writes the changes, after a check of the policies.
 func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
 	changes := &RowDiff[Policy]{Create: d.Create, Delete: d.Delete}
 	for _, r := range d.Update {
 		changes.Update = append(changes.Update, RewriteRow[Policy](r))
 	}
-	for _, p := range d.written() {
-		if err := p.check(); err != nil {
-			return err
-		}
+	if err := d.check(); err != nil {
+		return err
 	}
 	return policyTable.write(ctx, tx, changes)
 }

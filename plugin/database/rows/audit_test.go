@@ -25,8 +25,7 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 	p.Limit.Limit = 2000
 	put(t, s, p)
 	bob := rows.Change{Actor: "bob", Reason: "no longer sold"}
-	_, err := s.DeletePolicy(t.Context(), bob, p.Key(), 0)
-	require.NoError(t, err)
+	require.NoError(t, drop(t, s, bob, p))
 	entries, next, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "policy"})
 	if err != nil || len(entries) != 3 || next != 0 {
 		t.Fatalf("the audit is %v, then %d (%v), want 3 entries", entries, next, err)

@@ -109,7 +109,7 @@ func randomStep(t *testing.T, s *rows.DB, random *rand.Rand) error {
 	case step == 0:
 		_, _, err = s.PutPolicy(t.Context(), ann, p)
 	case step == 1:
-		_, err = s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision)
+		err = drop(t, s, ann, p)
 	case step < 5:
 		_, _, err = s.PutCandidatePolicies(t.Context(), ann, name, p)
 	case step == 5:

@@ -231,8 +231,7 @@ func TestPoliciesThatAreAsTheyWereHaveNotMoved(t *testing.T) {
 	put(t, s, limited(7))
 	put(t, s, daily())
 	put(t, s, named("passing")[0])
-	_, err := s.DeletePolicy(t.Context(), ann, named("passing")[0].Key(), rows.AnyRevision)
-	require.NoError(t, err)
+	require.NoError(t, drop(t, s, ann, named("passing")[0]))
 	promote(t, s)
 }
 
@@ -253,8 +252,7 @@ func TestARollbackIsDeniedOncePoliciesThatItRestoresHaveChanged(t *testing.T) {
 		t.Fatalf("%v, want two policies", err)
 	}
 	put(t, s, limited(5))
-	_, err = s.DeletePolicy(t.Context(), ann, named("old")[0].Key(), rows.AnyRevision)
-	require.NoError(t, err)
+	require.NoError(t, drop(t, s, ann, named("old")[0]))
 	_, _, err = s.RollBackCandidate(t.Context(), ann, july)
 	assert.NoError(t, err, "after they are as it left them")
 }

@@ -3,7 +3,6 @@ package rows
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -101,7 +100,7 @@ func (s *DB) PutCandidatePolicies(
 		}
 		d, err := Compare(current, list)
 		if err == nil {
-			err = d.try(ctx, tx)
+			err = d.check()
 		}
 		if err != nil {
 			return Diff{}, err
@@ -140,23 +139,6 @@ func (c Candidate) checkSize(ctx context.Context, tx pgx.Tx) error {
 		err = &ConflictError{What: candidateNamed(c.Name), Problem: fmt.Sprintf(
 			"it would change %d policies, and can change %d: promote what it has, and go on in another one", n,
 			MaxCandidatePolicies)}
-	}
-	return err
-}
-
-// errTried ends a savepoint whose statements have succeeded.
-var errTried = errors.New("tried")
-
-// try writes the changes and takes them back: it returns the error of write.
-func (d Diff) try(ctx context.Context, tx pgx.Tx) error {
-	err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
-		if err := d.write(ctx, savepoint); err != nil {
-			return err
-		}
-		return errTried
-	})
-	if errors.Is(err, errTried) {
-		return nil
 	}
 	return err
 }

@@ -106,7 +106,7 @@ func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
 	p, _ := put(t, s, daily())
 	for round := range 2 {
 		c := once("k", "DELETE")
-		if version, err := s.DeletePolicyByID(t.Context(), c, p.ID, 1); err != nil || version != 2 ||
+		if version, err := s.DeletePolicy(t.Context(), c, p.ID, 1); err != nil || version != 2 ||
 			c.Idempotency.Replayed != (round == 1) {
 			t.Errorf("round %d: version %d (%v), replayed %v", round, version, err, c.Idempotency.Replayed)
 		}

@@ -86,7 +86,7 @@ func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
 	p.Limit.Limit = 3000
 	_, _, err := s.PutPolicy(t.Context(), ann, p)
 	wantConflict(t, "put from revision 1", err)
-	_, err = s.DeletePolicy(t.Context(), ann, p.Key(), 1)
+	_, err = s.DeletePolicy(t.Context(), ann, p.ID, 1)
 	wantConflict(t, "delete of revision 1", err)
 	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit.Limit != 2000 {
 		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit.Limit, err)
@@ -112,9 +112,9 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	}
 	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
 	wantConflict(t, "put from revision 1", err)
-	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, 1)
+	_, err = s.DeletePolicy(t.Context(), ann, p.ID, 1)
 	wantConflict(t, "delete of revision 1", err)
-	if version, err := s.DeletePolicyByID(t.Context(), ann, p.ID, rows.Present); err != nil || version != 3 {
+	if version, err := s.DeletePolicy(t.Context(), ann, p.ID, rows.Present); err != nil || version != 3 {
 		t.Errorf("delete: version %d (%v), want 3", version, err)
 	}
 	_, err = s.PolicyByID(t.Context(), p.ID)
@@ -122,7 +122,7 @@ func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
 	p.Revision = rows.AnyRevision
 	_, _, err = s.PutPolicyByID(t.Context(), ann, p)
 	wantMissing(t, "put", err)
-	_, err = s.DeletePolicyByID(t.Context(), ann, p.ID, rows.AnyRevision)
+	_, err = s.DeletePolicy(t.Context(), ann, p.ID, rows.AnyRevision)
 	wantMissing(t, "delete again", err)
 }
 
@@ -207,12 +207,12 @@ func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 
 func TestDeleteOfAMissingPolicyReturnsNotFound(t *testing.T) {
 	s, _ := open(t)
-	_, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 0)
+	_, err := s.DeletePolicy(t.Context(), ann, 7, rows.AnyRevision)
 	wantMissing(t, "delete", err)
 	_, err = s.Policy(t.Context(), daily().Key())
 	wantMissing(t, "read", err)
-	put(t, s, daily())
-	if version, err := s.DeletePolicy(t.Context(), ann, daily().Key(), 1); err != nil || version != 2 {
+	p, _ := put(t, s, daily())
+	if version, err := s.DeletePolicy(t.Context(), ann, p.ID, 1); err != nil || version != 2 {
 		t.Errorf("delete of an existing policy: version %d (%v), want 2", version, err)
 	}
 }

@@ -39,6 +39,15 @@ func put(t *testing.T, s *rows.DB, p rows.Policy) (rows.Policy, int64) {
 	return written, version
 }
 
+// drop deletes the policy of the key of p.
+func drop(t *testing.T, s *rows.DB, c rows.Change, p rows.Policy) error {
+	found, err := s.Policy(t.Context(), p.Key())
+	if err == nil {
+		_, err = s.DeletePolicy(t.Context(), c, found.ID, rows.AnyRevision)
+	}
+	return err
+}
+
 // wantInvalid checks that an error is an InvalidError of a field.
 func wantInvalid(t *testing.T, what string, err error, field string) {
 	t.Helper()

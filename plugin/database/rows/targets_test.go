@@ -53,8 +53,7 @@ func TestPoliciesOfEveryTargetAreWrittenFoundAppliedAndDeleted(t *testing.T) {
 		t.Errorf("after apply the difference is %+v (%v)", d, err)
 	}
 	for _, p := range ofTargets() {
-		_, err := s.DeletePolicy(t.Context(), ann, p.Key(), rows.AnyRevision)
-		assert.NoError(t, err, "delete %s", p.Key())
+		assert.NoError(t, drop(t, s, ann, p), "delete %s", p.Key())
 	}
 	if list, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(list) > 0 {
 		t.Errorf("%d policies are left (%v)", len(list), err)
