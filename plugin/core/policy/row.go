@@ -109,6 +109,20 @@ func (o Override) MarshalJSON() ([]byte, error) {
 	}{fields(o), micros(o.StartsAt), micros(o.ExpiresAt), false})
 }
 
+// UnmarshalJSON reads what MarshalJSON writes.
+func (o *Override) UnmarshalJSON(text []byte) error {
+	type fields Override // without this method
+	var read struct {
+		fields
+		StartsAt  limit.Micros `json:"starts_at"`
+		ExpiresAt limit.Micros `json:"expires_at"`
+	}
+	err := json.Unmarshal(text, &read)
+	*o = Override(read.fields)
+	o.StartsAt, o.ExpiresAt, o.Permanent = timeOf(read.StartsAt), timeOf(read.ExpiresAt), read.ExpiresAt == 0
+	return err
+}
+
 // ActiveAt reports whether o is in force at an instant: it has begun, and has not ended.
 func (o *Override) ActiveAt(now limit.Micros) bool {
 	return isActive(micros(o.StartsAt), micros(o.ExpiresAt), now)
@@ -120,6 +134,14 @@ func micros(at time.Time) limit.Micros {
 		return 0
 	}
 	return limit.Micros(at.UnixMicro())
+}
+
+// timeOf returns an instant of microseconds, or none for 0.
+func timeOf(at limit.Micros) time.Time {
+	if at == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(at)).UTC()
 }
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.

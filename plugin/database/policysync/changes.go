@@ -111,7 +111,6 @@ func readKeys(ctx context.Context, tx pgx.Tx, since int64, n *changeSet) (tableK
 
 // fetch reads the rows of the keys. All keys count as removed: the rows that are there still are put back.
 func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) error {
-	texts := internedTexts{}
 	into.Removed.Tiers, into.Removed.Tenants = k[tiersTable], k[tenantsTable]
 	ids := [len(tables)]*[]int64{
 		policiesTable: &into.Removed.Policies, overridesTable: &into.Removed.Overrides, costsTable: &into.Removed.Costs,
@@ -128,7 +127,7 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 			}
 			*ids[i], keys = parsed, parsed
 		}
-		if err := readTable(ctx, tx, &tables[i], texts, &into.Rows, tables[i].selectByKeySQL(), keys); err != nil {
+		if err := readTable(ctx, tx, &tables[i], &into.Rows, tables[i].selectByKeySQL(), keys); err != nil {
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}

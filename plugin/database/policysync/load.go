@@ -102,9 +102,8 @@ func loadAll(ctx context.Context, from database, most int) (loadedRows, error) {
 			Overrides: make([]policy.Override, 0, counts[overridesTable]),
 			Costs:     make([]policy.CostRow, 0, counts[costsTable]),
 		}
-		texts := internedTexts{}
 		for i := range tables {
-			if err := readTable(ctx, tx, &tables[i], texts, &a.rows, tables[i].selectSQL()); err != nil {
+			if err := readTable(ctx, tx, &tables[i], &a.rows, tables[i].selectSQL()); err != nil {
 				return fmt.Errorf("read %s: %w", tables[i].name, err)
 			}
 		}
@@ -143,10 +142,10 @@ func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len
 
 // readTable appends the rows of a query of the table's columns to rows.
 func readTable(
-	ctx context.Context, tx pgx.Tx, t *table, texts internedTexts, rows *policy.Rows, sql string, args ...any,
+	ctx context.Context, tx pgx.Tx, t *table, rows *policy.Rows, sql string, args ...any,
 ) error {
 	found, _ := tx.Query(ctx, sql, args...)
-	to, appendRow := t.scan(texts, rows)
+	to, appendRow := t.scan(rows)
 	_, err := pgx.ForEachRow(found, to, func() error {
 		appendRow()
 		return nil

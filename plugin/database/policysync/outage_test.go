@@ -2,7 +2,6 @@ package policysync_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -96,9 +95,8 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 	n.stop()
 	whole, err := os.ReadFile(fileIn(options.Dir))
 	require.NoError(t, err)
-	flipped, later := []byte(string(whole)), []byte(string(whole))
+	flipped := []byte(string(whole))
 	flipped[len(flipped)/2] ^= 4
-	later[8]++
 	for _, c := range []struct {
 		what    string
 		content []byte
@@ -106,8 +104,7 @@ func TestASavedFileThatCannotBeReadIsIgnoredAndKept(t *testing.T) {
 		why     string
 	}{
 		{"cut in half", whole[:len(whole)/2], 0, "cut short"},
-		{"bit-flipped", flipped, 0, "checksum"},
-		{"of a later format", later, 0, fmt.Sprint("format ", later[8])},
+		{"bit-flipped", flipped, 0, "damaged"},
 		{"too large", whole, 99, "snapshot_max_rows (99)"},
 		{"empty", nil, 0, "cut short"},
 	} {

@@ -3,7 +3,6 @@ package policysync_test
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -52,31 +51,6 @@ func TestAnInvalidRowIsReportedAndItsLastGoodValueStays(t *testing.T) {
 	snapshot = n.await(w.write(`UPDATE rate_limiter.policies SET "limit" = 6, scope = 'tenant' WHERE tenant = 'tenant-1'`))
 	if s := n.Stats(); s.FaultCount != 0 || limits(snapshot)["tenant-1"] != 6 {
 		t.Errorf("after the repair there are %d faults and limits %v", s.FaultCount, limits(snapshot))
-	}
-}
-
-func TestValuesBeyondTheConstraintsAreScannedWithinBounds(t *testing.T) {
-	w := newWorld(t)
-	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_reason,
-		DROP CONSTRAINT overrides_expires_at, ALTER permanent DROP NOT NULL`)
-	version := w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, expires_at, permanent)
-		VALUES ('ban', 'infinite', 'why', 'ann', 'infinity', NULL), ('ban', 'last', 'why', 'ann', '294276-12-31', false),
-			('ban', 'long', $1, 'ann', '2100-01-01 00:00:00.000001+00', false)`, strings.Repeat("ä", 3000))
-	n := start(t, w.options())
-	n.await(version)
-	found := map[string]policy.Override{}
-	for o := range n.Snapshot().Overrides() {
-		found[o.Tenant] = o
-	}
-	latest := time.UnixMicro(math.MaxInt64)
-	if last := found["last"].ExpiresAt; !found["infinite"].ExpiresAt.Equal(latest) || !last.Equal(latest) {
-		t.Errorf("the ends are %v and %v, want the largest instant", found["infinite"].ExpiresAt, last)
-	}
-	if end := found["long"].ExpiresAt; end.Year() != 2100 || end.Nanosecond() != 1000 {
-		t.Errorf("the end is %v, want a microsecond after the start of 2100", end)
-	}
-	if reason := found["long"].Reason; reason != strings.Repeat("ä", 2048) {
-		t.Errorf("the reason has %d bytes, want 2048 whole letters", len(reason))
 	}
 }
 

@@ -2,12 +2,9 @@ package policysync
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -23,26 +20,26 @@ type table struct {
 	where   string // which rows are of interest
 
 	// scan returns a destination for each column, and a function that appends the row scanned there to rows.
-	scan func(texts internedTexts, rows *policy.Rows) (to []any, appendRow func())
+	scan func(rows *policy.Rows) (to []any, appendRow func())
 }
 
 // tables lists the tables in the order of tiersTable to costsTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
-	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: "id, tier, time_zone", scan: scanTenants},
+	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: columnsOf("", tenantFields), scan: scanTenants},
 	{
 		name: "policies", kind: "policy", key: "id", where: "true",
-		columns: columnsOf(policyFields),
+		columns: columnsOf("id", policyFields),
 		scan:    scanPolicies,
 	},
 	{
 		name: "overrides", kind: "override", key: "id", where: "(expires_at IS NULL OR expires_at > now())",
-		columns: columnsOf(overrideFields),
+		columns: columnsOf("id", overrideFields),
 		scan:    scanOverrides,
 	},
 	{
 		name: "costs", kind: "cost", key: "id", where: "true",
-		columns: columnsOf(costFields),
+		columns: columnsOf("id", costFields),
 		scan:    scanCosts,
 	},
 }
@@ -65,130 +62,68 @@ func (t *table) selectByKeySQL() string {
 	return fmt.Sprintf("%s AND %s = ANY($1)", t.selectSQL(), t.key)
 }
 
-func scanTiers(texts internedTexts, rows *policy.Rows) ([]any, func()) {
-	var r policy.TierRow
-	return []any{internedText{&r.Name, texts}}, func() { rows.Tiers = append(rows.Tiers, r) }
-}
-
-func scanTenants(texts internedTexts, rows *policy.Rows) ([]any, func()) {
-	var r schema.Tenant
-	to := []any{ownText{&r.ID}, internedText{&r.Tier, texts}, internedText{&r.TimeZone, texts}}
-	return to, func() { rows.Tenants = append(rows.Tenants, r) }
-}
-
 // The fields of rows that nodes read.
 var (
+	tenantFields   = schema.TenantFields()
 	policyFields   = schema.PolicyFields()
 	overrideFields = schema.OverrideFields()
 	costFields     = schema.CostFields()
 )
 
-// isRare reports whether few rows share a value of the field.
-func isRare(field string) bool {
-	switch field {
-	case "tenant", "user", "credential", "ip", "reason":
-		return true
-	}
-	return false
-}
-
-// columnsOf lists the columns of a row as scanFields scans them, after its id.
-func columnsOf[T any](fields []schema.Field[T]) string {
-	columns := []string{"id"}
+// columnsOf lists the columns of fields, as scanFields scans them.
+func columnsOf[T any](first string, fields []schema.Field[T]) string {
 	for _, f := range fields {
-		columns = append(columns, `"`+f.Name+`"`)
+		first += `, "` + f.Name + `"`
 	}
-	return strings.Join(columns, ", ")
+	return strings.TrimPrefix(first, ", ")
 }
 
-func scanPolicies(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+func scanTiers(rows *policy.Rows) ([]any, func()) {
+	row := new(policy.TierRow)
+	return []any{&row.Name}, func() { rows.Tiers = append(rows.Tiers, *row) }
+}
+
+func scanTenants(rows *policy.Rows) ([]any, func()) {
+	row := new(schema.Tenant)
+	return scanFields(nil, tenantFields, row), func() { rows.Tenants = append(rows.Tenants, *row) }
+}
+
+func scanPolicies(rows *policy.Rows) ([]any, func()) {
 	row := new(policy.PolicyRow)
-	to := scanFields(texts, &row.ID, policyFields, &row.Policy)
+	to := scanFields([]any{&row.ID}, policyFields, &row.Policy)
 	return to, func() { rows.Policies = append(rows.Policies, *row) }
 }
 
-func scanOverrides(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+func scanOverrides(rows *policy.Rows) ([]any, func()) {
 	row := new(policy.Override)
-	to := scanFields(texts, &row.ID, overrideFields, &row.Override)
+	to := scanFields([]any{&row.ID}, overrideFields, &row.Override)
 	return to, func() { rows.Overrides = append(rows.Overrides, *row) }
 }
 
-func scanCosts(texts internedTexts, rows *policy.Rows) ([]any, func()) {
+func scanCosts(rows *policy.Rows) ([]any, func()) {
 	row := new(policy.CostRow)
-	to := scanFields(texts, &row.ID, costFields, &row.Cost)
+	to := scanFields([]any{&row.ID}, costFields, &row.Cost)
 	return to, func() { rows.Costs = append(rows.Costs, *row) }
 }
 
-// scanFields returns destinations for the id and the fields of a row.
-func scanFields[T any](texts internedTexts, id *int64, fields []schema.Field[T], row *T) []any {
-	to := []any{(*zeronull.Int8)(id)}
+// scanFields appends destinations for the fields of a row. A NULL becomes the zero value; package policy checks whether
+// that is valid.
+func scanFields[T any](to []any, fields []schema.Field[T], row *T) []any {
 	for _, f := range fields {
 		switch field := f.In(row).(type) {
 		case *string:
-			if isRare(f.Name) {
-				to = append(to, ownText{field})
-			} else {
-				to = append(to, internedText{field, texts})
-			}
+			to = append(to, (*zeronull.Text)(field))
 		case *int64:
 			to = append(to, (*zeronull.Int8)(field))
-		case *bool:
-			to = append(to, boolean{field})
 		case *time.Time:
-			to = append(to, instant{field})
-		case **int64:
+			to = append(to, (*zeronull.Timestamptz)(field))
+		case *bool, **int64:
 			to = append(to, field)
 		default:
 			to = append(to, record{schema.RecordIn(field)})
 		}
 	}
 	return to
-}
-
-// The destinations of columns. A NULL becomes the zero value; package policy checks whether that is valid.
-
-// internedText scans a text that many rows may share, and keeps one copy of it.
-type internedText struct {
-	to    *string
-	texts internedTexts
-}
-
-// ScanBytes implements pgtype.BytesScanner.
-func (t internedText) ScanBytes(text []byte) error {
-	*t.to = t.texts.intern(clip(text))
-	return nil
-}
-
-// ownText scans a text that few rows share.
-type ownText struct{ to *string }
-
-// ScanBytes implements pgtype.BytesScanner.
-func (t ownText) ScanBytes(text []byte) error {
-	*t.to = string(clip(text))
-	return nil
-}
-
-// maxText bounds the kept part of a text, in bytes. Package policy reports a fault for longer texts.
-const maxText = 4096
-
-func clip(text []byte) []byte {
-	if len(text) <= maxText {
-		return text
-	}
-	text = text[:maxText]
-	for len(text) > maxText-utf8.UTFMax && !utf8.Valid(text) {
-		text = text[:len(text)-1]
-	}
-	return text
-}
-
-// boolean scans a boolean.
-type boolean struct{ to *bool }
-
-// ScanBool implements pgtype.BoolScanner.
-func (b boolean) ScanBool(v pgtype.Bool) error {
-	*b.to = v.Bool
-	return nil
 }
 
 // record scans a record. What cannot be decoded becomes a faulty record, which is a fault of its row and of no other.
@@ -198,42 +133,4 @@ type record struct{ to *schema.RecordField }
 func (r record) ScanBytes(text []byte) error {
 	_ = r.to.Decode(text) // the row's own check reports it
 	return nil
-}
-
-// instant scans a timestamp with time zone; infinity becomes the largest instant.
-type instant struct{ to *time.Time }
-
-// earliest and latest are the first and the last instant of nodes. Postgres has timestamps before and after them.
-var earliest, latest = time.UnixMicro(math.MinInt64).UTC(), time.UnixMicro(math.MaxInt64).UTC()
-
-// ScanTimestamptz implements pgtype.TimestamptzScanner.
-func (i instant) ScanTimestamptz(v pgtype.Timestamptz) error {
-	switch {
-	case !v.Valid:
-		*i.to = time.Time{}
-	case v.InfinityModifier == pgtype.Infinity || v.Time.After(latest):
-		*i.to = latest
-	case v.InfinityModifier == pgtype.NegativeInfinity:
-		*i.to = earliest
-	default:
-		*i.to = v.Time.UTC()
-	}
-	return nil
-}
-
-// internedTexts keeps one copy of texts that many rows share.
-type internedTexts map[string]string
-
-// maxTexts bounds the number of interned texts. Few texts are shared by many rows.
-const maxTexts = 8192
-
-func (t internedTexts) intern(text []byte) string {
-	if shared, ok := t[string(text)]; ok {
-		return shared
-	}
-	s := string(text)
-	if len(t) < maxTexts {
-		t[s] = s
-	}
-	return s
 }
