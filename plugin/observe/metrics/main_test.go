@@ -120,7 +120,7 @@ func everySource() Sources {
 			Failed uint64        `metric:"candidate_report_failures_total"`
 		}{true, 116500 * time.Millisecond, 114}),
 		of(usage.Stats{
-			Stored: 91, Dropped: map[usage.Reason]uint64{usage.Room: 92}, Failed: 93, Waiting: 90, Left: 4,
+			Stored: 91, Dropped: map[usage.Reason]uint64{usage.Room: 92}, Failed: 93, Waiting: 94,
 			Oldest: 95500 * time.Millisecond, Rows: 96, DroppedCounts: 97,
 		}),
 	)

@@ -56,13 +56,12 @@ type ReporterOptions struct {
 	Log     *slog.Logger // one line when the sink begins to fail, fails for another reason, or works again
 	Node    string       // this process's name in its batches
 
-	// Dir is the folder of the batches that are not stored yet, in a subfolder for each process. "": they wait in memory
-	// only.
+	// Dir is the folder of the batches that are not stored yet, of all processes. "": they wait in memory only.
 	Dir string
 
 	Every time.Duration // between two batches; 0: DefaultEvery
-	// MaxBytes bounds the batches that wait, in memory, and those of ended processes in Dir, each of which counts as 4
-	// KiB at least. Beyond it the oldest are dropped. 0: DefaultMaxBytes.
+	// MaxBytes bounds the batches that wait, each of which counts as 4 KiB at least. Beyond it the oldest are dropped. 0:
+	// DefaultMaxBytes.
 	MaxBytes  int64
 	FlushTime time.Duration // how long Run may report after its context has ended; 0: DefaultFlushTime
 }
@@ -76,17 +75,16 @@ func (o ReporterOptions) withDefaults() ReporterOptions {
 
 // Reporter reports what a counter counts. Make it with NewReporter; Run starts it.
 type Reporter struct {
-	options ReporterOptions
-	epoch   string
-	began   time.Time // of the next batch
-	cutAt   time.Time // of the last batch
-	seq     int64     // of the last batch
-	unsaved bool      // the last batch could not be saved, which was logged
-	folder  *folder   // nil: none
-	bytes   int64     // of queue
-	problem string    // why the last call failed, as logged; "": it did not
-	swept   time.Time // when the folders of ended processes were last read
-	blind   bool      // the last look at the backlog failed
+	options  ReporterOptions
+	epoch    string
+	began    time.Time // of the next batch
+	cutAt    time.Time // of the last batch
+	seq      int64     // of the last batch
+	unsaved  bool      // the last batch could not be saved, which was logged
+	bytes    int64     // of queue
+	problem  string    // why the last call failed, as logged; "": it did not
+	lookedAt time.Time // when the folder was last read
+	blind    bool      // the last look at the backlog failed
 
 	mu      sync.Mutex // of what Stats reads
 	queue   []*waiting
@@ -95,18 +93,18 @@ type Reporter struct {
 
 // waiting is a batch that the sink has not stored yet.
 type waiting struct {
+	node    string
+	epoch   string
 	seq     int64
 	began   time.Time
 	payload []byte
-	saved   bool // it is in the folder
+	file    string // its path; "": none
 }
 
 // fileBytes is how much of MaxBytes a batch takes at least: the room of a file.
 const fileBytes = 4 << 10
 
-func sizeOf(payload int64) int64 { return max(payload, fileBytes) }
-
-func (w *waiting) size() int64 { return sizeOf(int64(len(w.payload))) }
+func (w *waiting) size() int64 { return int64(max(len(w.payload), fileBytes)) }
 
 // Reason is why a batch was dropped.
 type Reason uint8
@@ -123,12 +121,11 @@ func (r Reason) String() string { return [...]string{"room", "rejected", "damage
 
 // Stats counts what a reporter has done since NewReporter.
 type Stats struct {
-	Stored  uint64            `metric:"usage_batches_total"`                // also of ended processes
-	Dropped map[Reason]uint64 `metric:"usage_batches_dropped_total reason"` // batches, also of ended processes
+	Stored  uint64            `metric:"usage_batches_total"`                // also of other processes
+	Dropped map[Reason]uint64 `metric:"usage_batches_dropped_total reason"` // batches, also of other processes
 	Failed  uint64            `metric:"usage_report_failures_total"`        // calls of the sink
-	Waiting int               `metric:"usage_batches_waiting"`              // batches of this process
-	Left    int               `metric:"usage_batches_waiting"`              // that ended processes have left in the folder
-	Oldest  time.Duration     `metric:"usage_lag_seconds"`                  // since the oldest of Waiting began; 0: none
+	Waiting int               `metric:"usage_batches_waiting"`              // batches, also of other processes
+	Oldest  time.Duration     `metric:"usage_lag_seconds"`                  // since the oldest of its own began; 0: none
 
 	// Backlog is the time since the oldest batch of all nodes was stored that is not unpacked; 0: none, or unknown.
 	Backlog time.Duration `metric:"usage_backlog_seconds"`
@@ -154,8 +151,9 @@ func (r *Reporter) Stats() Stats {
 	defer r.mu.Unlock()
 	s := r.account
 	s.Dropped, s.Rows, s.DroppedCounts = maps.Clone(s.Dropped), r.options.Counter.Rows(), r.options.Counter.Dropped()
-	if s.Waiting = len(r.queue); s.Waiting > 0 {
-		s.Oldest = time.Since(r.queue[0].began)
+	s.Waiting = len(r.queue)
+	if i := slices.IndexFunc(r.queue, func(w *waiting) bool { return w.epoch == r.epoch }); i >= 0 {
+		s.Oldest = time.Since(r.queue[i].began)
 	}
 	return s
 }
@@ -164,8 +162,6 @@ func (r *Reporter) Stats() Stats {
 // in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It returns
 // nil: neither the end of ctx nor the failure of a sink is an error.
 func (r *Reporter) Run(ctx context.Context) error {
-	r.openFolder()
-	r.lookBack(ctx)
 	drain.Run(ctx, r.options.Every, r.options.FlushTime, r.options.Counter.full, r.report)
 	r.abandon()
 	return nil
@@ -229,7 +225,7 @@ func (r *Reporter) encode(c counts, span time.Duration) ([]byte, error) {
 // push writes the next batch to the folder and queues it.
 func (r *Reporter) push(began time.Time, payload []byte) {
 	r.seq++
-	w := &waiting{seq: r.seq, began: began, payload: payload}
+	w := &waiting{node: r.options.Node, epoch: r.epoch, seq: r.seq, began: began, payload: payload}
 	r.save(w)
 	r.enqueue(w)
 }

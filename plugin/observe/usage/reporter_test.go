@@ -293,7 +293,7 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 			}
 			sink.setFail(nil)
 			last, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Dir: dir})
-			elapse(3 * sweepEvery)
+			elapse(3 * lookEvery)
 			assert.Equal(t, want, sink.sum(), "seed %d: stored, counted; %+v", seed, last.Stats())
 		})
 	}

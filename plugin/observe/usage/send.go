@@ -3,6 +3,9 @@ package usage
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 )
@@ -10,45 +13,38 @@ import (
 const (
 	// reportTime is how long one call of the sink may take before its context ends.
 	reportTime = 10 * time.Second
-	// sweepEvery is the time between two looks for what ended processes have left in the folder.
-	sweepEvery = time.Minute
+	// lookEvery is the time between two looks at the folder and the backlog.
+	lookEvery = time.Minute
 )
 
-// report makes batches of what was counted, and sends those that wait until one fails. If none waits, it looks from
-// time to time for what ended processes have left. It reports whether another try at the end could change nothing: the
-// next process sends what is in the folder.
+// report makes batches of what was counted, and sends those that wait until one fails. From time to time it also queues
+// what other processes have left, and reads the backlog. It reports whether another try at the end could change
+// nothing: the next process sends what is in the folder.
 func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	r.cut()
-	for began := time.Now(); len(r.queue) > 0 && time.Since(began) <= r.options.Every; {
-		w := r.queue[0]
-		if !r.send(ctx, r.options.Node, r.epoch, w.seq, time.Since(w.began), w.payload) {
-			break
-		}
+	isDue := !last && time.Since(r.lookedAt) >= lookEvery
+	if isDue && r.options.Dir != "" {
+		r.load()
+	}
+	for began := time.Now(); len(r.queue) > 0 && time.Since(began) <= r.options.Every && r.sendFirst(ctx); {
 		r.removeFirst()
 	}
-	if len(r.queue) == 0 && !last {
-		r.lookBack(ctx)
+	if isDue && len(r.queue) == 0 {
+		r.readBacklog(ctx)
 	}
-	return !slices.ContainsFunc(r.queue, func(w *waiting) bool { return !w.saved })
+	if isDue {
+		r.lookedAt = time.Now()
+	}
+	return !slices.ContainsFunc(r.queue, func(w *waiting) bool { return w.file == "" })
 }
 
-// lookBack looks for what ended processes have left, and reads the backlog, if that is due.
-func (r *Reporter) lookBack(ctx context.Context) {
-	if time.Since(r.swept) < sweepEvery {
-		return
-	}
-	r.swept = time.Now()
-	r.sweep(ctx)
-	r.readBacklog(ctx)
-}
-
-// send calls the sink once, and reports whether the batch needs to be sent no more.
-func (r *Reporter) send(
-	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
-) (done bool) {
+// sendFirst calls the sink once, and reports whether the oldest batch needs to be sent no more.
+func (r *Reporter) sendFirst(ctx context.Context) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	err := r.options.Sink.Report(bounded, node, epoch, seq, age, payload)
+	w := r.queue[0]
+	age := max(time.Since(w.began), 0) // the clock of this machine may have been set since
+	err := r.options.Sink.Report(bounded, w.node, w.epoch, w.seq, age, w.payload)
 	if err == nil || ctx.Err() == nil {
 		r.recordResult(err)
 	}
@@ -125,48 +121,32 @@ func (r *Reporter) removeFirst() {
 	r.queue[0] = nil // frees its memory
 	r.queue = r.queue[1:]
 	r.mu.Unlock()
-	if w.saved {
-		if err := r.folder.remove(w.seq); err != nil {
-			r.options.Log.Warn("removing a batch of usage failed: the next process sends it again", "error", err)
-		}
+	if w.file == "" {
+		return
+	}
+	if err := os.Remove(w.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.options.Log.Warn("removing a batch of usage failed: the next process sends it again", "error", err)
 	}
 }
 
-// openFolder opens the folder of this process. Without it batches wait in memory only.
-func (r *Reporter) openFolder() {
+// save writes a batch to the folder. If that fails it waits in memory only, which is logged once until it succeeds.
+func (r *Reporter) save(w *waiting) {
 	if r.options.Dir == "" {
 		return
 	}
-	f, err := openFolder(r.options.Dir, r.epoch, r.options.Node)
-	if err != nil {
+	err := w.save(r.options.Dir)
+	if err != nil && !r.unsaved {
 		r.options.Log.Warn("usage cannot be saved: what Postgres has not stored is lost when this process ends",
 			"error", err)
-		return
 	}
-	r.folder = f
+	r.unsaved = err != nil
 }
 
-// save writes a batch to the folder. If that fails it waits in memory only, which is logged once
-// until it succeeds.
-func (r *Reporter) save(w *waiting) {
-	if r.folder == nil {
-		return
-	}
-	if err := r.folder.save(w); err != nil {
-		if !r.unsaved {
-			r.options.Log.Warn("saving a batch of usage failed: it waits in memory only", "error", err)
-		}
-		r.unsaved = true
-		return
-	}
-	r.unsaved, w.saved = false, true
-}
-
-// abandon drops the batches that are in no file, and closes the folder.
+// abandon drops the batches that are in no file.
 func (r *Reporter) abandon() {
 	lost, kept := 0, 0
 	for _, w := range r.queue {
-		if w.saved {
+		if w.file != "" {
 			kept++
 		} else {
 			lost++
@@ -181,10 +161,5 @@ func (r *Reporter) abandon() {
 	}
 	if kept > 0 {
 		r.options.Log.Info("usage waits for the next process: Postgres did not store it", "batches", kept)
-	}
-	if r.folder != nil {
-		if err := r.folder.close(kept == 0); err != nil {
-			r.options.Log.Warn("closing the folder of usage failed", "error", err)
-		}
 	}
 }
