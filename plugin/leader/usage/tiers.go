@@ -14,15 +14,11 @@ const tiersKept = 8
 // tiers holds when tiers were seen last.
 type tiers map[usage.Tier]time.Time
 
-// addBatch adds the tiers of a batch, which ended at an instant. Of a tenant's tiers the last one was seen last, so
-// the others get earlier instants.
+// addBatch adds the tiers of a batch, which ended at an instant: the last one was seen then, the others a moment before.
 func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
-	for i := len(seen) - 1; i >= 0; i-- {
-		at := end
-		if i+1 < len(seen) && seen[i+1].Tenant == seen[i].Tenant {
-			at = t[seen[i+1]].Add(-time.Microsecond)
-		}
-		t[seen[i]] = later(t[seen[i]], at)
+	for i := range seen {
+		before := time.Duration(len(seen)-1-i) * time.Microsecond
+		t[seen[i]] = later(t[seen[i]], end.Add(-before))
 	}
 }
 

@@ -36,7 +36,7 @@ type Batch struct {
 	Rows  []Row         `json:"rows,omitzero"` // each key once; none: the process lives, and counted nothing
 
 	Denials []Denials `json:"denials,omitzero"` // each tenant once
-	Tiers   []Tier    `json:"tiers,omitzero"`   // each once, those of a tenant in the order in which they were seen last
+	Tiers   []Tier    `json:"tiers,omitzero"`   // each once, in the order in which they were seen last
 }
 
 // form is the JSON of a batch.

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -235,12 +236,6 @@ type Tier struct {
 	Source    string `json:"source"` // row, default, or as a config names it: consumer.tag.tier
 }
 
-// compare orders tiers by tenant, namespace, tier and source.
-func (t Tier) compare(o Tier) int {
-	return cmp.Or(strings.Compare(t.Tenant, o.Tenant), strings.Compare(t.Namespace, o.Namespace),
-		strings.Compare(t.Tier, o.Tier), strings.Compare(t.Source, o.Source))
-}
-
 // countTier records by which tier a request was decided. It does nothing while the requests of a place are decided by
 // the same tier. s.mu is held.
 func (c *Counter) countTier(s *stripe, rows *placeRows, tenant string, d *decision.Decision) {
@@ -262,10 +257,10 @@ func (c *Counter) countTier(s *stripe, rows *placeRows, tenant string, d *decisi
 	s.tiers[rows.tier] = c.tierOrder.Add(1)
 }
 
-// cutTiers takes the tiers out of the counter that were seen since the last call, and returns those that are to be
-// reported: of tenants that have several, or another than when they were last reported, or that were not reported for a
-// while. Of each tenant the one that was seen last comes last. Call it after cut, from one goroutine.
-func (c *Counter) cutTiers(now time.Time) []Tier {
+// cutTiers takes the tiers out of the counter, in the order in which they were seen last, and returns those that are to
+// be reported: of a tenant another one than was last reported of it, or one that was not reported for a while. Call it
+// after cut, from one goroutine.
+func (c *Counter) cutTiers(now time.Time) (due []Tier) {
 	order := map[Tier]uint64{}
 	for i := range c.stripes {
 		s := &c.stripes[i]
@@ -279,46 +274,35 @@ func (c *Counter) cutTiers(now time.Time) []Tier {
 			order[t] = max(order[t], at)
 		}
 	}
-	all := make([]Tier, 0, len(order))
-	for t := range order {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, Tier.compare)
-	var due []Tier
-	for len(all) > 0 {
-		n := 1
-		for n < len(all) && all[n].Tenant == all[0].Tenant {
-			n++
+	inOrder := func(a, b Tier) int { return cmp.Compare(order[a], order[b]) }
+	for _, t := range slices.SortedFunc(maps.Keys(order), inOrder) {
+		if len(due) < MaxTiers && c.reported.replace(t, now) {
+			due = append(due, t)
 		}
-		slices.SortFunc(all[:n], func(a, b Tier) int { return cmp.Compare(order[a], order[b]) })
-		if len(due)+n <= MaxTiers && c.reported.replace(all[:n], now) {
-			due = append(due, all[:n]...)
-		}
-		all = all[n:]
 	}
 	return due
 }
 
-// reportedTiers holds the tier that was reported of each tenant. The zero value is empty.
+// reportedTiers holds the tier that was last reported of each tenant. The zero value is empty.
 type reportedTiers map[string]reportedTier
 
 type reportedTier struct {
-	tier Tier // the one that was seen last
-	at   time.Time
+	Tier
+	at time.Time
 }
 
 // maxReported bounds the tenants of reportedTiers: beyond it all are reported anew.
 const maxReported = 100_000
 
-// replace records the tiers of a tenant, and reports whether they are to be reported.
-func (r *reportedTiers) replace(tiers []Tier, now time.Time) bool {
-	last, known := (*r)[tiers[0].Tenant]
-	if known && len(tiers) == 1 && last.tier == tiers[0] && now.Sub(last.at) < repeatTiers {
+// replace records a tier, and reports whether it is to be reported.
+func (r *reportedTiers) replace(t Tier, now time.Time) bool {
+	last, known := (*r)[t.Tenant]
+	if known && last.Tier == t && now.Sub(last.at) < repeatTiers {
 		return false
 	}
 	if *r == nil || len(*r) >= maxReported && !known {
 		*r = reportedTiers{}
 	}
-	(*r)[tiers[0].Tenant] = reportedTier{tiers[len(tiers)-1], now}
+	(*r)[t.Tenant] = reportedTier{t, now}
 	return true
 }
