@@ -164,8 +164,7 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 // session is a connection of the leader, with what it remembers while it holds the lock.
 type session struct {
 	*Leader
-	conn  *pgx.Conn
-	names map[string]int32 // of usage_names, committed
+	conn *pgx.Conn
 
 	choresAt time.Time // when the chores are due, by this process's clock
 	checkAt  time.Time // when the check is due, by the same clock
@@ -184,7 +183,7 @@ func (l *Leader) open(ctx context.Context) (*session, error) {
 }
 
 func (l *Leader) newSession(conn *pgx.Conn) *session {
-	return &session{Leader: l, conn: conn, names: map[string]int32{}, checkFault: &leadership.Fault{
+	return &session{Leader: l, conn: conn, checkFault: &leadership.Fault{
 		Log: l.options.Log, Level: slog.LevelError, Advice: l.options.Advice,
 		Begins: "checking what was unpacked failed: it is tried again",
 		Ends:   "checking what was unpacked succeeds again",

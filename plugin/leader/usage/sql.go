@@ -2,12 +2,8 @@ package usage
 
 import "fmt"
 
-const (
-	// rowsPerStatement bounds the rows of one statement.
-	rowsPerStatement = 10_000
-	// maxSum bounds each number of a row, as in a batch, so that no sum overflows a column.
-	maxSum = 1 << 53
-)
+// maxSum bounds each number of a row, as in a batch, so that no sum overflows a column.
+const maxSum = 1 << 53
 
 // selectHeads lists the first batches of each source. It finds the sources in the index one by one, so it does not read
 // all batches that wait. $1 bounds the batches of a source.
@@ -37,9 +33,6 @@ const (
 	markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
 )
 
-// markChanged records the first minute whose rows have changed since Options.Check has looked.
-const markChanged = `UPDATE rate_limiter.usage_state SET changed_since = least(changed_since, $1)`
-
 const deleteBatches = `DELETE FROM rate_limiter.usage_batches b
 	USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)
 	WHERE b.node = k.node AND b.epoch = k.epoch AND b.seq = k.seq`
@@ -64,29 +57,50 @@ const upsertSources = `INSERT INTO rate_limiter.usage_sources AS s
 		gaps = s.gaps + excluded.gaps, too_late = s.too_late + excluded.too_late, faulty = s.faulty + excluded.faulty,
 		watermark = greatest(s.watermark, excluded.watermark), seen_at = greatest(s.seen_at, excluded.seen_at)`
 
+// maxNames bounds the names in the database, which are never deleted. Further ones count as otherName.
 const (
-	selectNames = `SELECT id, name FROM rate_limiter.usage_names WHERE name = ANY ($1::text[])`
-	insertNames = `INSERT INTO rate_limiter.usage_names (name) SELECT unnest($1::text[])
-		ON CONFLICT DO NOTHING RETURNING id, name`
+	maxNames  = 2_000_000
+	otherName = "(other)"
 )
 
-// upserts add rows to a table, by its name.
-var upserts = map[string]string{
-	"usage_minutes": upsert("usage_minutes", "", ""),
-	"usage_hours":   upsert("usage_hours", "", ""),
-	"usage_days":    upsert("usage_days", ", late", ", true"), // the days of rows by minute are summed up, or late
-}
+// insertNames adds the names of $1 that are missing, at most up to $2 in all.
+const insertNames = `INSERT INTO rate_limiter.usage_names (name)
+	SELECT name FROM (SELECT unnest($1::text[]) UNION SELECT '` + otherName + `') given (name)
+	WHERE NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = given.name)
+	ORDER BY name <> '` + otherName + `'
+	LIMIT greatest($2 - (SELECT coalesce(max(id), 0) FROM rate_limiter.usage_names), 0)`
 
-// upsert returns a statement that adds rows to those of a table, with a further column of one value.
-func upsert(table, column, value string) string {
+// addRows adds rows to the minutes, those before $11 also to the hours and those before $12 also to the day of $13, which
+// is not closed. It records the first minute whose rows have changed since Options.Check has looked, and returns how many
+// minutes have changed.
+var addRows = `WITH given AS MATERIALIZED (
+		SELECT r.at, coalesce(t.id, other.id) AS tenant,
+			coalesce(e.id, other.id) AS endpoint, coalesce(p.id, other.id) AS policy, admitted, soft, denied, shadow_denied,
+			cost, nullif(remaining, -1) AS remaining_min
+		FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+				$8::bigint[], $9::bigint[], $10::bigint[])
+			r (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining)
+		JOIN rate_limiter.usage_names other ON other.name = '` + otherName + `'
+		LEFT JOIN rate_limiter.usage_names t ON t.name = r.tenant
+		LEFT JOIN rate_limiter.usage_names e ON e.name = r.endpoint
+		LEFT JOIN rate_limiter.usage_names p ON p.name = r.policy
+	), minutes AS (` + add("usage_minutes", "at", "true", "", "") + ` RETURNING 1
+	), hours AS (` + add("usage_hours", "date_trunc('hour', at, 'UTC')", "at < $11", "", "") + `
+	), days AS (` + add("usage_days", "date_trunc('day', $13::timestamptz, 'UTC')", "at < $12", ", late", ", true") + `
+	), marked AS (
+		UPDATE rate_limiter.usage_state SET changed_since = least(changed_since, (SELECT min(at) FROM given))
+	) SELECT count(*) FROM minutes`
+
+// add returns a statement that adds rows of given to those of a table, at a time, with a further column of one value.
+func add(table, at, where, column, value string) string {
 	sets := ""
 	for _, name := range [...]string{"admitted", "soft", "denied", "shadow_denied", "cost"} {
 		sets += fmt.Sprintf("%[1]s = %[2]s, ", name, bounded("t."+name+" + excluded."+name))
 	}
-	return `INSERT INTO rate_limiter.` + table + ` AS t (at, tenant, endpoint, policy, admitted, soft, denied,
-			shadow_denied, cost, remaining_min` + column + `)
-		SELECT *` + value + ` FROM unnest($1::timestamptz[], $2::int[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
-			$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])
+	return `INSERT INTO rate_limiter.` + table + ` AS t (at, tenant, endpoint, policy` + column + `, admitted, soft, denied,
+			shadow_denied, cost, remaining_min)
+		SELECT ` + at + `, tenant, endpoint, policy` + value + `, ` + summed + ` FROM given WHERE ` + where + `
+		GROUP BY 1, tenant, endpoint, policy ORDER BY tenant, 1, endpoint, policy
 		ON CONFLICT (tenant, at, endpoint, policy` + column + `) DO UPDATE
 		SET ` + sets + `remaining_min = least(t.remaining_min, excluded.remaining_min)`
 }

@@ -1,10 +1,8 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -14,86 +12,65 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
-// sums holds counts by time and key.
+// sums holds counts by minute and key.
 type sums map[sumKey]*usage.Counts
 
 type sumKey struct {
-	at int64 // seconds since 1970, of the begin of a minute, hour or day
+	minute int64 // its begin, in seconds since 1970
 	usage.Key
 }
 
-// add adds counts. The time is cut to the begin of its unit.
-func (s sums) add(at time.Time, unit time.Duration, key usage.Key, c usage.Counts) {
-	k := sumKey{at.Truncate(unit).Unix(), key} // Truncate counts from a midnight of UTC
-	if have := s[k]; have != nil {
-		have.Add(c)
-		return
-	}
-	s[k] = &c
-}
-
-// addBatch adds the rows of a batch to a minute.
-func (s sums) addBatch(began time.Time, rows []usage.Row) {
-	for i := range rows {
-		s.add(began, time.Minute, rows[i].Key, rows[i].Counts)
-	}
-}
-
-// before returns the sums by a longer unit of all times before a mark.
-func (s sums) before(mark time.Time, unit time.Duration) sums {
-	part := sums{}
-	for k, c := range s {
-		if at := time.Unix(k.at, 0); at.Before(mark) {
-			part.add(at, unit, k.Key, *c)
+// addBatch adds what a batch has, which began at an instant.
+func (u *unpacking) addBatch(began time.Time, b *usage.Batch) {
+	for _, r := range b.Rows {
+		k := sumKey{began.Truncate(time.Minute).Unix(), r.Key}
+		if have := u.sums[k]; have != nil {
+			have.Add(r.Counts)
+		} else {
+			u.sums[k] = &r.Counts
 		}
 	}
-	return part
+	u.denied.addBatch(began, b.Denials)
+	u.tiers.addBatch(began.Add(b.Span), b.Tiers)
 }
 
-// moved returns the sums of all times, at one time.
-func (s sums) moved(to time.Time, unit time.Duration) sums {
-	part := sums{}
-	for k, c := range s {
-		part.add(to, unit, k.Key, *c)
-	}
-	return part
-}
-
-// oldest returns the first time of the sums.
-func (s sums) oldest() time.Time {
-	first := int64(math.MaxInt64)
-	for k := range s {
-		first = min(first, k.at)
-	}
-	return time.Unix(first, 0)
-}
-
-// sumRow is a row of the tables.
-type sumRow struct {
-	At                                         time.Time
-	Tenant, Endpoint, Policy                   int32
+// row is a row to add, in the order of the parameters of addRows.
+type row struct {
+	Minute                                     time.Time
+	Tenant, Endpoint, Policy                   string
 	Admitted, Soft, Denied, ShadowDenied, Cost int64
-	Remaining                                  *int64 // nil: unknown
+	Remaining                                  int64 // usage.NoRemaining: unknown
 }
 
-// rows returns the sums with the numbers of their names, ordered by the primary key of the tables.
-func (s sums) rows(names map[string]int32) []sumRow {
-	rows := make([]sumRow, 0, len(s))
-	for k, n := range s {
-		row := sumRow{
-			time.Unix(k.at, 0), names[k.Tenant], names[k.Endpoint], names[k.Policy],
-			n.Admitted, n.Soft, n.Denied, n.ShadowDenied, n.Cost, nil,
-		}
-		if n.Remaining != usage.NoRemaining {
-			row.Remaining = &n.Remaining
-		}
-		rows = append(rows, row)
+// write stores the tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
+func (u *unpacking) write(ctx context.Context) error {
+	var rows []row
+	for k, n := range u.sums {
+		rows = append(rows, row{
+			time.Unix(k.minute, 0), k.Tenant, k.Endpoint, k.Policy,
+			n.Admitted, n.Soft, n.Denied, n.ShadowDenied, n.Cost, n.Remaining,
+		})
 	}
-	slices.SortFunc(rows, func(a, b sumRow) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), a.At.Compare(b.At), cmp.Compare(a.Endpoint, b.Endpoint),
-			cmp.Compare(a.Policy, b.Policy))
-	})
-	return rows
+	columns := columnsOf(rows)
+	names := slices.Concat(columns[1].([]string), columns[2].([]string), columns[3].([]string))
+	for t := range u.tiers {
+		names = append(names, t.Tenant)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	if _, err := u.tx.Exec(ctx, insertNames, slices.Compact(names), maxNames); err != nil {
+		return fmt.Errorf("write names: %w", err)
+	}
+	if err := u.writeTiers(ctx); err != nil || len(rows) == 0 {
+		return err
+	}
+	columns = append(columns, u.state.hoursUntil, u.state.daysUntil, u.state.now.Add(u.shift))
+	if err := u.tx.QueryRow(ctx, addRows, columns...).Scan(&u.done.Rows); err != nil {
+		return fmt.Errorf("add rows: %w", err)
+	}
+	return nil
 }
 
 // columnsOf returns the fields of rows as arrays, one for each field, for unnest.

@@ -25,15 +25,12 @@ func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
 // writeTiers stores the tiers, except those of tenants that have no name in the database.
 func (u *unpacking) writeTiers(ctx context.Context) error {
 	type row struct {
-		Tenant                  int32
-		Namespace, Tier, Source string
-		SeenAt                  time.Time
+		Tenant, Namespace, Tier, Source string
+		SeenAt                          time.Time
 	}
 	var rows []row
 	for t, at := range u.tiers {
-		if id, ok := u.names[t.Tenant]; ok {
-			rows = append(rows, row{id, t.Namespace, t.Tier, t.Source, at})
-		}
+		rows = append(rows, row{t.Tenant, t.Namespace, t.Tier, t.Source, at})
 	}
 	if len(rows) == 0 {
 		return nil
@@ -50,9 +47,9 @@ func (u *unpacking) writeTiers(ctx context.Context) error {
 
 const (
 	upsertTiers = `INSERT INTO rate_limiter.tenant_tiers AS t (tenant, namespace, tier, source, seen_at, since, stored_at)
-		SELECT k.*, k.seen_at, clock_timestamp()
-		FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
-			k (tenant, namespace, tier, source, seen_at)
+		SELECT n.id, k.namespace, k.tier, k.source, k.seen_at, k.seen_at, clock_timestamp()
+		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[])
+			k (name, namespace, tier, source, seen_at) JOIN rate_limiter.usage_names n USING (name)
 		ON CONFLICT (tenant, namespace, tier, source) DO UPDATE
 		SET seen_at = excluded.seen_at, stored_at = excluded.stored_at,
 			since = CASE WHEN excluded.seen_at - t.seen_at < interval '10 minutes' THEN t.since ELSE excluded.since END
@@ -60,6 +57,7 @@ const (
 
 	deleteTiers = `DELETE FROM rate_limiter.tenant_tiers WHERE ctid IN (SELECT ctid FROM (
 			SELECT ctid, row_number() OVER (PARTITION BY tenant ORDER BY seen_at DESC) AS place
-			FROM rate_limiter.tenant_tiers WHERE tenant = ANY ($1::int[])) t
+			FROM rate_limiter.tenant_tiers
+			WHERE tenant IN (SELECT id FROM rate_limiter.usage_names WHERE name = ANY ($1::text[]))) t
 		WHERE place > $2)`
 )

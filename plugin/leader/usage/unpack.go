@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +20,7 @@ type unpacking struct {
 	sums   sums
 	denied denials
 	tiers  tiers
-	names  map[string]int32 // of usage_names; those that this transaction makes are not in the session's
-	fault  string           // of one batch that is set aside
+	fault  string // of one batch that is set aside
 	done   Stats
 }
 
@@ -51,7 +49,6 @@ func (s *session) unpack(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("unpack usage: %w", err)
 	}
-	s.commitNames(u.names)
 	s.add(u.done)
 	s.logRound(u.done, u.fault)
 	return u.plan.more, nil
@@ -130,7 +127,7 @@ func (u *unpacking) apply(ctx context.Context) error {
 	return u.deleteBatches(ctx, added)
 }
 
-// decode reads the payloads of the batches to add, and sums their rows. It returns the faults of those that cannot be
+// decode reads the payloads of the batches to add, and collects what they have. It returns the faults of those that cannot be
 // decoded, by their place in the plan.
 func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err error) {
 	faulty = map[int]string{}
@@ -150,9 +147,7 @@ func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err erro
 			return nil
 		}
 		s.Watermark = later(s.Watermark, h.Began.Add(b.Span))
-		u.sums.addBatch(h.Began, b.Rows)
-		u.denied.addBatch(h.Began, b.Denials)
-		u.tiers.addBatch(h.Began.Add(b.Span), b.Tiers)
+		u.addBatch(h.Began, b)
 		return nil
 	})
 	if err != nil {
@@ -171,37 +166,6 @@ func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
 		return nil, fmt.Errorf("it is batch %d of %s, and was reported as batch %d of %s", b.Seq, b.Epoch, h.Seq, h.Epoch)
 	}
 	return b, nil
-}
-
-// write stores the tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
-func (u *unpacking) write(ctx context.Context) error {
-	if err := u.findNames(ctx); err != nil {
-		return err
-	}
-	if err := u.writeTiers(ctx); err != nil || len(u.sums) == 0 {
-		return err
-	}
-	u.done.Rows += int64(len(u.sums))
-	late := u.sums.before(u.state.daysUntil, time.Minute)
-	today := u.state.now.Add(u.shift)
-	for _, table := range []struct {
-		name string
-		rows sums
-	}{
-		{"usage_minutes", u.sums},
-		{"usage_hours", u.sums.before(u.state.hoursUntil, time.Hour)},
-		{"usage_days", late.moved(today, 24*time.Hour)},
-	} {
-		for rows := range slices.Chunk(table.rows.rows(u.names), rowsPerStatement) {
-			if _, err := u.tx.Exec(ctx, upserts[table.name], columnsOf(rows)...); err != nil {
-				return fmt.Errorf("add to %s: %w", table.name, err)
-			}
-		}
-	}
-	if _, err := u.tx.Exec(ctx, markChanged, u.sums.oldest()); err != nil {
-		return fmt.Errorf("mark what was changed: %w", err)
-	}
-	return nil
 }
 
 // writeSources records how far the sources are unpacked.
@@ -259,7 +223,7 @@ func (s *session) retryFaulty(ctx context.Context) error {
 
 // retry adds a batch that was set aside, or leaves it.
 func (s *session) retry(ctx context.Context, h *head) error {
-	u := &unpacking{session: s, sums: sums{}, tiers: tiers{}}
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
 	err := s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		var payload []byte
@@ -274,8 +238,7 @@ func (s *session) retry(ctx context.Context, h *head) error {
 		if err != nil || h.Began.Before(now.oldest()) {
 			return nil // it stays set aside, or dropFaulty drops it
 		}
-		u.sums.addBatch(h.Began, b.Rows)
-		u.tiers.addBatch(h.Began.Add(b.Span), b.Tiers)
+		u.addBatch(h.Began, b)
 		u.done.Batches = 1
 		if err := u.write(ctx); err != nil {
 			return err
@@ -283,7 +246,6 @@ func (s *session) retry(ctx context.Context, h *head) error {
 		return u.deleteBatches(ctx, []head{*h})
 	})
 	if err == nil {
-		s.commitNames(u.names)
 		s.add(u.done)
 	}
 	return err
