@@ -31,20 +31,6 @@ func peekShowsWaits(t *testing.T, f *fixture) {
 	}
 }
 
-func peekShowsShadowBesideItsTwin(t *testing.T, f *fixture) {
-	for _, algorithm := range Algorithms {
-		spec := limit.Spec{Algorithm: algorithm, Quantity: 3, Window: hour, Burst: burst(algorithm, 3)}
-		enforced := withCost(bound(t, algorithm.String(), spec), 2)
-		shadow := withMode(enforced, policy.Shadow)
-		peeked := f.peek(t, enforced, shadow)
-		taken := f.take(t, enforced, shadow)
-		if !peeked[0].Admits() || peeked[1].Wait == 0 || peeked[1].Wait != taken[1].Wait || peeked[1].Used != 0 {
-			t.Errorf("%s: a peek shows %+v, the take %+v: want no room for the shadow, and nothing used yet",
-				algorithm, peeked, taken)
-		}
-	}
-}
-
 func refundReturnsOnce(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
 		spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}
@@ -79,19 +65,18 @@ func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
 }
 
 func statusesMustFit(t *testing.T, f *fixture) {
-	bounds, statuses := []policy.Bound{fixed(t, "one", 5), fixed(t, "two", 5)}, make([]decision.Status, 1)
-	calls := map[string]decide{"take": f.Take, "peek": f.Peek}
-	if f.keeper() != nil {
-		calls["refund"] = func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-			return f.Settle(ctx, bounds, statuses, nil)
+	bounds, none := []policy.Bound{fixed(t, "one", 5), fixed(t, "two", 5)}, make([]decision.Status, 1)
+	taken := f.take(t, bounds...)
+	for name, err := range map[string]error{
+		"take": f.Take(context.Background(), bounds, none), "peek": f.Peek(context.Background(), bounds, none),
+		"settle":             f.Settle(context.Background(), bounds, taken[:1], []int64{0, 0}),
+		"settle by one cost": f.Settle(context.Background(), bounds, taken, []int64{0}),
+	} {
+		if err == nil {
+			t.Errorf("%s: two bounds with one status or cost are no error", name)
 		}
 	}
-	for name, call := range calls {
-		if err := call(context.Background(), bounds, statuses); err == nil {
-			t.Errorf("%s: two bounds with one status are no error", name)
-		}
-	}
-	f.expect(t, "after requests that do not fit", bounds, 0, 0)
+	f.expect(t, "after requests that do not fit", bounds, 1, 1)
 }
 
 // Peeked is what a store showed of a request. [Peeked.Check] compares it with the take that follows.

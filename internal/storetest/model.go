@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"testing"
 
 	"pgregory.net/rapid"
 
@@ -250,40 +249,6 @@ func demand(bounds []policy.Bound, key policy.Key) int64 {
 		}
 	}
 	return sum
-}
-
-// compareWithModel plays random timelines on the store and the model, and compares the statuses at every step.
-func compareWithModel(t *testing.T, open Open, place Place, groups []policy.Group) {
-	rapid.Check(t, func(rt *rapid.T) {
-		store, clock := open(t)
-		model := NewModel(clock)
-		model.place = place
-		world := drawWorld(rt, groups)
-		for step := range rapid.IntRange(1, 100).Draw(rt, "requests") {
-			world.advance(rt, model)
-			bounds := world.request(rt)
-			compare(rt, fmt.Sprint("peek ", step), bounds, store.Peek, model.Peek)
-			compare(rt, fmt.Sprint("take ", step), bounds, store.Take, model.Take)
-		}
-	})
-}
-
-// compare demands that a store and the model answer a request alike.
-func compare(t *rapid.T, what string, bounds []policy.Bound, store, model decide) {
-	got, want := make([]decision.Status, len(bounds)), make([]decision.Status, len(bounds))
-	if err := store(context.Background(), bounds, got); err != nil {
-		t.Fatalf("%s of %d bounds: %v", what, len(bounds), err)
-	}
-	if err := model(context.Background(), bounds, want); err != nil {
-		t.Fatalf("%s of %d bounds by the model: %v", what, len(bounds), err)
-	}
-	for i := range got {
-		want[i].Source = got[i].Source
-		want[i].Wait = shadowWait(&bounds[i], &got[i], &want[i])
-		if got[i] != want[i] {
-			t.Fatalf("%s, bound %d: %s\n got %+v\nwant %+v", what, i, describe(&bounds[i]), got[i], want[i])
-		}
-	}
 }
 
 // decide is Take or Peek of a store.

@@ -31,21 +31,6 @@ func deniedRequestSpendsNoScope(t *testing.T, f *fixture) {
 	}
 }
 
-func admittedRequestSpendsEveryScope(t *testing.T, f *fixture) {
-	for _, algorithm := range Algorithms {
-		bounds := []policy.Bound{
-			bound(t, algorithm.String(), perHour(algorithm, 10)),
-			fixed(t, "beside-"+algorithm.String(), 5),
-		}
-		bounds[0].Cost, bounds[1].Cost = 3, 2
-		statuses := f.take(t, bounds...)
-		if statuses[0].Used != 3 || statuses[0].Remaining != 7 || statuses[1].Used != 2 || statuses[1].Remaining != 3 {
-			t.Errorf("%s: after 3 of 10 and 2 of 5: %+v", algorithm, statuses)
-		}
-		f.expect(t, "after an admission", bounds, 3, 2)
-	}
-}
-
 // perHour returns the spec of n tokens an hour, with a burst of as many.
 func perHour(algorithm limit.Algorithm, n int64) limit.Spec {
 	return limit.Spec{Algorithm: algorithm, Quantity: n, Window: hour, Burst: burst(algorithm, n)}
@@ -57,18 +42,6 @@ func burst(algorithm limit.Algorithm, n int64) int64 {
 		return n
 	}
 	return 0
-}
-
-func everyBoundReportsItsOwnWait(t *testing.T, f *fixture) {
-	roomy := fixed(t, "roomy", 10)
-	slow := bound(t, "slow", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second})
-	fast := bound(t, "fast", limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: limit.Second})
-	f.take(t, slow, fast)
-	statuses := f.take(t, roomy, slow, fast)
-	if statuses[0].Wait != 0 || statuses[1].Wait != 60*limit.Second || statuses[2].Wait != limit.Second {
-		t.Errorf("waits are %d, %d, %d: want 0, a minute and a second",
-			statuses[0].Wait, statuses[1].Wait, statuses[2].Wait)
-	}
 }
 
 func denialEndsAfterItsWait(t *testing.T, f *fixture) {
@@ -113,12 +86,9 @@ func costZeroReads(t *testing.T, f *fixture) {
 			t.Fatalf("request %d: used %d and %d", i, statuses[0].Used, statuses[1].Used)
 		}
 	}
-}
-
-func costZeroIsAdmittedByAnEmptyBucket(t *testing.T, f *fixture) {
-	b := fixed(t, "empty", 1)
-	f.take(t, b)
-	if !f.admits(t, withCost(b, 0)) {
+	empty := fixed(t, "empty", 1)
+	f.take(t, empty)
+	if !f.admits(t, withCost(empty, 0)) {
 		t.Error("a read was denied")
 	}
 }
@@ -263,18 +233,6 @@ func hostileNamesShareNoBucket(t *testing.T, f *fixture) {
 			}
 		}
 	}
-}
-
-func twoLimitsOfOneBucket(t *testing.T, f *fixture) {
-	small, large := fixed(t, "rollout", 5), fixed(t, "rollout", 8)
-	f.take(t, withCost(small, 5))
-	if f.admits(t, small) {
-		t.Error("the smaller limit admits a sixth token")
-	}
-	if !f.admits(t, withCost(large, 3)) {
-		t.Error("the larger limit has room for three more")
-	}
-	f.expect(t, "after both", []policy.Bound{small, large}, 8, 8)
 }
 
 func manyBounds(t *testing.T, f *fixture) {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -73,16 +74,6 @@ func settleMayLeaveADebt(t *testing.T, f *fixture) {
 	}
 }
 
-func settleCountsBoundsOfOneBucketTogether(t *testing.T, f *fixture) {
-	for _, algorithm := range Settling {
-		b := bound(t, algorithm.String(), perHour(algorithm, 100))
-		bounds := []policy.Bound{withCost(b, 10), withCost(b, 20), withCost(b, 5)}
-		statuses := f.take(t, bounds...)
-		f.settle(t, bounds, statuses, []int64{15, 2, 6}, 5, -18, 1)
-		f.expect(t, "after three settlements", []policy.Bound{b}, 23)
-	}
-}
-
 func settleChargesABucketThatWasDeleted(t *testing.T, f *fixture) {
 	for _, algorithm := range Settling {
 		b := withCost(bound(t, algorithm.String(), perHour(algorithm, 100)), 10)
@@ -116,18 +107,6 @@ func settleLeavesABucketOfAChangedLimit(t *testing.T, f *fixture) {
 		f.settle(t, bounds, more, []int64{15}, 0)
 		f.expect(t, "after a change of the algorithm", []policy.Bound{changed}, 21)
 	}
-}
-
-func settleMustFit(t *testing.T, f *fixture) {
-	bounds := []policy.Bound{fixed(t, "one", 5), fixed(t, "two", 5)}
-	statuses := f.take(t, bounds...)
-	if f.Settle(context.Background(), bounds, statuses[:1], []int64{0, 0}) == nil {
-		t.Error("two bounds with one status are settled")
-	}
-	if f.Settle(context.Background(), bounds, statuses, []int64{0}) == nil {
-		t.Error("two bounds with one actual cost are settled")
-	}
-	f.expect(t, "after settlements that do not fit", bounds, 1, 1)
 }
 
 // reservations records requests that are settled, from many goroutines.
@@ -229,40 +208,38 @@ type taken struct {
 	got, want []decision.Status
 }
 
-// compareSettlements plays random timelines of takes and settlements on the store and the model, and compares all but
-// the receipts, which mean something to their own store alone.
-func compareSettlements(t *testing.T, open Open, place Place, groups []policy.Group) {
+// compareWithModel plays random timelines of peeks, takes and settlements on the store and the model, and compares the
+// statuses at every step.
+func compareWithModel(t *testing.T, open Open, place Place, groups []policy.Group) {
 	rapid.Check(t, func(rt *rapid.T) {
 		store, clock := open(t)
 		model := NewModel(clock)
 		model.place = place
 		world := drawWorld(rt, groups)
 		var inFlight []taken
-		for step := range rapid.IntRange(1, 50).Draw(rt, "requests") {
+		for step := range rapid.IntRange(1, 100).Draw(rt, "requests") {
 			world.advance(rt, model)
 			if len(inFlight) > 0 && rapid.Bool().Draw(rt, "settles") {
 				i := rapid.IntRange(0, len(inFlight)-1).Draw(rt, "which")
 				inFlight[i].settle(rt, step, store, model)
 				inFlight = slices.Delete(inFlight, i, i+1)
-			} else {
-				r := taken{bounds: world.request(rt)}
-				r.take(rt, step, store, model)
-				inFlight = append(inFlight, r)
+				continue
 			}
+			r := taken{bounds: world.request(rt)}
+			r.decide(rt, fmt.Sprint("peek ", step), store.Peek, model.Peek)
+			r.decide(rt, fmt.Sprint("take ", step), store.Take, model.Take)
+			inFlight = append(inFlight, r)
 		}
 	})
 }
 
-// take takes the bounds from both stores.
-func (r *taken) take(t *rapid.T, step int, s store.Store, model *Model) {
+// decide has the bounds decided by a store and by the model.
+func (r *taken) decide(t *rapid.T, what string, store, model decide) {
 	r.got, r.want = make([]decision.Status, len(r.bounds)), make([]decision.Status, len(r.bounds))
-	if err := s.Take(context.Background(), r.bounds, r.got); err != nil {
-		t.Fatalf("take %d: %v", step, err)
+	if err := errors.Join(store(context.Background(), r.bounds, r.got), model(context.Background(), r.bounds, r.want)); err != nil {
+		t.Fatalf("%s of %d bounds: %v", what, len(r.bounds), err)
 	}
-	if err := model.Take(context.Background(), r.bounds, r.want); err != nil {
-		t.Fatalf("take %d by the model: %v", step, err)
-	}
-	r.compare(t, fmt.Sprint("take ", step))
+	r.compare(t, what)
 }
 
 // settle settles the request in both stores.
@@ -271,11 +248,9 @@ func (r *taken) settle(t *rapid.T, step int, s store.Store, model *Model) {
 	for i := range actual {
 		actual[i] = Actual(t, &r.bounds[i].Policy.Limit, r.bounds[i].Cost)
 	}
-	if err := s.Settle(context.Background(), r.bounds, r.got, actual); err != nil {
+	err := s.Settle(context.Background(), r.bounds, r.got, actual)
+	if err = errors.Join(err, model.Settle(context.Background(), r.bounds, r.want, actual)); err != nil {
 		t.Fatalf("settlement %d: %v", step, err)
-	}
-	if err := model.Settle(context.Background(), r.bounds, r.want, actual); err != nil {
-		t.Fatalf("settlement %d by the model: %v", step, err)
 	}
 	r.compare(t, fmt.Sprint("settlement ", step, " to ", actual))
 }
@@ -284,8 +259,7 @@ func (r *taken) settle(t *rapid.T, step int, s store.Store, model *Model) {
 func (r *taken) compare(t *rapid.T, what string) {
 	for i := range r.got {
 		got, want := r.got[i], r.want[i]
-		got.Receipt, got.Source = want.Receipt, want.Source
-		want.Wait = shadowWait(&r.bounds[i], &got, &want)
+		want.Source, want.Wait = got.Source, shadowWait(&r.bounds[i], &got, &want)
 		if got != want {
 			t.Fatalf("%s, bound %d: %s\n got %+v\nwant %+v", what, i, describe(&r.bounds[i]), got, want)
 		}
