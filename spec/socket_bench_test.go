@@ -17,8 +17,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// rivals returns the plugin with different buckets, and its baselines: the first does nothing, the second spends
-// nothing, and the last has go-pdk's server. The client is connected to their Redis.
+// rivals returns the plugin with different buckets, and its baselines: the first does nothing, and the second spends
+// nothing. The client is connected to their Redis.
 func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	b.Helper()
 	shared := redistest.Single(b)
@@ -26,14 +26,13 @@ func rivals(b *testing.B) ([]*subject, *redis.Client) {
 		"redis":{"socket":%q,"send_timeout":1000,"read_timeout":1000},`, shared.Socket)
 	const tenant, connections = "acme", 16
 	subjects := []*subject{
-		newSubject(b, "noop", serve(b, "noop"), noLimits, false, tenant),
-		newSubject(b, "nothing-spent", serve(b, "noop"), fourScopes(1, ""), true, tenant),
+		newSubject(b, "noop", serve(b, "bench-floor", "-loop", "phase"), noLimits, false, tenant),
+		newSubject(b, "nothing-spent", serve(b, "bench-floor", "-loop", "phase"), fourScopes(1, ""), true, tenant),
 		newSubject(b, "local", servePlugin(b), fourScopes(1, ""), true, tenant),
 		newSubject(b, "redis-leased", servePlugin(b), fourScopes(1, inRedis+`"namespace":"leased","accuracy":"leased",`),
 			true, tenant),
 		newSubject(b, "redis-exact", servePlugin(b), fourScopes(1, inRedis+`"namespace":"exact","accuracy":"exact",`), true,
 			tenant),
-		newSubject(b, "local-on-go-pdk", serve(b, "onpdk"), fourScopes(1, ""), true, tenant),
 	}
 	for _, u := range subjects {
 		u.connect(b, connections)
@@ -41,10 +40,9 @@ func rivals(b *testing.B) ([]*subject, *redis.Client) {
 	return subjects, shared.Client(b)
 }
 
-// BenchmarkSocket compares the cost of an event, with four scopes and all headers, with that of a plugin that does
-// nothing, one that spends nothing, and the same plugin with go-pdk's server. All take turns, so that other load
-// affects all alike. Each number is the median of its turns. The client shares the machine, so CPU time is more precise
-// than events/s.
+// BenchmarkSocket compares the cost of an event, with four scopes and all headers, with the cost of a plugin that does
+// nothing, and of one that spends nothing. All take turns, so that other load affects all alike. Each number is the
+// median of its turns. The client shares the machine, so CPU time is more precise than events/s.
 //
 // nothing-spent asks and answers like the plugin. local adds the buckets and the metrics to it. It adds one question,
 // its answer, and the headers to noop.
@@ -58,7 +56,6 @@ func BenchmarkSocket(b *testing.B) {
 				"cpu-µs/event":         over(measured[i], cpu),
 				"cpu-vs-noop":          ratio(measured[i], measured[0], cpu),
 				"cpu-vs-nothing-spent": ratio(measured[i], measured[1], cpu),
-				"cpu-vs-go-pdk":        ratio(measured[i], measured[len(measured)-1], cpu),
 			}
 			if strings.HasPrefix(u.name, "redis-") {
 				cells["redis-calls/1000-events"] = 1000 * over(measured[i], func(s spell) float64 { return s.calls })

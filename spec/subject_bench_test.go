@@ -57,10 +57,8 @@ func requestOf(tenant string) gateway.Request {
 	}
 }
 
-// comparisons builds the baselines of the plugin once.
-var comparisons = sync.OnceValue(func() error {
-	return build(binaries, "../internal/bench/bench-floor", "../internal/bench/noop", "../internal/bench/onpdk")
-})
+// baseline builds what the plugin is compared with once.
+var baseline = sync.OnceValue(func() error { return build(binaries, "../internal/bench/bench-floor") })
 
 // server is a plugin server of one thread. The plugin's own default is one for every four cores.
 type server struct {
@@ -71,7 +69,7 @@ type server struct {
 // serve starts a program and waits until it serves.
 func serve(b *testing.B, program string, args ...string) *server {
 	b.Helper()
-	require.NoError(b, comparisons())
+	require.NoError(b, baseline())
 	prefix := shortDir(b)
 	cmd := exec.Command(filepath.Join(binaries, program), append([]string{"-kong-prefix", prefix}, args...)...)
 	cmd.Env = []string{"GOMAXPROCS=1"}
@@ -94,7 +92,7 @@ func serve(b *testing.B, program string, args ...string) *server {
 		if err != nil {
 			b.Fatalf("%s does not serve: %v", program, err)
 		}
-		serving = strings.Contains(line, "serving Kong") || strings.Contains(line, "Listening on socket") // go-pdk's words
+		serving = strings.Contains(line, "serving Kong")
 	}
 	reading.Go(func() {
 		_, _ = io.Copy(io.Discard, lines) // until the process ends

@@ -43,7 +43,7 @@ var apart = map[string][]string{
 
 // foreign maps a module to the folders that may import it.
 var foreign = map[string][]string{
-	"github.com/Kong/go-pdk": {"plugin/kong/wire", "kong/gateway", "internal/bench", "spec"},
+	"github.com/Kong/go-pdk": {"plugin/kong/wire", "kong/gateway"},
 	"github.com/redis":       {"plugin/bucket/redis", "internal", "spec"},
 	"github.com/jackc": {
 		"plugin/database", "plugin/events", "plugin/leader", "plugin/node/server", "plugin/control/server", "plugin/cli",

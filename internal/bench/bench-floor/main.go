@@ -2,8 +2,10 @@
 // denials measure the plugin against. With {"exit": true} it asks who the consumer is and denies the request with a
 // short body; there is no cheaper plugin that denies by name. Else it does nothing.
 //
-// With -loop wire it has the server loop of the plugin. With -loop least it has the least loop that can serve Kong,
-// and denies with every config.
+// With -loop wire it has the server loop of the plugin. With -loop least it has the least loop that can serve Kong, and
+// denies with every config. With -loop phase it has the plugin's own server and configs, and buckets that admit
+// everything: with a config without limits it asks Kong nothing and sets no headers, and with limits it asks and sets
+// the same as the plugin, but spends nothing. It has no observers.
 package main
 
 import (
@@ -19,6 +21,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 )
 
@@ -30,7 +33,7 @@ const dump = `{"Protocol": "ProtoBuf:1", "SocketPath": %q, "Plugins": [{"Name": 
 
 func main() {
 	prefix := flag.String("kong-prefix", "/usr/local/kong", "directory of the socket")
-	loop := flag.String("loop", "wire", "what serves Kong: wire or least")
+	loop := flag.String("loop", "wire", "what serves Kong: wire, least or phase")
 	query := flag.Bool("dump", false, "print what Kong needs to know about the plugin, and exit")
 	flag.Parse()
 	socket := filepath.Join(*prefix, "bench-floor.socket")
@@ -49,9 +52,6 @@ func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer)
 		_, err := fmt.Fprintf(stdout, dump, socket)
 		return err
 	}
-	if loop != "wire" && loop != "least" {
-		return fmt.Errorf("-loop: %q is neither wire nor least", loop)
-	}
 	// A server that was killed leaves its socket behind.
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
@@ -62,8 +62,11 @@ func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer)
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	log.Info("serving Kong", "socket", socket, "loop", loop)
-	if loop == "least" {
+	switch loop {
+	case "least":
 		return serveLeast(ctx, listener)
+	case "phase":
+		return phase.New(phase.Options{Log: log, Build: build}).Serve(ctx, listener)
 	}
 	server := wire.New(wire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
 	return server.Serve(ctx, listener)
