@@ -3,21 +3,26 @@
 package spec
 
 import (
-	"bytes"
+	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -66,7 +71,6 @@ func hostileBodies() []hostileBody {
 // attack. Each cell is the median of the rounds. times-quiet is the p99 under attack divided by the quiet one, at most
 // 5. cpu-µs/answer is the CPU time of the process for each hostile answer, and rss-MB its peak memory.
 func BenchmarkHostileBodies(b *testing.B) {
-	require.NoError(b, build(binaries, "./internal/attacker"))
 	p := planeOf(b, `tiers: [{name: essentials, limits: [`+
 		`{name: hour, scope: tenant, limit: 1000000000, window_size: 3600, accuracy: exact}]}]`)
 	a := p.serve("--log-level", "warn")
@@ -126,32 +130,75 @@ func (a *api) latencies(b *testing.B, lasts time.Duration) (took []time.Duration
 	return took
 }
 
-// attack sends a body repeatedly until stop, which returns the number of answers. The attacker is a process of the
-// lowest priority with a prepared request, so that its own cost is not measured.
+// byteTime is the pause of a slow attacker before each byte of the second half of a request.
+const byteTime = 10 * time.Millisecond
+
+// attack sends a body repeatedly on many connections until stop, which returns the number of answers. The attacker's
+// threads have the lowest priority, and its request is prepared, so that its own cost does not delay the neighbour.
 func (a *api) attack(b *testing.B, hostile hostileBody) (stop func() int64) {
 	b.Helper()
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
-		"Content-Length: %d\r\n\r\n", hostile.path, a.secret, len(hostile.body))
-	file := filepath.Join(b.TempDir(), "request")
-	require.NoError(b, os.WriteFile(file, []byte(head+hostile.body), 0o600))
-	cmd := exec.Command("nice", "-n", "19", filepath.Join(binaries, "attacker"), "-connections",
-		strconv.Itoa(hostileConnections),
-		fmt.Sprintf("-slow=%t", hostile.slow), strings.TrimPrefix(a.url, "http://"), file)
-	var answers, failures bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &answers, &failures
-	running, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
+	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer %s\r\n"+
+		"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		hostile.path, a.secret, len(hostile.body), hostile.body)
+	ctx, end := context.WithCancel(b.Context())
+	var answers atomic.Int64
+	var group sync.WaitGroup
+	for range hostileConnections {
+		group.Go(func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
+				b.Error(err)
+			}
+			for ctx.Err() == nil {
+				if err := a.attackOnce(ctx, request, hostile.slow, &answers); err != nil {
+					b.Errorf("the attack failed: %v", err)
+					return
+				}
+			}
+		})
 	}
-	require.NoError(b, err)
 	return func() int64 {
-		if err := errors.Join(running.Close(), cmd.Wait()); err != nil {
-			b.Fatalf("the attack failed: %v\n%s", err, &failures)
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(answers.String()), 10, 64)
-		require.NoError(b, err)
-		return n
+		end()
+		group.Wait()
+		return answers.Load()
 	}
+}
+
+// attackOnce sends a request on a connection until the server closes it, or ctx ends.
+func (a *api) attackOnce(ctx context.Context, request []byte, slow bool, answers *atomic.Int64) error {
+	connection, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
+	if err != nil {
+		return err
+	}
+	// An answer that is late does not hold up the end of the attack.
+	forget := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Now()) })
+	defer forget()
+	for from := bufio.NewReader(connection); ctx.Err() == nil && write(ctx, connection, request, slow); {
+		response, err := http.ReadResponse(from, nil)
+		if err != nil {
+			break
+		}
+		answers.Add(1)
+		if _, err := io.Copy(io.Discard, response.Body); err != nil || response.Close {
+			break
+		}
+	}
+	return connection.Close()
+}
+
+// write writes a request, and reports whether an answer can follow. A server may answer before it has read all: then
+// the rest is not taken, and the answer is there to be read.
+func write(ctx context.Context, to net.Conn, request []byte, slow bool) bool {
+	if !slow {
+		_, err := to.Write(request)
+		return err == nil || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+	}
+	_, err := to.Write(request[:len(request)/2])
+	for i := len(request) / 2; err == nil && i < len(request) && ctx.Err() == nil; i++ {
+		time.Sleep(byteTime)
+		_, err = to.Write(request[i : i+1])
+	}
+	return err == nil
 }
 
 var peak = regexp.MustCompile(`VmHWM:\s+([0-9]+) kB`)
