@@ -178,11 +178,11 @@ func (s *chatSession) chat(ctx context.Context, part budgetPart) (r chatReply, e
 	if err != nil {
 		return r, err
 	}
-	c := call{part.tenant, "POST", "/v1/chat/completions", map[string]string{
+	c := call{part.tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
 		"apikey": part.tenant + "-key", "Content-Type": "application/json",
 		"X-Max-Tokens": strconv.FormatInt(promptTokens(prompt)+maxTokens, 10),
 	}}
-	answer, err := s.sendBody(ctx, c, string(body))
+	answer, err := s.send(ctx, c)
 	if err != nil {
 		return r, err
 	}

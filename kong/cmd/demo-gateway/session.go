@@ -36,8 +36,13 @@ type session struct {
 
 // call is a request of the session; who names its sender in the output.
 type call struct {
-	who, method, path string
-	header            map[string]string
+	who, method, path, body string
+	header                  map[string]string
+}
+
+// get returns a call without a body, with a header.
+func get(who, path, name, value string) call {
+	return call{who: who, method: http.MethodGet, path: path, header: map[string]string{name: value}}
 }
 
 // reply is the answer to a call.
@@ -70,54 +75,27 @@ func playSession(ctx context.Context, url string, out io.Writer) error {
 }
 
 func (s *session) tenants(ctx context.Context) error {
-	for _, c := range []call{
-		{"acme (enterprise)", "GET", "/records", map[string]string{"apikey": "acme-key", "X-User-Id": "u_1"}},
-		{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}},
-		{"gamma (unlimited)", "GET", "/records", map[string]string{"apikey": "gamma-key"}},
-	} {
-		r, err := s.show(ctx, c)
-		if err != nil {
-			return err
-		}
-		if err := expectLimited(c, r, http.StatusOK); err != nil {
-			return err
-		}
-	}
-	ops := call{"ops (internal)", "GET", "/records", map[string]string{"apikey": "ops-key"}}
-	r, err := s.show(ctx, ops)
-	if err != nil {
-		return err
-	}
-	if r.status != http.StatusOK {
-		return fmt.Errorf("%s: status %d, want 200", ops.who, r.status)
-	}
-	if limit := r.header.Get("X-RateLimit-Limit"); limit != "" {
-		return fmt.Errorf("%s: X-RateLimit-Limit: %s, want none", ops.who, limit)
-	}
-	return nil
+	return errors.Join(
+		s.expect(ctx, get("acme (enterprise)", "/records", "apikey", "acme-key"), http.StatusOK, true),
+		s.expect(ctx, get("beta (essentials)", "/records", "apikey", "beta-key"), http.StatusOK, true),
+		s.expect(ctx, get("gamma (unlimited)", "/records", "apikey", "gamma-key"), http.StatusOK, true),
+		s.expect(ctx, get("ops (internal)", "/records", "apikey", "ops-key"), http.StatusOK, false),
+	)
 }
 
 func (s *session) tokens(ctx context.Context) error {
-	for _, caller := range []struct {
-		who, secret string
-		want        int
-	}{
-		{"acme, token of u_2", acmeSecret, http.StatusOK},
-		{"a forged token", "a-made-up-secret-of-32-characters", http.StatusUnauthorized},
-	} {
-		token, err := signedToken("acme-issuer", caller.secret)
-		if err != nil {
-			return err
-		}
-		r, err := s.show(ctx, call{caller.who, "GET", "/account", map[string]string{"Authorization": "Bearer " + token}})
-		if err != nil {
-			return err
-		}
-		if r.status != caller.want {
-			return fmt.Errorf("%s: status %d, want %d", caller.who, r.status, caller.want)
-		}
+	good, err := signedToken("acme-issuer", acmeSecret)
+	if err != nil {
+		return err
 	}
-	return nil
+	forged, err := signedToken("acme-issuer", "a-made-up-secret-of-32-characters")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		s.expect(ctx, get("acme, token of u_2", "/account", "Authorization", "Bearer "+good), http.StatusOK, true),
+		s.expect(ctx, get("a forged token", "/account", "Authorization", "Bearer "+forged), http.StatusUnauthorized, false),
+	)
 }
 
 // signedToken returns a token of the user u_2, good for an hour.
@@ -133,67 +111,70 @@ func signedToken(issuer, secret string) (string, error) {
 
 // burst sends requests until one is denied, waits for Retry-After, and sends one that is admitted.
 func (s *session) burst(ctx context.Context) error {
-	c := call{"beta (essentials)", "GET", "/records", map[string]string{"apikey": "beta-key"}}
+	c := get("beta (essentials)", "/records", "apikey", "beta-key")
 	admitted := 0
-	var r reply
-	for range burstTries {
-		var err error
-		if r, err = s.show(ctx, c); err != nil {
-			return err
-		}
-		if r.status != http.StatusOK {
-			break
-		}
+	r, err := s.show(ctx, c)
+	for ; err == nil && r.status == http.StatusOK && admitted < burstTries; r, err = s.show(ctx, c) {
 		admitted++
 	}
-	if err := expectDenial(c, r); err != nil {
+	if err == nil {
+		err = expectDenial(c, r)
+	}
+	if err == nil && admitted < 3 {
+		err = fmt.Errorf("only %d requests admitted of a burst of 5", admitted)
+	}
+	if err != nil {
 		return err
 	}
-	if admitted < 3 {
-		return fmt.Errorf("only %d requests admitted of a burst of 5", admitted)
-	}
 	s.printDenial(r)
-	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
-	if err != nil {
-		return fmt.Errorf("Retry-After: %w", err)
-	}
+	seconds, err := r.number("Retry-After")
 	wait := time.Duration(seconds) * time.Second
-	if wait > longestWait {
-		return fmt.Errorf("Retry-After asks for %s", wait)
+	if err == nil && wait > longestWait {
+		err = fmt.Errorf("Retry-After asks for %s", wait)
+	}
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(s.out, "  … waiting %s for Retry-After …\n", wait)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if r, err = s.show(ctx, c); err != nil {
-		return err
-	}
-	return expectLimited(c, r, http.StatusOK)
+	return s.expect(ctx, c, http.StatusOK, true)
 }
 
 func (s *session) anonymous(ctx context.Context) error {
-	c := call{"anonymous", "GET", "/records", nil}
-	r, err := s.show(ctx, c)
+	c := call{who: "anonymous", method: http.MethodGet, path: "/records"}
+	if err := s.expect(ctx, c, http.StatusOK, true); err != nil {
+		return err
+	}
+	r, err := s.send(ctx, c)
+	more := 0
+	for ; err == nil && r.status == http.StatusOK && more < anonymousTries; r, err = s.send(ctx, c) {
+		more++
+	}
 	if err != nil {
 		return err
 	}
-	if err := expectLimited(c, r, http.StatusOK); err != nil {
-		return err
-	}
-	more := 0
-	for more < anonymousTries && r.status == http.StatusOK {
-		if r, err = s.send(ctx, c); err != nil {
-			return err
-		}
-		more++
-	}
-	fmt.Fprintf(s.out, "  … %d more …\n", more-1)
+	fmt.Fprintf(s.out, "  … %d more …\n", more)
 	s.printLine(c, r)
 	return expectDenial(c, r)
+}
+
+// expect sends a call, prints it, and returns an error unless the answer has the status, and headers of a limit just if
+// it is limited.
+func (s *session) expect(ctx context.Context, c call, status int, limited bool) error {
+	r, err := s.show(ctx, c)
+	switch limit := r.header.Get("X-RateLimit-Limit"); {
+	case err != nil:
+		return err
+	case limited:
+		return expectLimited(c, r, status)
+	case r.status != status || limit != "":
+		return fmt.Errorf("%s: status %d, want %d; X-RateLimit-Limit: %q, want none", c.who, r.status, status, limit)
+	}
+	return nil
 }
 
 func (s *session) show(ctx context.Context, c call) (reply, error) {
@@ -205,12 +186,7 @@ func (s *session) show(ctx context.Context, c call) (reply, error) {
 }
 
 func (s *session) send(ctx context.Context, c call) (reply, error) {
-	return s.sendBody(ctx, c, "")
-}
-
-// sendBody sends a call with a body.
-func (s *session) sendBody(ctx context.Context, c call, body string) (reply, error) {
-	request, err := http.NewRequestWithContext(ctx, c.method, s.url+c.path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, c.method, s.url+c.path, strings.NewReader(c.body))
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: %w", c.who, err)
 	}
@@ -282,16 +258,13 @@ func expectDenial(c call, r reply) error {
 	if err := expectLimited(c, r, http.StatusTooManyRequests); err != nil {
 		return err
 	}
-	if after, err := strconv.Atoi(r.header.Get("Retry-After")); err != nil || after < 1 {
+	if after, err := r.number("Retry-After"); err != nil || after < 1 {
 		return fmt.Errorf("%s: Retry-After: %q", c.who, r.header.Get("Retry-After"))
 	}
 	var problem struct {
-		Title, Detail, Message string
+		Title, Message string
 	}
-	if err := json.Unmarshal([]byte(r.body), &problem); err != nil {
-		return fmt.Errorf("%s: body of the denial: %w", c.who, err)
-	}
-	if problem.Title == "" || problem.Message == "" {
+	if err := json.Unmarshal([]byte(r.body), &problem); err != nil || problem.Title == "" || problem.Message == "" {
 		return fmt.Errorf("%s: body of the denial: %s", c.who, r.body)
 	}
 	return nil
