@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"net/http"
 	"strings"
 	"time"
@@ -20,7 +19,9 @@ func (s *Server) registerAbuse() {
 		"detection\nThose on the highest step are first. In mode shadow the steps have no effect."), "list abuse",
 		asItIs[rows.AbuseState], func(a rows.AbuseState) string { return answers.Cursor(a.Step + " " + a.Tenant) },
 		func(ctx context.Context, in *listAbuseInput) ([]rows.AbuseState, error) {
-			in.Max = in.Limit + 1
+			last, most := in.page()
+			in.After.Step, in.After.Tenant, _ = strings.Cut(last, " ")
+			in.Max = most
 			return s.Rows.Abuse(ctx, in.AbuseFilter)
 		})
 	serve(s, at.operation("get-org-abuse", http.MethodGet, "/orgs/{org}/ratelimit/abuse",
@@ -35,36 +36,18 @@ func (s *Server) registerAbuse() {
 
 type listAbuseInput struct {
 	rows.AbuseFilter
-	Limit  int    `query:"limit"  default:"100" doc:"The maximum number of items."         minimum:"1" maximum:"1000"`
-	Cursor string `query:"cursor"               doc:"The next_cursor of the previous page." maxLength:"256"`
-}
-
-func (in *listAbuseInput) size() int { return in.Limit }
-
-// Resolve implements [huma.Resolver].
-func (in *listAbuseInput) Resolve(huma.Context) []error {
-	last, err := base64.RawURLEncoding.DecodeString(in.Cursor)
-	var isCursor bool
-	in.After.Step, in.After.Tenant, isCursor = strings.Cut(string(last), " ")
-	if in.Cursor != "" && (err != nil || !isCursor || !isText(string(last))) {
-		return []error{fault("query.cursor", "must be a next_cursor returned by this list", in.Cursor)}
-	}
-	return nil
+	NamePaging
 }
 
 // forgiveBody says for how long, and why.
 type forgiveBody struct {
 	For    string `json:"for,omitempty" maxLength:"32"   doc:"How long to keep the org off the ladder, at most 30d. Default: 1h." example:"2h"`
-	Reason string `json:"reason"        maxLength:"1024" doc:"Why; recorded in the audit."                                          example:"a load test"`
+	Reason reason `json:"reason"        maxLength:"1024" doc:"Why; recorded in the audit."                                          example:"a load test"`
 }
 
 // Resolve implements [huma.Resolver].
 func (b *forgiveBody) Resolve(huma.Context) []error {
-	faults := []error(nil)
-	if b.For != "" {
-		faults = checkSpan("body.for", b.For, rows.MaxPardon)
-	}
-	return append(faults, reasonFaults("body.reason", b.Reason)...)
+	return checkSpan("body.for", b.For, rows.MaxPardon)
 }
 
 type forgiveInput struct {
@@ -76,6 +59,6 @@ type forgiveInput struct {
 
 // forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (done[rows.Forgiven], error) {
-	c := in.newChange(ctx, in.Body.Reason, "forgive-org", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "forgive-org", in.Org, in.Body)
 	return done[rows.Forgiven]{change: c}.with(s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour)))
 }

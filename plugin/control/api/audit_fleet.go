@@ -61,12 +61,7 @@ type forgetInput struct {
 // forgetBody names the node to drop, and why.
 type forgetBody struct {
 	Node   string `json:"node"   minLength:"1" maxLength:"256"  doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
-	Reason string `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."      example:"the machine is gone"`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *forgetBody) Resolve(huma.Context) []error {
-	return append(notTexts("body", textField{"node", b.Node}), reasonFaults("body.reason", b.Reason)...)
+	Reason reason `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."      example:"the machine is gone"`
 }
 
 // Forgotten has the node that was dropped.
@@ -81,7 +76,7 @@ type forgetOutput struct {
 
 // forgetNode drops the last report of a silent node.
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
-	c := in.newChange(ctx, in.Body.Reason, "forget node", in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "forget node", in.Body)
 	node, err := s.Rows.ForgetNode(ctx, c, in.Body.Node)
 	if err != nil {
 		return nil, s.writeError("forget a node", err)
@@ -98,11 +93,7 @@ type fleetInput struct {
 
 // Resolve implements [huma.Resolver].
 func (in *fleetInput) Resolve(ctx huma.Context) []error {
-	faults := in.Waiting.Resolve(ctx)
-	if in.LiveWithin != "" {
-		faults = append(faults, checkSpan("query.live_within", in.LiveWithin, 0)...)
-	}
-	return faults
+	return append(in.Wait.Resolve(ctx), checkSpan("query.live_within", in.LiveWithin, 0)...)
 }
 
 func (s *Server) fleet(ctx context.Context, in *fleetInput) (answers.Fleet, error) {

@@ -1,15 +1,18 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -134,15 +137,20 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 }
 
 // authorize runs the operation for a caller whose role allows it, with the body in memory. The API's own limits count a
-// batch by the checks in its body.
+// batch by the checks in its body, and a body with a fault as one request.
 func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
-	var in received
+	exchangeOf(ctx.Context()).org = ctx.Param("org")
+	var body []byte
+	var fault error
 	isBatch := ctx.Operation().Path == batchPath
+	cost := s.costOf(caller, needs)
 	if isBatch {
-		in = s.receiveBody(ctx)
+		if body, fault = s.readBody(ctx); fault == nil {
+			cost = max(int64(checksIn(body)), 1)
+		}
 	}
 	switch {
-	case !s.withinLimits(ctx, caller.budget(), s.costOf(caller, needs, &in)):
+	case !s.withinLimits(ctx, caller.budget(), cost):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 		return
 	case !caller.hasAccess(needs, ctx.Param("org")):
@@ -151,13 +159,15 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 		return
 	}
 	if !isBatch {
-		in = s.receiveBody(ctx)
+		body, fault = s.readBody(ctx)
 	}
-	if in.fault != nil {
-		s.writeBodyProblem(ctx, in.fault)
+	if fault != nil {
+		s.writeAnswer(ctx, fault)
 		return
 	}
-	next(huma.WithValue(in.replayBody(ctx), callerKey{}, caller))
+	r, _ := humago.Unwrap(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	next(huma.WithValue(ctx, callerKey{}, caller))
 }
 
 // unauthorized denies a request without a valid token. Beyond the limit of its address the answer is 429.

@@ -22,90 +22,49 @@ func init() {
 	huma.DefaultArrayNullable = false
 }
 
-// Bounds of a body's shape. They are checked before it is decoded.
+// Bounds of a body, which are checked before it is decoded.
 const (
-	maxDepth  = 32        // of nested values
-	maxNames  = 64        // of one object
-	maxItems  = maxChecks // of one list
-	maxValues = 2000      // of the body
-	maxString = 48 << 10  // bytes of one string: more than any field accepts
-	maxNumber = 1 << 10   // bytes of one number
+	maxDepth  = 32   // of nested values
+	maxTokens = 4000 // names and values
 )
 
-// shapeError reports a body that exceeds a bound.
-type shapeError struct {
-	status        int
-	path, problem string
-}
-
-func (e *shapeError) Error() string { return e.path + " " + e.problem }
-
-// inspect counts the values of a body without decoding them, and returns the items of its longest list. The error is
-// a *shapeError. A body that is no JSON has none: decoding it reports that.
-func inspect(body []byte) (items int, err error) {
+// inspect returns the answer to a body that exceeds a bound, or has texts that isText rejects, without decoding it. A
+// body that is no JSON has none: decoding it reports that.
+func inspect(body []byte) error {
+	if !utf8.Valid(body) {
+		return nil
+	}
+	mayHaveFaults := bytes.Contains(body, []byte(`\u`)) || bytes.ContainsRune(body, utf8.RuneError)
+	var faults []*huma.ErrorDetail
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	invalid := func(path, problem string, most int) error {
-		return &shapeError{http.StatusUnprocessableEntity, path, fmt.Sprintf(problem, most)}
-	}
-	for values := 0; ; {
-		from := d.InputOffset()
+	for count := 0; ; count++ {
 		token, err := d.ReadToken()
-		if err != nil {
-			return items, nil
-		}
-		level := d.StackDepth() // of what the token is in
-		switch token.Kind() {
-		case '}', ']':
-			continue
-		case '{', '[':
-			if level > maxDepth {
-				problem := fmt.Sprintf("has values nested more than %d deep", maxDepth)
-				return items, &shapeError{http.StatusBadRequest, "body", problem}
-			}
-			level--
-		}
-		in, length := d.StackIndex(level) // an object's length counts names and values
-		isName := in == '{' && length%2 == 1
 		switch {
-		case in == '[':
-			if items = max(items, int(length)); length > maxItems {
-				return items, invalid(pathTo(d, d.StackPointer(), level), "has more than %d items", maxItems)
-			}
-			values++
-		case isName:
-			if length/2 >= maxNames {
-				return items, invalid(pathTo(d, d.StackPointer(), level), "has more than %d names", maxNames)
-			}
-			values++
-		}
-		at := level + 1
-		if isName {
-			at = level
-		}
-		switch size := d.InputOffset() - from; { // with the blanks before it
-		case values > maxValues:
-			return items, invalid("body", "has more than %d values", maxValues)
-		case size > maxString && token.Kind() == '"' && len(token.String()) > maxString:
-			return items, invalid(pathTo(d, d.StackPointer(), at), "is a string of more than %d bytes", maxString)
-		case size > maxNumber && token.Kind() == '0' && len(token.String()) > maxNumber:
-			return items, invalid(pathTo(d, d.StackPointer(), at), "is a number of more than %d bytes", maxNumber)
+		case err != nil && len(faults) > 0:
+			return unprocessable(faults...)
+		case err != nil:
+			return nil
+		case d.StackDepth() > maxDepth:
+			return huma.Error400BadRequest(invalidRequest,
+				fault("body", fmt.Sprintf("has values nested more than %d deep", maxDepth), nil))
+		case count > maxTokens:
+			return unprocessable(fault("body", fmt.Sprintf("has more than %d names and values", maxTokens), nil))
+		case mayHaveFaults && token.Kind() == '"' && !isText(token.String()):
+			faults = append(faults, fault(pathTo(d, d.StackPointer()), notText, nil))
 		}
 	}
 }
 
-// pathTo returns the path of the value at a level of a pointer, of which 1 is the body.
-func pathTo(d *jsontext.Decoder, pointer jsontext.Pointer, level int) string {
-	path, at := "body", 1
+// pathTo returns the path of the value at a pointer.
+func pathTo(d *jsontext.Decoder, pointer jsontext.Pointer) string {
+	path, level := "body", 1
 	for name := range pointer.Tokens() {
-		if at == level {
-			break
-		}
-		if in, _ := d.StackIndex(at); in == '[' {
+		if in, _ := d.StackIndex(level); in == '[' {
 			path += "[" + name + "]"
 		} else {
 			path += "." + shorten(name)
 		}
-		at++
+		level++
 	}
 	return path
 }
@@ -167,7 +126,7 @@ func faultIn(body []byte, number, problem string) error {
 		case token.Kind() != '0' || token.String() != number:
 			continue
 		}
-		return errors.New(pathTo(d, at, maxDepth+1) + pathSeparator + problem)
+		return errors.New(pathTo(d, at) + pathSeparator + problem)
 	}
 }
 
@@ -212,7 +171,7 @@ func cut(text string, most int) string {
 
 // shortenPath cuts the names in the path of a fault.
 func shortenPath(path string) string {
-	names := strings.SplitN(path, ".", maxDepth)
+	names := strings.Split(path, ".")
 	for i, name := range names {
 		names[i] = shorten(name)
 	}

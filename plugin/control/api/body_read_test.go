@@ -71,29 +71,13 @@ func TestABodyOfTooManyValuesIsDeniedBeforeItIsDecoded(t *testing.T) { // it mea
 	// Bytes of memory for bodies of up to 1 MiB, of which each value would take more than its bytes. A buffer for a body
 	// of unknown length doubles, and copies twice with the race detector.
 	const most = 5 << 20
+	const tooMany = "has more than 4000 names and values"
 	for name, test := range map[string]struct{ path, body, where, saying string }{
-		"empty checks":     {batch, listOf(340_000, "{}"), "body.checks", "has more than 100 items"},
-		"a check too many": {batch, listOf(101, "{}"), "body.checks", "has more than 100 items"},
-		"checks under an escaped name": {
-			batch, `{"ch\u0065cks":[` + strings.Repeat("0,", 200_000) + "0]}", "body.checks", "has more than 100 items",
-		},
-		"unknown names": {check, namesOf(5000, `"org_id":"acme"`), "body", "has more than 64 names"},
-		"one name many times": {
-			check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", "has more than 64 names",
-		},
-		"unknown names in a check": {
-			batch, listOf(1, `{"org_id":"acme"},`+namesOf(70_000, `"b":1`)), "body.checks[1]", "has more than 64 names",
-		},
-		"names in names": {
-			check, `{"a":{"b":` + namesOf(5000, `"c":1`) + `}}`, "body.a.b", "has more than 64 names",
-		},
-		"a list in a field": {
-			check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body.org_id", "has more than 100 items",
-		},
-		"lists in lists": {
-			batch, listOf(100, `[`+strings.Repeat(`[0,0],`, 50)+`0]`), "body", "has more than 2000 values",
-		},
-		"many small objects": {batch, listOf(100, namesOf(60, `"a":[]`)), "body", "has more than 2000 values"},
+		"empty checks":         {batch, listOf(340_000, "{}"), "body", tooMany},
+		"a check too many":     {batch, listOf(101, "{}"), "body.checks", "expected array length <= 100"},
+		"one name many times":  {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", tooMany},
+		"many unknown names":   {batch, listOf(1, namesOf(70_000, `"b":1`)), "body", tooMany},
+		"a list in a field":    {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body", tooMany},
 		"too deep": {
 			batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
 			"has values nested more than 32 deep",
@@ -115,29 +99,6 @@ func TestABodyOfTooManyValuesIsDeniedBeforeItIsDecoded(t *testing.T) { // it mea
 	}
 	if used := p.has("acme", ""); used["daily of the org"] != 0 {
 		t.Errorf("denied bodies have spent %v", used)
-	}
-}
-
-func TestALongStringOrNumberIsDeniedBeforeItIsDecoded(t *testing.T) {
-	t.Parallel()
-	p := planning(t, plan(), policy.Rows{})
-	const longString, longNumber = "is a string of more than 49152 bytes",
-		"is a number of more than 1024 bytes"
-	for name, test := range map[string]struct{ body, where, saying string }{
-		"a string": {
-			listOf(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`), "body.checks[0].org_id", longString,
-		},
-		"the second string": {listOf(1, `"","`+strings.Repeat("x", 900_000)+`"`), "body.checks[1]", longString},
-		"a name":            {`{"` + strings.Repeat("x", 900_000) + `":1}`, "body", longString},
-		"nothing else":      {`"` + strings.Repeat("x", 900_000) + `"`, "body", longString},
-		"a number":          {listOf(1, `{"cost":`+strings.Repeat("9", 1_000_000)+`}`), "body.checks[0].cost", longNumber},
-	} {
-		for _, chunked := range []bool{false, true} {
-			a, _, _ := p.weigh(batch, test.body, chunked)
-			if where, saying := p.fault(a, http.StatusUnprocessableEntity); where != test.where || saying != test.saying {
-				t.Errorf("%s: %s %s, want %s %s", name, where, saying, test.where, test.saying)
-			}
-		}
 	}
 }
 
@@ -206,7 +167,7 @@ func TestFaultsBeyondTheTwentiethAreOnlyCounted(t *testing.T) {
 	if n := len(read[problem](w, a).Errors); n > 20 || a.Body.Len() > 4<<10 {
 		t.Errorf("a query with 1000 unknown names: %d faults in %d bytes", n, a.Body.Len())
 	}
-	many := listOf(100, `{"org_id":"\u0000","user_id":"\u0000","ip":"x","cost":-1}`)
+	many := listOf(100, `{"org_id":7,"user_id":7,"ip":"x","cost":-1}`)
 	if a = w.want(w.as("POST", batch, many), http.StatusUnprocessableEntity); len(read[problem](w, a).Errors) != 20 {
 		t.Errorf("a hundred checks with four faults each: %s", a.Body)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -67,16 +66,16 @@ const resetNote = "Tokens that nodes hold on lease are not recalled: they can be
 // resetBody selects the buckets to empty.
 type resetBody struct {
 	Requests
-	Policy  string `json:"policy,omitempty"  maxLength:"64"   doc:"Only buckets of the policies of this name. Default: all."    example:"daily"`
-	Reason  string `json:"reason,omitempty"  maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
-	Preview bool   `json:"preview,omitempty"                  doc:"Show which buckets would be emptied, and change nothing."`
+	Policy  string         `json:"policy,omitempty"  maxLength:"64"   doc:"Only buckets of the policies of this name. Default: all."    example:"daily"`
+	Reason  optionalReason `json:"reason,omitempty"  maxLength:"1024" doc:"Why; recorded in the audit. Required unless preview is set." example:"billed twice"`
+	Preview bool           `json:"preview,omitempty"                  doc:"Show which buckets would be emptied, and change nothing."`
 }
 
-// Resolve implements [huma.Resolver].
-func (b *resetBody) Resolve(huma.Context) []error {
-	faults := append(b.Requests.faults("body"), notTexts("body", textField{"policy", b.Policy})...)
-	if !b.Preview || strings.TrimSpace(b.Reason) != "" {
-		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
+// Resolve implements [huma.ResolverWithPath].
+func (b *resetBody) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
+	faults := b.Requests.Resolve(ctx, at)
+	if !b.Preview && b.Reason == "" {
+		faults = append(faults, fault("body.reason", reasonProblem, nil))
 	}
 	return faults
 }
@@ -116,7 +115,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if in.Body.Preview {
 		return out, nil
 	}
-	c := in.newChange(ctx, in.Body.Reason, "reset", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "reset", in.Org, in.Body)
 	action, err := rows.ResetOf(in.Org, found.bounds, statuses)
 	if err != nil {
 		return nil, err

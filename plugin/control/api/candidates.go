@@ -94,11 +94,8 @@ func (in *reportCandidateInput) Resolve(huma.Context) []error {
 
 // requiredReason is the reason of a change that must be explained.
 type requiredReason struct {
-	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
+	Reason reason `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
 }
-
-// Resolve implements [huma.Resolver].
-func (b *requiredReason) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 // CandidateWritten is a candidate after a write.
 type CandidateWritten struct {
@@ -120,12 +117,7 @@ type CandidateChange struct {
 
 type createCandidateBody struct {
 	Name   string `json:"name"   maxLength:"64"   doc:"1 to 64 letters, digits, dots, dashes or underscores." example:"july"`
-	Reason string `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit."                           example:"smaller limits"`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *createCandidateBody) Resolve(huma.Context) []error {
-	return append(reasonFaults("body.reason", b.Reason), notTexts("body", textField{"name", b.Name})...)
+	Reason reason `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit."                           example:"smaller limits"`
 }
 
 type createCandidateInput struct {
@@ -134,7 +126,7 @@ type createCandidateInput struct {
 }
 
 func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (done[rows.Candidate], error) {
-	c := in.newChange(ctx, in.Body.Reason, "create-candidate", in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "create-candidate", in.Body)
 	return done[rows.Candidate]{change: c}.with(s.Rows.CreateCandidate(ctx, c, in.Body.Name))
 }
 
@@ -185,25 +177,21 @@ type deleteCandidatePolicyInput struct {
 	Undo       bool   `query:"undo"                        doc:"Take back what the candidate changes in the policy: the active one stays as it is."`
 }
 
-// Resolve implements [huma.Resolver], which would otherwise find that of one field only.
-func (in *deleteCandidatePolicyInput) Resolve(ctx huma.Context) []error {
-	faults := append(in.Waiting.Resolve(ctx), in.Reason.Resolve(ctx)...)
+func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidatePolicyInput) (done[rows.Diff], error) {
 	target := schema.Policy{
 		Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 	}
-	for _, f := range target.TargetFaults() {
-		faults = append(faults, fault("query."+f.Path, f.Message, nil))
+	var d done[rows.Diff]
+	if faults := target.TargetFaults(); len(faults) > 0 {
+		return d, unprocessable(mapped(faults, func(f schema.Fault) *huma.ErrorDetail {
+			return fault("query."+f.Path, f.Message, nil)
+		})...)
 	}
-	return faults
-}
-
-func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidatePolicyInput) (done[rows.Diff], error) {
 	c := newChange(ctx, in.Reason.Reason)
 	key := rows.PolicyKey{
 		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
 		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
 	}
-	var d done[rows.Diff]
 	if !in.Undo {
 		return d.with(s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key))
 	}
@@ -215,19 +203,7 @@ type assignBody struct {
 	Percent *int64   `json:"percent,omitempty" minimum:"0"      maximum:"100" doc:"Of all tenants, by a hash of their names: a larger percentage keeps the tenants of a smaller one. Absent: as before." example:"5"`
 	Add     []string `json:"add,omitempty"     maxItems:"1000"                doc:"Tenants to assign by name."                                            example:"[\"acme\"]"`
 	Remove  []string `json:"remove,omitempty"  maxItems:"1000"                doc:"Tenants whose assignment by name is taken back."`
-	Reason  string   `json:"reason"            maxLength:"1024"               doc:"Why; recorded in the audit."                                           example:"first day"`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *assignBody) Resolve(huma.Context) []error {
-	faults := reasonFaults("body.reason", b.Reason)
-	for _, tenant := range b.Add {
-		faults = append(faults, notTexts("body", textField{"add", tenant})...)
-	}
-	for _, tenant := range b.Remove {
-		faults = append(faults, notTexts("body", textField{"remove", tenant})...)
-	}
-	return faults
+	Reason  reason   `json:"reason"            maxLength:"1024"               doc:"Why; recorded in the audit."                                           example:"first day"`
 }
 
 type assignCandidateInput struct {
@@ -238,7 +214,7 @@ type assignCandidateInput struct {
 }
 
 func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (done[rows.Candidate], error) {
-	c := in.newChange(ctx, in.Body.Reason, "assign-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "assign-candidate", in.Name, in.Body)
 	var warnings []string
 	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &warnings),
@@ -255,11 +231,8 @@ func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) 
 
 type promoteBody struct {
 	IfVersion int64  `json:"if_version,omitempty" minimum:"0"      doc:"Promote only if its policies have not changed since this version, as policies_version has it. Absent: any." example:"57"`
-	Reason    string `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."                                                               example:"no tenant is hurt"`
+	Reason    reason `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."                                                               example:"no tenant is hurt"`
 }
-
-// Resolve implements [huma.Resolver].
-func (b *promoteBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 type promoteCandidateInput struct {
 	CandidateName
@@ -269,7 +242,7 @@ type promoteCandidateInput struct {
 }
 
 func (s *Server) promoteCandidate(ctx context.Context, in *promoteCandidateInput) (done[rows.Diff], error) {
-	c := in.newChange(ctx, in.Body.Reason, "promote-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings []string
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
@@ -283,17 +256,14 @@ type rollBackCandidateInput struct {
 }
 
 func (s *Server) rollBackCandidate(ctx context.Context, in *rollBackCandidateInput) (done[rows.Diff], error) {
-	c := in.newChange(ctx, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
 	return done[rows.Diff]{change: c}.with(s.Rows.RollBackCandidate(ctx, c, in.Name))
 }
 
 type rebaseBody struct {
 	Version int64  `json:"version" minimum:"0"      doc:"The version of the active policies that its diff has compared." example:"57"`
-	Reason  string `json:"reason"  maxLength:"1024" doc:"Why; recorded in the audit."                                   example:"the other change is fine"`
+	Reason  reason `json:"reason"  maxLength:"1024" doc:"Why; recorded in the audit."                                   example:"the other change is fine"`
 }
-
-// Resolve implements [huma.Resolver].
-func (b *rebaseBody) Resolve(huma.Context) []error { return reasonFaults("body.reason", b.Reason) }
 
 type rebaseCandidateInput struct {
 	CandidateName
@@ -302,6 +272,6 @@ type rebaseCandidateInput struct {
 }
 
 func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (done[rows.Candidate], error) {
-	c := in.newChange(ctx, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
 	return done[rows.Candidate]{change: c}.with(s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version))
 }

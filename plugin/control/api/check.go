@@ -59,14 +59,19 @@ type Check struct {
 	knownTier string // what is known of the org where Tier is empty
 }
 
+// checkFields are the fields of a check by those of a policy.
+var checkFields = map[string]string{
+	"tenant": "org_id", "user": "user_id", "tier": "tier", "credential": "credential_id", "ip": "ip",
+	"endpoint": "endpoint",
+}
+
 // checkAliases are the other names of the fields of a check: those of a policy's.
 var checkAliases = newCheckAliases()
 
 func newCheckAliases() []schema.Alias {
-	own := map[string]string{"tenant": "org_id", "user": "user_id", "tier": "tier", "endpoint": "endpoint"}
 	var list []schema.Alias
 	for _, a := range policyAliases {
-		if field, ok := own[a.Field]; ok {
+		if field, ok := checkFields[a.Field]; ok {
 			list = append(list, schema.Alias{Name: a.Name, Field: field})
 		}
 	}
@@ -92,13 +97,10 @@ func (*Check) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 
 // Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
 func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	name := c.spelled.name
-	org, user := textField{name("org_id"), c.Org}, textField{name("user_id"), c.User}
-	faults := subjectFaults(at.String(), c.IP, textField{name("endpoint"), c.Endpoint}, org, user,
-		textField{"credential_id", c.Credential}, textField{name("tier"), c.Tier})
-	faults = append(faults, scopeFaults(at.String(), c.Scope, map[string]textField{
-		"tenant": org, "user": user, "credential": {"credential_id", c.Credential}, "ip": {"ip", c.IP},
-		"endpoint": {name("endpoint"), c.Endpoint},
+	faults := subjectFaults(at.String(), c.IP, c.spelled.name("endpoint"), c.Endpoint)
+	name := func(part string) string { return c.spelled.name(checkFields[part]) }
+	faults = append(faults, scopeFaults(at.String(), c.Scope, name, map[string]string{
+		"tenant": c.Org, "user": c.User, "credential": c.Credential, "ip": c.IP, "endpoint": c.Endpoint,
 	})...)
 	return slices.Concat(faults, c.spelled.faults(at.String()), c.reserveFaults(at.String()))
 }

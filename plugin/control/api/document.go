@@ -21,12 +21,7 @@ const maxDocument = 16 << 20
 
 type putCandidatePoliciesBody struct {
 	Policies []rows.Policy `json:"policies" minItems:"1" doc:"All of one namespace, with the fields that a read returns."`
-	Reason   string        `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *putCandidatePoliciesBody) Resolve(huma.Context) []error {
-	return reasonFaults("body.reason", b.Reason)
+	Reason   reason        `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
 }
 
 type putCandidatePoliciesInput struct {

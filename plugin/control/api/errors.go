@@ -25,6 +25,18 @@ func (s *Server) writeProblem(ctx huma.Context, status int, detail string, fault
 	}
 }
 
+// writeAnswer ends a request with an answer.
+func (s *Server) writeAnswer(ctx huma.Context, answer error) {
+	if with := huma.HeadersError(nil); errors.As(answer, &with) {
+		for name, values := range with.GetHeaders() {
+			ctx.SetHeader(name, values[0])
+		}
+	}
+	problem := new(huma.ErrorModel)
+	errors.As(answer, &problem)
+	s.writeProblem(ctx, problem.Status, problem.Detail, mapped(problem.Errors, func(f *huma.ErrorDetail) error { return f })...)
+}
+
 // fault returns a fault of the value at a path, such as body.limit.
 func fault(path, problem string, value any) *huma.ErrorDetail {
 	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}

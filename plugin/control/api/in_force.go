@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -20,9 +18,6 @@ type inForceInput struct {
 	Requests
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of items of each list."`
 }
-
-// Resolve implements [huma.Resolver].
-func (in *inForceInput) Resolve(ctx huma.Context) []error { return in.faultsWith(ctx, &in.Requests) }
 
 func (s *Server) inForce(ctx context.Context, in *inForceInput) (*answers.InForce, error) {
 	policies, err := s.loadedPlan()

@@ -89,13 +89,13 @@ func (r Rates) requests() int64 { return cmp.Or(r.Requests, 6000) }
 // reads.
 const ownWrites = 30
 
-// costOf returns how many requests a request counts as: a batch as its checks, and a write with the token of an org as
-// its share of the minute's requests.
-func (s *Server) costOf(caller Caller, needs access, in *received) int64 {
+// costOf returns how many requests a request counts as: a write with the token of an org as its share of the minute's
+// requests.
+func (s *Server) costOf(caller Caller, needs access) int64 {
 	if caller.Role == Tenant && needs == ownAccess {
 		return max(s.Rates.requests()/ownWrites, 1)
 	}
-	return in.cost()
+	return 1
 }
 
 // withinLimits spends a request from the limits of a token, or of an address if no token is valid, and reports whether

@@ -86,8 +86,8 @@ func (s *Server) registerOrgs() {
 type orgBody struct {
 	schema.Tenant
 
-	Revision int64  `json:"revision,omitempty"                  doc:"As returned by a read; a write ignores it and uses If-Match."`
-	Reason   string `json:"reason,omitempty"   maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Revision int64          `json:"revision,omitempty"                  doc:"As returned by a read; a write ignores it and uses If-Match."`
+	Reason   optionalReason `json:"reason,omitempty"   maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 // TransformSchema describes the body.
@@ -102,8 +102,7 @@ func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *orgBody) Resolve(ctx huma.Context) []error {
-	faults := notTexts("body", textField{"tier", b.Tier})
+func (b *orgBody) Resolve(ctx huma.Context) (faults []error) {
 	desired := rows.Tenant{Tenant: b.Tenant}
 	desired.ID = ctx.Param("org")
 	for _, f := range desired.Faults() {
@@ -114,9 +113,6 @@ func (b *orgBody) Resolve(ctx huma.Context) []error {
 		default:
 			faults = append(faults, fault("body."+f.Path, f.Message, nil))
 		}
-	}
-	if b.Reason != "" {
-		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
 	}
 	return faults
 }
@@ -151,11 +147,6 @@ type deleteOrgInput struct {
 	IfMatch
 	Waiting
 	Reason
-}
-
-// Resolve implements [huma.Resolver], which would otherwise find that of one field only.
-func (in *deleteOrgInput) Resolve(ctx huma.Context) []error {
-	return append(append(in.OrgPath.Resolve(ctx), in.Waiting.Resolve(ctx)...), in.Reason.Resolve(ctx)...)
 }
 
 const tiersPath = "/v1/ratelimit/tiers"
@@ -194,13 +185,8 @@ func (t *TierName) key() *TierName { return t }
 
 // tierBody is a tier as a caller writes it.
 type tierBody struct {
-	Description string `json:"description,omitempty" maxLength:"1024"`
-	Reason      string `json:"reason,omitempty"      maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *tierBody) Resolve(huma.Context) []error {
-	return notTexts("body", textField{"description", b.Description}, textField{"reason", b.Reason})
+	Description string         `json:"description,omitempty" maxLength:"1024"`
+	Reason      optionalReason `json:"reason,omitempty"      maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 type putTierInput struct {

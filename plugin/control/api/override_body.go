@@ -171,9 +171,8 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	add := func(field, problem string, value any) {
 		faults = append(faults, fault("body."+b.spelled.name(field), problem, value))
 	}
-	faults = append(faults, scopeFaults("body", b.Scope, map[string]textField{
-		"user": {b.spelled.name("user"), b.User}, "credential": {"credential", b.Credential}, "ip": {"ip", b.IP},
-		"endpoint": {b.spelled.name("endpoint"), b.Endpoint},
+	faults = append(faults, scopeFaults("body", b.Scope, b.spelled.name, map[string]string{
+		"user": b.User, "credential": b.Credential, "ip": b.IP, "endpoint": b.Endpoint,
 	})...)
 	if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
 		add("window", err.Error(), b.Window)
@@ -184,7 +183,6 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	if b.ExpiresIn != "" {
 		b.checkExpiresIn(add)
 	}
-	faults = append(faults, notTexts("body", b.texts()...)...)
 	o, _ := b.override(ctx.Param("org"), time.Unix(0, 0)) // what is wrong with its spellings has been reported
 	o.Author = "token"
 	for _, f := range schema.WithRow(b.faults, policy.OverrideFaults(o.Override)) {
@@ -214,16 +212,6 @@ func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)
 	if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
 		add("expires_in", fmt.Sprintf("must be a time from 1s to %dd, such as 30m, 12h or 7d", longest/day), b.ExpiresIn)
 	}
-}
-
-// texts returns the texts of the body.
-func (b *OverrideBody) texts() (list []textField) {
-	for _, f := range schema.OverrideFields() {
-		if text, ok := f.In(&b.Override).(*string); ok {
-			list = append(list, textField{b.spelled.name(f.Name), *text})
-		}
-	}
-	return list
 }
 
 // override returns the override that the body describes, at an instant.

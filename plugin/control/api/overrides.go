@@ -52,7 +52,7 @@ func (s *Server) registerOverrides() {
 	list(s, ofOrg.operation("list-overrides", http.MethodGet, "", "List the overrides of an org, ordered by id"),
 		"list overrides", ofOrg.show, overrideCursor,
 		func(ctx context.Context, in *listOverridesInput) ([]rows.Override, error) {
-			f := rows.OverrideFilter{Tenant: in.org, OverrideMatch: in.OverrideMatch}
+			f := rows.OverrideFilter{Tenant: orgOf(ctx), OverrideMatch: in.OverrideMatch}
 			f.After, f.Max = in.page()
 			return s.Rows.Overrides(ctx, f)
 		})
@@ -136,7 +136,7 @@ func (s *Server) registerOverride(r *overrideResource, id, what, change string) 
 // overrideAt returns the override at a path. One of another org is not found.
 func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, error) {
 	o, err := s.Rows.Override(ctx, at.ID)
-	if err == nil && !at.includes(o.Tenant) {
+	if err == nil && !at.includes(ctx, o.Tenant) {
 		err = &rows.NotFoundError{What: fmt.Sprint("override ", at.ID)}
 	}
 	return o, err
@@ -150,8 +150,8 @@ type createOverrideInput struct {
 }
 
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (made done[rows.Override], err error) {
-	made.change = in.newChange(ctx, in.Body.Reason, "create-override", in.org, in.Body)
-	desired, err := in.Body.override(in.org, s.Now())
+	made.change = changeOnce(ctx, in.Once, in.Body.Reason, "create-override", orgOf(ctx), in.Body)
+	desired, err := in.Body.override(orgOf(ctx), s.Now())
 	if err != nil {
 		return made, err
 	}
@@ -196,7 +196,7 @@ func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[r
 		action: "change an override",
 		read:   func() (rows.Override, error) { return s.overrideAt(ctx, &in.RowPath) },
 		write: func(_ rows.Override, revision int64) (d done[rows.Override], err error) {
-			desired, err := in.Body.override(in.org, s.Now())
+			desired, err := in.Body.override(orgOf(ctx), s.Now())
 			if err != nil {
 				return d, err
 			}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -29,21 +30,7 @@ type OrgPath struct {
 	Org string `path:"org" minLength:"1" maxLength:"128" doc:"The org, as requests identify it, with slashes percent-encoded. An org whose name exceeds 128 bytes is counted by its hash: use the hash." example:"acme"`
 }
 
-// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (o *OrgPath) Resolve(huma.Context) []error {
-	if len(o.Org) <= maxName && isText(o.Org) {
-		return nil
-	}
-	return []error{fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil)}
-}
-
 func (o *OrgPath) key() *OrgPath { return o }
-
-// faultsWith returns the faults of the org and of requests in the query. An input with both needs it, because huma
-// skips the Resolve of embedded fields if the input has its own.
-func (o *OrgPath) faultsWith(ctx huma.Context, requests *Requests) []error {
-	return append(o.Resolve(ctx), requests.faults("query")...)
-}
 
 // OfTenant filters a list by tenant.
 type OfTenant struct {
@@ -68,6 +55,9 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	var faults []error
+	if org := ctx.Param("org"); len(org) > maxName || !isText(org) {
+		faults = append(faults, fault("path.org", "must be 1 to 128 bytes of text, without NUL and U+FFFD", nil))
+	}
 	for _, name := range []string{"Idempotency-Key", "If-Match", "If-None-Match"} {
 		if isRepeated(ctx, name) {
 			faults = append(faults, fault("header."+name, "is given more than once", nil))
@@ -126,15 +116,18 @@ const DefaultWait = 5 * time.Second
 
 // Waiting has the parameter of a write that can wait for the nodes.
 type Waiting struct {
-	Wait string `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
+	Wait waitText `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
+type waitText string
+
 // Resolve implements [huma.Resolver].
-func (w *Waiting) Resolve(ctx huma.Context) []error {
+func (w *waitText) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
-	w.Wait = waitText(u.Query())
-	if _, err := parseWait(w.Wait); err != nil {
-		return []error{fault("query.wait", err.Error(), w.Wait)}
+	text := waitIn(u.Query())
+	*w = waitText(text)
+	if _, err := parseWait(text); err != nil {
+		return []error{fault("query.wait", err.Error(), text)}
 	}
 	return nil
 }
@@ -142,8 +135,8 @@ func (w *Waiting) Resolve(ctx huma.Context) []error {
 // bareWait is the value of wait without a time, as of a flag.
 const bareWait = "true"
 
-// waitText returns the value of wait in a query: "" if it is absent, and bareWait if it has no value.
-func waitText(query url.Values) string {
+// waitIn returns the value of wait in a query: "" if it is absent, and bareWait if it has no value.
+func waitIn(query url.Values) string {
 	if text := query.Get("wait"); text != "" || !query.Has("wait") {
 		return text
 	}
@@ -167,7 +160,7 @@ func parseWait(text string) (time.Duration, error) {
 
 // wait returns how long to wait; Resolve has checked the text.
 func (w *Waiting) wait() time.Duration {
-	wait, _ := parseWait(w.Wait)
+	wait, _ := parseWait(string(w.Wait))
 	return wait
 }
 
@@ -187,71 +180,76 @@ func (s *Server) allowBareWait() {
 
 // Paging selects a page of a list.
 type Paging struct {
-	Limit  int    `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Cursor string `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"64"`
-}
-
-// Resolve implements [huma.Resolver].
-func (p *Paging) Resolve(huma.Context) []error {
-	if _, err := readCursor(p.Cursor); err != nil {
-		return []error{fault("query.cursor", "must be a next_cursor returned by this list", p.Cursor)}
-	}
-	return nil
-}
-
-// cursor encodes an id in a form that does not invite clients to build their own.
-func cursor(id int64) string { return answers.Cursor(strconv.FormatInt(id, 10)) }
-
-// readCursor returns the id in a cursor, or 0 for "".
-func readCursor(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil {
-		return 0, err
-	}
-	id, err := strconv.ParseInt(string(raw), 10, 64)
-	if err == nil && (id < 1 || cursor(id) != text) {
-		err = strconv.ErrSyntax
-	}
-	return id, err
+	Limit  int             `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor cursorTo[int64] `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"64"`
 }
 
 // page returns the last id of the previous page, or 0 for the first page, and the most rows to read: one more than the
-// page has. Resolve has checked the cursor.
-func (p *Paging) page() (after int64, most int) {
-	id, _ := readCursor(p.Cursor)
-	return id, p.Limit + 1
-}
+// page has.
+func (p *Paging) page() (after int64, most int) { return p.Cursor.place(), p.Limit + 1 }
 
 func (p *Paging) size() int { return p.Limit }
 
-// NamePaging selects a page of a list of names.
-type NamePaging struct {
-	Limit  int    `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Cursor string `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"256"`
+// cursor returns the cursor of the page after an id.
+func cursor(id int64) string { return string(newCursor(id)) }
+
+// cursorTo has the place of the last item of a page, in a form that does not invite clients to build their own.
+type cursorTo[P any] string
+
+func newCursor[P any](place P) cursorTo[P] {
+	text, _ := json.Marshal(place) // it has texts, numbers and times of 4-digit years only
+	return cursorTo[P](answers.Cursor(string(text)))
 }
 
-// Resolve implements [huma.Resolver].
-func (p *NamePaging) Resolve(huma.Context) []error {
-	if name, _ := p.page(); p.Cursor != "" &&
-		(name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0)) {
-		return []error{fault("query.cursor", "must be a next_cursor returned by this list", p.Cursor)}
+// place returns the place, or the zero value where there is none.
+func (c cursorTo[P]) place() (place P) {
+	raw, _ := base64.RawURLEncoding.DecodeString(string(c))
+	_ = json.Unmarshal(raw, &place) // Resolve has found a fault
+	return place
+}
+
+// Resolve implements [huma.ResolverWithPath].
+func (c *cursorTo[P]) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if *c == "" || newCursor(c.place()) == *c {
+		return nil
 	}
-	return nil
+	return []error{cursorFault(at, string(*c))}
+}
+
+func cursorFault(at *huma.PathBuffer, text string) error {
+	return fault(at.String(), "must be a next_cursor returned by this list", text)
+}
+
+// NamePaging selects a page of a list of names.
+type NamePaging struct {
+	Limit  int        `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor nameCursor `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"256"`
 }
 
 // page returns the last name of the previous page, or "" for the first page, and the most rows to read.
-func (p *NamePaging) page() (after string, most int) {
-	name, err := base64.RawURLEncoding.Strict().DecodeString(p.Cursor)
-	if err != nil {
-		name = nil // not what was decoded before the fault
-	}
-	return string(name), p.Limit + 1
-}
+func (p *NamePaging) page() (after string, most int) { return p.Cursor.name(), p.Limit + 1 }
 
 func (p *NamePaging) size() int { return p.Limit }
+
+// nameCursor has the name of the last item of a page.
+type nameCursor string
+
+// name returns the name, or "" where there is none.
+func (c nameCursor) name() string {
+	name, err := base64.RawURLEncoding.Strict().DecodeString(string(c))
+	if err != nil || !isText(string(name)) {
+		return ""
+	}
+	return string(name)
+}
+
+// Resolve implements [huma.ResolverWithPath].
+func (c *nameCursor) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if *c != "" && c.name() == "" {
+		return []error{cursorFault(at, string(*c))}
+	}
+	return nil
+}
 
 const (
 	maxReason     = 1024 // bytes
@@ -268,44 +266,34 @@ func isText(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsRune(text, 0) && !strings.ContainsRune(text, utf8.RuneError)
 }
 
-// textField is a text of a request, with the name of its field.
-type textField struct{ name, value string }
+// reason is why a change is made.
+type reason string
 
-// notTexts returns the faults of the fields that isText rejects. place is where they are, such as body.
-func notTexts(place string, fields ...textField) (faults []error) {
-	for _, f := range fields {
-		if !isText(f.value) {
-			faults = append(faults, fault(place+"."+f.name, notText, nil))
-		}
+// Resolve implements [huma.ResolverWithPath].
+func (r *reason) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if strings.TrimSpace(string(*r)) == "" || len(*r) > maxReason {
+		return []error{fault(at.String(), reasonProblem, nil)}
 	}
-	return faults
+	return nil
+}
+
+// optionalReason is why a change is made, or "".
+type optionalReason string
+
+// Resolve implements [huma.ResolverWithPath].
+func (r *optionalReason) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
+	if *r == "" {
+		return nil
+	}
+	return (*reason)(r).Resolve(ctx, at)
 }
 
 // Reason has the reason for a deletion.
 type Reason struct {
-	Reason string `query:"reason" required:"true" maxLength:"1024" doc:"Why; recorded in the audit." example:"the customer left"`
+	Reason reason `query:"reason" required:"true" maxLength:"1024" doc:"Why; recorded in the audit." example:"the customer left"`
 }
 
-// Resolve implements [huma.Resolver].
-func (r *Reason) Resolve(huma.Context) []error {
-	if r.Reason == "" {
-		return nil
-	}
-	return reasonFaults("query.reason", r.Reason)
-}
-
-func (r *Reason) why() string { return r.Reason }
-
-// reasonFaults returns the faults of a required reason at a path.
-func reasonFaults(path, text string) []error {
-	switch {
-	case strings.TrimSpace(text) == "" || len(text) > maxReason:
-		return []error{fault(path, reasonProblem, nil)}
-	case !isText(text):
-		return []error{fault(path, notText, nil)}
-	}
-	return nil
-}
+func (r *Reason) why() string { return string(r.Reason) }
 
 // Once has the idempotency key of a write.
 type Once struct {

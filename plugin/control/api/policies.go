@@ -68,7 +68,7 @@ type createPolicyInput struct {
 }
 
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (made done[rows.Policy], err error) {
-	made.change = in.newChange(ctx, in.Body.Reason, "create-policy", in.Body)
+	made.change = changeOnce(ctx, in.Once, in.Body.Reason, "create-policy", in.Body)
 	var replayed bool // which needs no force
 	made.row, made.version, replayed, err = s.Rows.ReplayPolicy(ctx, made.change)
 	if err == nil {
@@ -144,7 +144,7 @@ type policyBody struct {
 
 	Window string `json:"window,omitempty" doc:"Another spelling of window_size, as a duration: 30s, 1m, 1h, 1d." example:"1m" maxLength:"32"`
 
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
+	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit and not shown to tenants. Default: changed by the API."`
 
 	faults  []schema.Fault // of values by themselves
 	spelled spellings
@@ -192,13 +192,6 @@ func (b *policyBody) Resolve(huma.Context) []error {
 			faults = append(faults, fault("body.window", err.Error(), b.Window))
 		}
 	}
-	if b.Reason != "" {
-		faults = append(faults, reasonFaults("body.reason", b.Reason)...)
-	}
-	name := b.spelled.name
-	faults = append(faults, notTexts("body", textField{name("tier"), b.Tier}, textField{name("tenant"), b.Tenant},
-		textField{name("user"), b.User}, textField{"credential", b.Credential}, textField{"ip", b.IP},
-		textField{name("endpoint"), b.Endpoint})...)
 	p := b.policy()
 	for _, f := range schema.WithRow(b.faults, policy.Faults(p.Policy)) {
 		faults = append(faults, fault("body."+b.spelledField(f.Path), f.Message, nil))

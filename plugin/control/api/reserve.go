@@ -250,11 +250,6 @@ type SettleRequest struct {
 	Org    string `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
 }
 
-// Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
-func (r *SettleRequest) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	return notTexts(at.String(), textField{"org_id", r.Org})
-}
-
 type settleInput struct{ Body SettleRequest }
 
 type settleOutput struct {

@@ -62,22 +62,18 @@ func (s *Server) orgParam() *huma.Param {
 	return &huma.Param{Name: "org", In: "path", Required: true, Description: schema.Description, Schema: schema}
 }
 
-// OptionalOrg is the org of a path that has one. Its operations describe the parameter.
+// OptionalOrg has what an operation on rows of an org, or of none, selects. Its operations describe the org in the path.
 type OptionalOrg struct {
 	Every bool `query:"every" doc:"Where the path names no org: also the rows of orgs."`
-	org   string
 }
 
-// includes reports whether the path is one of rows of an org.
-func (o *OptionalOrg) includes(org string) bool { return o.org == org || o.org == "" && o.Every }
+// orgOf returns the org in the path of a request, or "".
+func orgOf(ctx context.Context) string { return exchangeOf(ctx).org }
 
-// Resolve implements [huma.Resolver].
-func (o *OptionalOrg) Resolve(ctx huma.Context) []error {
-	if !strings.Contains(ctx.Operation().Path, "{org}") {
-		return nil
-	}
-	o.org = ctx.Param("org")
-	return (&OrgPath{o.org}).Resolve(ctx)
+// includes reports whether the path is one of rows of an org.
+func (o *OptionalOrg) includes(ctx context.Context, org string) bool {
+	in := orgOf(ctx)
+	return in == org || in == "" && o.Every
 }
 
 // RowPath names a row by its id, and by its org if the path has one.
@@ -85,9 +81,6 @@ type RowPath struct {
 	OptionalOrg
 	ID int64 `path:"id" minimum:"1" example:"7"`
 }
-
-// Resolve implements [huma.Resolver]. An input with a RowPath would have the Resolve of another field without it.
-func (r *RowPath) Resolve(ctx huma.Context) []error { return r.OptionalOrg.Resolve(ctx) }
 
 // bodyOutput is an answer that is a body alone.
 type bodyOutput[B any] struct{ Body B }

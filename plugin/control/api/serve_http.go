@@ -32,6 +32,7 @@ type exchange struct {
 	http.ResponseWriter
 	id       string
 	length   int64    // of the body, in bytes; -1: unknown
+	org      string   // in the path, or ""
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
 	releases []func() // give up the places of the body among the large ones
@@ -91,7 +92,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.Header().Set(requestID, x.id)
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
 	if !servedAs(ctx).Direct {
-		wait, _ := parseWait(waitText(r.URL.Query())) // 0 for a fault
+		wait, _ := parseWait(waitIn(r.URL.Query())) // 0 for a fault
 		limited, cancel := context.WithTimeout(ctx, answerTime+wait)
 		defer cancel()
 		ctx = limited

@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
@@ -80,7 +81,8 @@ type Server struct {
 	api     huma.API
 	limits  *admit.Decider // nil: the API has no limits of its own
 	metrics *metrics
-	bodies  largeBodies
+
+	reading, decoding *semaphore.Weighted // the places of large bodies in memory, and of the one that is decoded
 
 	newSubjects  *subjectLimiter // nil: the API has no limits of its own
 	probes       singleflight.Group
@@ -102,10 +104,11 @@ func New(o Options) (*Server, error) {
 		o.IsRoute = func(string) bool { return false }
 	}
 	s := &Server{
-		Options: o,
-		mux:     http.NewServeMux(),
-		bodies:  newLargeBodies(),
-		metrics: newMetrics(o.Metrics),
+		Options:  o,
+		mux:      http.NewServeMux(),
+		reading:  semaphore.NewWeighted(maxLargeBodies),
+		decoding: semaphore.NewWeighted(1),
+		metrics:  newMetrics(o.Metrics),
 	}
 	var err error
 	if s.limits, err = o.Rates.decider(o.Limits); err != nil {

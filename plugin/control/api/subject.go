@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -26,36 +27,29 @@ type Requests struct {
 	Endpoint   string `query:"endpoint"   json:"endpoint,omitempty"   maxLength:"4096" doc:"METHOD /path, a path alone, which patterns of any method match, or the name of a route; a pattern covers all matching requests. Default: all endpoints."       example:"POST /records"`
 }
 
-// faults returns the faults that the schema does not cover. place is where the fields are: query or body.
-func (r *Requests) faults(place string) []error {
-	return subjectFaults(
-		place,
-		r.IP,
-		textField{"endpoint", r.Endpoint},
-		textField{"user", r.User},
-		textField{"credential", r.Credential},
-		textField{"tier", r.Tier},
-	)
+// Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
+func (r *Requests) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	return subjectFaults(cmp.Or(at.String(), "query"), r.IP, "endpoint", r.Endpoint)
 }
 
-// subjectFaults returns the faults of an address, an endpoint and other texts that the schema does not cover.
-func subjectFaults(place, ip string, endpoint textField, texts ...textField) []error {
-	faults := notTexts(place, append(texts, endpoint)...)
+// subjectFaults returns the faults of an address and an endpoint, which is given by a name, that the schema does not
+// cover.
+func subjectFaults(place, ip, name, endpoint string) (faults []error) {
 	if why := checkAddress(ip); why != "" {
 		faults = append(faults, fault(place+".ip", why, ip))
 	}
-	if why := checkEndpoint(endpoint.value); why != "" {
-		faults = append(faults, fault(place+"."+endpoint.name, why, endpoint.value))
+	if why := checkEndpoint(endpoint); why != "" {
+		faults = append(faults, fault(place+"."+name, why, endpoint))
 	}
 	return faults
 }
 
 // scopeFaults returns the faults of a scope beside what identifies a request: other systems name by it what they count
-// by. The fields are by the part of a scope that needs them.
-func scopeFaults(place, scope string, fields map[string]textField) (faults []error) {
+// by. The values are by the part of a scope that needs them, and field returns the name of one.
+func scopeFaults(place, scope string, field func(string) string, values map[string]string) (faults []error) {
 	for part := range strings.SplitSeq(scope, "+") {
-		if f, ok := fields[part]; ok && f.value == "" {
-			faults = append(faults, fault(place+"."+f.name, "is required beside scope "+scope, nil))
+		if value, ok := values[part]; ok && value == "" {
+			faults = append(faults, fault(place+"."+field(part), "is required beside scope "+scope, nil))
 		}
 	}
 	return faults

@@ -53,14 +53,13 @@ var tokenName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
 // createTokenBody is a token as a caller writes it.
 type createTokenBody struct {
-	Name      string `json:"name"                 doc:"1 to 64 letters, digits, dots, dashes, underscores or @. In the audit it is {org}/{name}." maxLength:"1024" example:"ci"`
-	ExpiresIn string `json:"expires_in,omitempty" doc:"How long it is valid, from 1s to 365d. Default: 365d."                                   maxLength:"32"   example:"90d"`
-	Reason    string `json:"reason,omitempty"     doc:"Why; recorded in the audit. Default: changed by the API."                                maxLength:"1024"`
+	Name      string         `json:"name"                 doc:"1 to 64 letters, digits, dots, dashes, underscores or @. In the audit it is {org}/{name}." maxLength:"1024" example:"ci"`
+	ExpiresIn string         `json:"expires_in,omitempty" doc:"How long it is valid, from 1s to 365d. Default: 365d."                                   maxLength:"32"   example:"90d"`
+	Reason    optionalReason `json:"reason,omitempty"     doc:"Why; recorded in the audit. Default: changed by the API."                                maxLength:"1024"`
 }
 
 // Resolve implements [huma.Resolver].
-func (b *createTokenBody) Resolve(huma.Context) []error {
-	faults := notTexts("body", textField{"reason", b.Reason})
+func (b *createTokenBody) Resolve(huma.Context) (faults []error) {
 	if !tokenName.MatchString(b.Name) {
 		faults = append(faults, fault("body.name", "must be 1 to 64 letters, digits, dots, dashes, underscores or @", b.Name))
 	}
@@ -80,7 +79,7 @@ type createOrgTokenInput struct {
 func (s *Server) createOrgToken(
 	ctx context.Context, in *createOrgTokenInput,
 ) (*writeOutput[answers.IssuedToken], error) {
-	c := in.newChange(ctx, in.Body.Reason, "create-org-token", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "create-org-token", in.Org, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
 	secret, t, err := s.Rows.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
 	if err != nil {
@@ -91,13 +90,12 @@ func (s *Server) createOrgToken(
 
 // rotateTokenBody says how a token is rotated.
 type rotateTokenBody struct {
-	Overlap string `json:"overlap,omitempty" doc:"How long the old secret works too, from 0s to 7d. Default: 1h." maxLength:"32" example:"1h"`
-	Reason  string `json:"reason,omitempty"  doc:"Why; recorded in the audit. Default: changed by the API."      maxLength:"1024"`
+	Overlap string         `json:"overlap,omitempty" doc:"How long the old secret works too, from 0s to 7d. Default: 1h." maxLength:"32" example:"1h"`
+	Reason  optionalReason `json:"reason,omitempty"  doc:"Why; recorded in the audit. Default: changed by the API."      maxLength:"1024"`
 }
 
 // Resolve implements [huma.Resolver].
-func (b *rotateTokenBody) Resolve(huma.Context) []error {
-	faults := notTexts("body", textField{"reason", b.Reason})
+func (b *rotateTokenBody) Resolve(huma.Context) (faults []error) {
 	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > rows.MaxOverlap) {
 		faults = append(faults, fault("body.overlap", "must be a time from 0s to 7d, such as 30m or 1h", b.Overlap))
 	}
@@ -113,7 +111,7 @@ type rotateOrgTokenInput struct {
 func (s *Server) rotateOrgToken(
 	ctx context.Context, in *rotateOrgTokenInput,
 ) (*writeOutput[answers.IssuedToken], error) {
-	c := in.newChange(ctx, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
 	secret, t, err := s.Rows.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {
 		return nil, s.writeError("rotate a token of an org", err)
@@ -166,16 +164,15 @@ type newTokenBody struct {
 	Name      string    `json:"name"                doc:"1 to 64 letters, digits, dots, dashes, underscores or @. In the audit it is token:{name}, so a name cannot be used again with another role." maxLength:"1024" example:"ci"`
 	Role      string    `json:"role"                doc:"admin: full access; viewer: reads everything, and checks requests without spending; tenant:{org}: reads what is about this org."                 maxLength:"256"  example:"viewer"`
 	ExpiresAt time.Time `json:"expires_at,omitzero" doc:"Absent: never."`
-	Reason    string    `json:"reason"              doc:"Why; recorded in the audit."                                                                                                                       maxLength:"1024"`
+	Reason    reason    `json:"reason"              doc:"Why; recorded in the audit."                                                                                                                       maxLength:"1024"`
 }
 
 // Resolve implements [huma.Resolver].
 func (b *newTokenBody) Resolve(huma.Context) []error {
-	faults := append(notTexts("body", textField{"name", b.Name}), reasonFaults("body.reason", b.Reason)...)
-	if _, _, err := rows.ParseRole(b.Role); err != nil || !isText(b.Role) {
-		faults = append(faults, fault("body.role", "must be admin, viewer or tenant:{org}", b.Role))
+	if _, _, err := rows.ParseRole(b.Role); err != nil {
+		return []error{fault("body.role", "must be admin, viewer or tenant:{org}", b.Role)}
 	}
-	return faults
+	return nil
 }
 
 type createTokenInput struct{ Body newTokenBody }

@@ -67,18 +67,18 @@ type usageInput struct {
 	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name; in a history what this policy did, instead of the requests themselves."`
 }
 
-// Resolve implements [huma.Resolver].
-func (in *usageInput) Resolve(ctx huma.Context) []error {
-	faults := in.faultsWith(ctx, &in.Requests)
+// Resolve implements [huma.ResolverWithPath].
+func (in *usageInput) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
+	faults := in.Requests.Resolve(ctx, at)
 	if in.Period == (Period{}) {
 		return faults
 	}
-	for _, f := range []textField{
-		{"user", in.User}, {"credential", in.Credential}, {"ip", in.IP}, {"tier", in.Tier},
+	for name, value := range map[string]string{
+		"user": in.User, "credential": in.Credential, "ip": in.IP, "tier": in.Tier,
 	} {
-		if f.value != "" {
-			faults = append(faults, fault("query."+f.name, "a usage history has no "+f.name+": leave it out, or leave out "+
-				"from, to, step and group_by to see the buckets", f.value))
+		if value != "" {
+			faults = append(faults, fault("query."+name, "a usage history has no "+name+": leave it out, or leave out "+
+				"from, to, step and group_by to see the buckets", value))
 		}
 	}
 	return faults

@@ -3,8 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -90,18 +88,16 @@ const defaultTop = 24 * time.Hour
 
 // Resolve implements [huma.Resolver].
 func (in *UsageTopQuery) Resolve(huma.Context) []error {
-	if in.Last == "" {
-		return nil
-	}
-	if !in.From.IsZero() {
+	if in.Last != "" && !in.From.IsZero() {
 		return []error{fault("query.last", "takes the place of from: give only one of them", in.Last)}
 	}
 	return checkSpan("query.last", in.Last, 0)
 }
 
-// checkSpan returns the fault of a length of time at a path; most 0: any length is valid.
+// checkSpan returns the fault of a length of time at a path; most 0: any length is valid. An empty text is valid.
 func checkSpan(path, text string, most time.Duration) []error {
 	switch length, err := parseDuration(text); {
+	case text == "":
 	case err != nil:
 		return []error{fault(path, err.Error(), text)}
 	case length <= 0 || length > longest || most > 0 && length > most:
@@ -155,12 +151,12 @@ func (s *Server) registerUsageExport() {
 
 // UsageExportQuery has the parameters of an export.
 type UsageExportQuery struct {
-	Month  string `query:"month"  required:"true" doc:"The month of UTC, such as 2026-11."                                       pattern:"^[0-9]{4}-[0-9]{2}$" example:"2026-11"`
-	Open   bool   `query:"open"                   doc:"Also write days that are not closed, whose rows may still change."`
-	Policy string `query:"policy" maxLength:"64"  doc:"Write what this policy did, instead of the requests."                     example:"daily"`
-	By     string `query:"by"     enum:"policy"   doc:"Also write a row for each group."                                         value:"group"`
-	Limit  int    `query:"limit"  default:"1000"  doc:"The maximum number of items."                                             minimum:"1" maximum:"10000"`
-	Cursor string `query:"cursor"                 doc:"The next_cursor of the previous page."                                    maxLength:"16384"`
+	Month  string                 `query:"month"  required:"true" doc:"The month of UTC, such as 2026-11."                                       pattern:"^[0-9]{4}-[0-9]{2}$" example:"2026-11"`
+	Open   bool                   `query:"open"                   doc:"Also write days that are not closed, whose rows may still change."`
+	Policy string                 `query:"policy" maxLength:"64"  doc:"Write what this policy did, instead of the requests."                     example:"daily"`
+	By     string                 `query:"by"     enum:"policy"   doc:"Also write a row for each group."                                         value:"group"`
+	Limit  int                    `query:"limit"  default:"1000"  doc:"The maximum number of items."                                             minimum:"1" maximum:"10000"`
+	Cursor cursorTo[exportCursor] `query:"cursor" doc:"The next_cursor of the previous page." maxLength:"16384"`
 }
 
 // Resolve implements [huma.Resolver].
@@ -172,10 +168,10 @@ func (in *UsageExportQuery) Resolve(huma.Context) (faults []error) {
 	if in.By != "" && in.Policy != "" {
 		faults = append(faults, fault("query.by", "takes the place of policy: give only one of them", in.By))
 	}
-	place, err := readExportCursor(in.Cursor)
+	place := in.Cursor.place()
 	isOther := place.Day.Before(first) || place.Until.After(first.AddDate(0, 1, 0)) ||
 		strings.Contains(strings.Join(place.After, ""), "\x00")
-	if err != nil || in.Cursor != "" && isOther {
+	if in.Cursor != "" && isOther {
 		faults = append(faults, fault("query.cursor", "must be a next_cursor returned by this list", in.Cursor))
 	}
 	return faults
@@ -191,18 +187,6 @@ type exportCursor struct {
 	After []string
 }
 
-// readExportCursor returns the place in a cursor; "" has the zero place.
-func readExportCursor(text string) (place exportCursor, err error) {
-	if text == "" {
-		return place, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(raw, &place)
-	}
-	return place, err
-}
-
 // exportUsage returns a page of an export. Resolve has checked the input.
 func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page answers.UsageExport, err error) {
 	page.ClosedUntil, err = s.Rows.UsageClosedUntil(ctx)
@@ -210,7 +194,7 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 		return page, err
 	}
 	first, _ := in.month()
-	place, _ := readExportCursor(in.Cursor)
+	place := in.Cursor.place()
 	if place.Day.IsZero() {
 		place = exportCursor{Until: first.AddDate(0, 1, 0), Day: first}
 		if !in.Open && page.ClosedUntil.Before(place.Until) {
@@ -227,8 +211,7 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 		last := page.Items[in.Limit-1]
 		place.Day, err = time.Parse(time.DateOnly, last.Day)
 		place.After = []string{last.Tenant, last.Endpoint, last.Ref}
-		text, _ := json.Marshal(place) // it has texts and times of 4-digit years only
-		page.NextCursor = answers.Cursor(string(text))
+		page.NextCursor = string(newCursor(place))
 	}
 	return page, err
 }

@@ -38,8 +38,9 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 		view.webhook,
 		func(w rows.Webhook) string { return cursor(w.ID) },
 		func(ctx context.Context, in *listWebhooksInput) ([]rows.Webhook, error) {
-			f := rows.WebhookFilter{Org: &in.org}
-			if in.Every && in.org == "" {
+			org := orgOf(ctx)
+			f := rows.WebhookFilter{Org: &org}
+			if in.Every && org == "" {
 				f.Org = nil
 			}
 			f.After, f.Max = in.page()
@@ -71,7 +72,7 @@ type listWebhooksInput struct {
 // webhookOf returns a webhook as a caller reads it. One of another org is not found.
 func (s *Server) webhookOf(ctx context.Context, in *RowPath) (rows.Webhook, error) {
 	w, err := s.Rows.Webhook(ctx, in.ID)
-	if err == nil && !in.includes(w.Org) {
+	if err == nil && !in.includes(ctx, w.Org) {
 		err = &rows.NotFoundError{What: fmt.Sprint("webhook ", in.ID)}
 	}
 	return s.viewOf(callerOf(ctx)).webhook(w), err
@@ -87,14 +88,9 @@ func (v view) webhook(w rows.Webhook) rows.Webhook {
 
 // webhookBody is a webhook as a caller writes it.
 type webhookBody struct {
-	URL    string   `json:"url"              maxLength:"2048" doc:"Where events are posted to: https, without user and fragment, and not a private address." example:"https://example.com/webhooks/limits"`
-	Types  []string `json:"types,omitempty"  maxItems:"16"    doc:"The types of events to send. Absent: all."                                                    example:"[\"io.github.tenant-rate-limiting.quota.threshold\"]"`
-	Reason string   `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *webhookBody) Resolve(huma.Context) []error {
-	return notTexts("body", textField{"url", b.URL}, textField{"reason", b.Reason})
+	URL    string         `json:"url"              maxLength:"2048" doc:"Where events are posted to: https, without user and fragment, and not a private address." example:"https://example.com/webhooks/limits"`
+	Types  []string       `json:"types,omitempty"  maxItems:"16"    doc:"The types of events to send. Absent: all."                                                    example:"[\"io.github.tenant-rate-limiting.quota.threshold\"]"`
+	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 type createWebhookInput struct {
@@ -108,7 +104,7 @@ type createWebhookOutput struct {
 }
 
 func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*createWebhookOutput, error) {
-	n := rows.NewWebhook{Org: in.org, URL: in.Body.URL, Types: in.Body.Types}
+	n := rows.NewWebhook{Org: orgOf(ctx), URL: in.Body.URL, Types: in.Body.Types}
 	if faults := n.Faults(&s.Webhooks); len(faults) > 0 {
 		details := make([]*huma.ErrorDetail, len(faults))
 		for i, f := range faults {
@@ -121,8 +117,8 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 		return nil, s.writeError("create a webhook", err)
 	}
 	at := generalWebhooksPath + "/"
-	if in.org != "" {
-		at = fmt.Sprintf("/v1/orgs/%s/ratelimit/webhooks/", answers.PathSegment(in.org))
+	if n.Org != "" {
+		at = fmt.Sprintf("/v1/orgs/%s/ratelimit/webhooks/", answers.PathSegment(n.Org))
 	}
 	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(ctx, w, secret)}, nil
 }
@@ -151,12 +147,7 @@ func (s *Server) deleteWebhook(ctx context.Context, in *deleteWebhookInput) (*st
 
 // whyBody has the reason of a change.
 type whyBody struct {
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *whyBody) Resolve(huma.Context) []error {
-	return notTexts("body", textField{"reason", b.Reason})
+	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
 type changeWebhookInput struct {
@@ -178,13 +169,8 @@ func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled
 
 // rotateBody says how a secret is rotated.
 type rotateBody struct {
-	Reason string `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
-	Now    bool   `json:"now,omitempty"    doc:"End the old secrets at once, instead of letting them sign too for 24 hours. Deliveries fail until the receiver has the new one."`
-}
-
-// Resolve implements [huma.Resolver].
-func (b *rotateBody) Resolve(huma.Context) []error {
-	return notTexts("body", textField{"reason", b.Reason})
+	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
+	Now    bool           `json:"now,omitempty"    doc:"End the old secrets at once, instead of letting them sign too for 24 hours. Deliveries fail until the receiver has the new one."`
 }
 
 type rotateWebhookInput struct {

@@ -55,14 +55,14 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait, within tim
 }
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.
-func newChange(ctx context.Context, reason string) rows.Change {
-	return rows.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(reason), reasonDefault)}
+func newChange[R ~string](ctx context.Context, why R) rows.Change {
+	return rows.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault)}
 }
 
-// newChange returns a change by the caller, which happens once if it sent a key. request is all that the change depends
+// changeOnce returns a change by the caller, which happens once if it sent a key. request is all that the change depends
 // on.
-func (o *Once) newChange(ctx context.Context, reason string, request ...any) rows.Change {
-	c := newChange(ctx, reason)
+func changeOnce[R ~string](ctx context.Context, o Once, why R, request ...any) rows.Change {
+	c := newChange(ctx, why)
 	if o.Key == "" {
 		return c
 	}
