@@ -29,7 +29,7 @@ func (s *Server) registerAbuse() {
 		func(ctx context.Context, in *OrgPath) (rows.AbuseHistory, error) { return s.Rows.AbuseOf(ctx, in.Org) })
 	change(s, at.operation("forgive-org", http.MethodPost, "/orgs/{org}/ratelimit/abuse/forgive",
 		"Take an org off the ladder of abuse detection, and end its penalty", http.StatusNotFound), "forgive an org",
-		overrideWrites, func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
+		func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
 			return answers.OrgForgiven{Org: f.Tenant, Until: f.Until, Overrides: f.Overrides, Written: w}
 		}, s.forgive)
 }

@@ -81,7 +81,6 @@ func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput
 	if err != nil {
 		return nil, s.writeError("forget a node", err)
 	}
-	s.metrics.writes.WithLabelValues(nodeWrites).Inc()
 	return &forgetOutput{replayedHeader(c), Forgotten{node}}, nil
 }
 

@@ -13,9 +13,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
 
 // Role limits what the holder of a token may do.
@@ -139,7 +136,8 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 // authorize runs the operation for a caller whose role allows it, with the body in memory. The API's own limits count a
 // batch by the checks in its body, and a body with a fault as one request.
 func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
-	exchangeOf(ctx.Context()).org = ctx.Param("org")
+	x := exchangeOf(ctx.Context())
+	x.org = ctx.Param("org")
 	var body []byte
 	var fault error
 	isBatch := ctx.Operation().Path == batchPath
@@ -153,7 +151,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	case !s.withinLimits(ctx, caller.budget(), cost):
 		s.metrics.limited.WithLabelValues(byToken).Inc()
 		return
-	case !caller.hasAccess(needs, ctx.Param("org")):
+	case !caller.hasAccess(needs, x.org):
 		s.metrics.authFailures.WithLabelValues(reasonRole).Inc()
 		s.writeProblem(ctx, http.StatusForbidden, "the token's role does not allow this")
 		return
@@ -168,6 +166,9 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	r, _ := humago.Unwrap(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	next(huma.WithValue(ctx, callerKey{}, caller))
+	if x.status < http.StatusMultipleChoices && (needs == writeAccess || needs == ownAccess) {
+		s.metrics.countWrite(ctx.Operation().Tags[0])
+	}
 }
 
 // unauthorized denies a request without a valid token. Beyond the limit of its address the answer is 429.
@@ -233,29 +234,15 @@ func (s *Server) Authenticate(
 	if err != nil && !isUnknown || s.limits == nil || address == "" {
 		return caller, 0, err
 	}
-	switch wait = s.spendSignIn(ctx, caller.budget(), address); {
-	case wait == 0:
+	x := s.spend(ctx, caller.budget(), address, http.MethodPost, signInPath, 1)
+	if !x.Response.Denied {
 		return caller, 0, err
-	case isUnknown:
+	}
+	wait = time.Duration(max(x.Decision.RetryAfter.Seconds(), 1)) * time.Second
+	if isUnknown {
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
 		return Caller{}, wait, ErrTooManyGuesses
 	}
 	s.metrics.limited.WithLabelValues(byToken).Inc()
 	return Caller{}, wait, ErrTooManySignIns
-}
-
-// spendSignIn spends a sign-in of a token, or of an address if the token is "", or returns how long to wait.
-func (s *Server) spendSignIn(ctx context.Context, token, address string) time.Duration {
-	var x admit.Exchange
-	request := admit.CallerRequest{
-		Caller: identity.Caller{Tenant: token, Cost: 1}, IP: clientAddress(address).String(),
-		Method: http.MethodPost, Path: signInPath,
-	}
-	if err := s.limits.Admit(ctx, &request, &x); err != nil {
-		s.Log.Error("checking the API's own limits failed", "error", err)
-	}
-	if !x.Response.Denied {
-		return 0
-	}
-	return time.Duration(max(x.Decision.RetryAfter.Seconds(), 1)) * time.Second
 }

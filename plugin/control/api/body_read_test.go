@@ -73,11 +73,11 @@ func TestABodyOfTooManyValuesIsDeniedBeforeItIsDecoded(t *testing.T) { // it mea
 	const most = 5 << 20
 	const tooMany = "has more than 4000 names and values"
 	for name, test := range map[string]struct{ path, body, where, saying string }{
-		"empty checks":         {batch, listOf(340_000, "{}"), "body", tooMany},
-		"a check too many":     {batch, listOf(101, "{}"), "body.checks", "expected array length <= 100"},
-		"one name many times":  {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", tooMany},
-		"many unknown names":   {batch, listOf(1, namesOf(70_000, `"b":1`)), "body", tooMany},
-		"a list in a field":    {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body", tooMany},
+		"empty checks":        {batch, listOf(340_000, "{}"), "body", tooMany},
+		"a check too many":    {batch, listOf(101, "{}"), "body.checks", "expected array length <= 100"},
+		"one name many times": {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", tooMany},
+		"many unknown names":  {batch, listOf(1, namesOf(70_000, `"b":1`)), "body", tooMany},
+		"a list in a field":   {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body", tooMany},
 		"too deep": {
 			batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
 			"has values nested more than 32 deep",

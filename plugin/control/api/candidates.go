@@ -30,13 +30,13 @@ func (s *Server) registerCandidates() {
 	create := define("create-candidate", post, "", "Open a candidate, which changes no policy yet\n"+
 		"At most one is open. A name is used once.", conflict)
 	create.DefaultStatus = http.StatusCreated
-	change(s, create, "create a candidate", candidateWrites, ofCandidate, s.createCandidate)
+	change(s, create, "create a candidate", ofCandidate, s.createCandidate)
 	serve(s, define("get-candidate", get, name, "Get a candidate", missing), "read a candidate",
 		func(ctx context.Context, in *CandidateName) (rows.Candidate, error) {
 			return s.Rows.Candidate(ctx, in.Name)
 		})
 	change(s, define("drop-candidate", remove, name, "End an open candidate without an effect", missing, conflict),
-		"drop a candidate", candidateWrites, ofCandidate, s.dropCandidate)
+		"drop a candidate", ofCandidate, s.dropCandidate)
 	serve(s, define("diff-candidate", get, name+"/diff",
 		"Show what a candidate changes, and how the active policies have moved since its base", missing),
 		"compare a candidate", func(ctx context.Context, in *CandidateName) (rows.CandidateDiff, error) {
@@ -50,28 +50,28 @@ func (s *Server) registerCandidates() {
 	change(s, define("put-candidate-policy", put, policies,
 		"Make a candidate create a policy, or replace the active one of the same key\n"+
 			"A policy that is put as it is active is no change.", missing, conflict),
-		"put a policy of a candidate", candidateWrites, ofPolicies, s.putCandidatePolicy)
+		"put a policy of a candidate", ofPolicies, s.putCandidatePolicy)
 	several := define("put-candidate-policies", post, policies, "Make a candidate create or replace policies\n"+
 		"A policy that is put as it is active is no change.", missing, conflict)
 	several.MaxBodyBytes = maxDocument
-	change(s, several, "put policies of a candidate", candidateWrites, ofPolicies, s.putCandidatePolicies)
+	change(s, several, "put policies of a candidate", ofPolicies, s.putCandidatePolicies)
 	change(s, define("delete-candidate-policy", remove, policies,
 		"Make a candidate delete an active policy, or forget its own", missing, conflict),
-		"delete a policy of a candidate", candidateWrites, ofPolicies, s.deleteCandidatePolicy)
+		"delete a policy of a candidate", ofPolicies, s.deleteCandidatePolicy)
 	change(s, define("assign-candidate", post, name+"/assign", "Enforce a candidate for some tenants\n"+
 		"The candidate decides for them in place of the active policies, on the same buckets.", missing, conflict),
-		"assign tenants to a candidate", candidateWrites, ofCandidate, s.assignCandidate)
+		"assign tenants to a candidate", ofCandidate, s.assignCandidate)
 	change(s, define("promote-candidate", post, name+"/promote",
 		"Apply the changes of a candidate to the active policies, in one change\n"+
 			"A 409 lists the policies that have changed since its base: rebase it once you have compared them.",
-		missing, conflict), "promote a candidate", candidateWrites, ofPolicies, s.promoteCandidate)
+		missing, conflict), "promote a candidate", ofPolicies, s.promoteCandidate)
 	change(s, define("roll-back-candidate", post, name+"/rollback",
 		"Restore the policies that the promotion of a candidate has replaced, in one change\n"+
 			"A 409 lists those that have changed since the promotion.", missing, conflict),
-		"roll back a candidate", candidateWrites, ofPolicies, s.rollBackCandidate)
+		"roll back a candidate", ofPolicies, s.rollBackCandidate)
 	change(s, define("rebase-candidate", post, name+"/rebase",
 		"Make the active policies the base of a candidate, after they have moved", missing, conflict),
-		"rebase a candidate", candidateWrites, ofCandidate, s.rebaseCandidate)
+		"rebase a candidate", ofCandidate, s.rebaseCandidate)
 }
 
 // CandidateName is the name of a candidate in a path.
@@ -109,10 +109,21 @@ type PoliciesWritten struct {
 	answers.Written
 }
 
-// CandidateChange has the parameters of a write of a candidate. It is exported because huma reads it.
-type CandidateChange struct {
+// candidateInput is a write of a candidate.
+type candidateInput[B any] struct {
+	CandidateName
 	Once
 	Waiting
+	Body B
+}
+
+// forcedInput is a write of a candidate whose policies may need force.
+type forcedInput[B any] struct {
+	CandidateName
+	Once
+	Waiting
+	Force
+	Body B
 }
 
 type createCandidateBody struct {
@@ -121,7 +132,8 @@ type createCandidateBody struct {
 }
 
 type createCandidateInput struct {
-	CandidateChange
+	Once
+	Waiting
 	Body createCandidateBody
 }
 
@@ -152,7 +164,7 @@ func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyI
 	p := in.Body.policy()
 	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
 	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
-		err = forceRequired("%s", review.LockOuts[0].Why)
+		err = unprocessable(forceRequired("%s", review.LockOuts[0].Why))
 	}
 	if err != nil {
 		return done[rows.Diff]{}, err
@@ -206,14 +218,7 @@ type assignBody struct {
 	Reason  reason   `json:"reason"            maxLength:"1024"               doc:"Why; recorded in the audit."                                           example:"first day"`
 }
 
-type assignCandidateInput struct {
-	CandidateName
-	CandidateChange
-	Force
-	Body assignBody
-}
-
-func (s *Server) assignCandidate(ctx context.Context, in *assignCandidateInput) (done[rows.Candidate], error) {
+func (s *Server) assignCandidate(ctx context.Context, in *forcedInput[assignBody]) (done[rows.Candidate], error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, "assign-candidate", in.Name, in.Body)
 	var warnings []string
 	a := rows.Assignment{
@@ -234,14 +239,7 @@ type promoteBody struct {
 	Reason    reason `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."                                                               example:"no tenant is hurt"`
 }
 
-type promoteCandidateInput struct {
-	CandidateName
-	CandidateChange
-	Force
-	Body promoteBody
-}
-
-func (s *Server) promoteCandidate(ctx context.Context, in *promoteCandidateInput) (done[rows.Diff], error) {
+func (s *Server) promoteCandidate(ctx context.Context, in *forcedInput[promoteBody]) (done[rows.Diff], error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, "promote-candidate", in.Name, in.Body)
 	var warnings []string
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
@@ -249,13 +247,7 @@ func (s *Server) promoteCandidate(ctx context.Context, in *promoteCandidateInput
 	return done[rows.Diff]{c, d, version, warnings}, err
 }
 
-type rollBackCandidateInput struct {
-	CandidateName
-	CandidateChange
-	Body requiredReason
-}
-
-func (s *Server) rollBackCandidate(ctx context.Context, in *rollBackCandidateInput) (done[rows.Diff], error) {
+func (s *Server) rollBackCandidate(ctx context.Context, in *candidateInput[requiredReason]) (done[rows.Diff], error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
 	return done[rows.Diff]{change: c}.with(s.Rows.RollBackCandidate(ctx, c, in.Name))
 }
@@ -265,13 +257,7 @@ type rebaseBody struct {
 	Reason  reason `json:"reason"  maxLength:"1024" doc:"Why; recorded in the audit."                                   example:"the other change is fine"`
 }
 
-type rebaseCandidateInput struct {
-	CandidateName
-	CandidateChange
-	Body rebaseBody
-}
-
-func (s *Server) rebaseCandidate(ctx context.Context, in *rebaseCandidateInput) (done[rows.Candidate], error) {
+func (s *Server) rebaseCandidate(ctx context.Context, in *candidateInput[rebaseBody]) (done[rows.Candidate], error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
 	return done[rows.Candidate]{change: c}.with(s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version))
 }

@@ -29,7 +29,7 @@ type listCostsInput struct {
 // registerCosts adds the operations on what requests to endpoints cost.
 func (s *Server) registerCosts() {
 	r := &resource[*RowPath, rows.Cost, rows.Cost, CostWritten]{
-		place: &place{s, costsPath, "costs", readAccess, writeAccess}, name: "cost", counted: costWrites,
+		place: &place{s, costsPath, "costs", readAccess, writeAccess}, name: "cost",
 		find: func(ctx context.Context, at *RowPath) (rows.Cost, error) { return s.Rows.CostByID(ctx, at.ID) },
 		state: func(c rows.Cost) (string, int64) {
 			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision

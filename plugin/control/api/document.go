@@ -36,30 +36,14 @@ func (s *Server) putCandidatePolicies(
 ) (done[rows.Diff], error) {
 	list := in.Body.Policies
 	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, list...)
-	if err == nil && !in.Force.Force {
-		err = lockedOut(review)
+	if why := in.lockOut(review); err == nil && why != nil {
+		err = unprocessable(why)
 	}
 	if err != nil {
 		return done[rows.Diff]{}, err
 	}
 	d, version, err := s.Rows.PutCandidatePolicies(ctx, newChange(ctx, in.Body.Reason), in.Name, list...)
 	return done[rows.Diff]{warnings: review.Warnings}.with(d, version, policyAt(list, err))
-}
-
-// lockedOut returns the 422 for policies that would lock tenants out, or nil.
-func lockedOut(r rows.Review) error {
-	if faults := lockOutFaults(r); len(faults) > 0 {
-		return unprocessable(faults...)
-	}
-	return nil
-}
-
-// lockOutFaults returns a fault for each policy that would lock tenants out.
-func lockOutFaults(r rows.Review) (faults []*huma.ErrorDetail) {
-	for _, l := range r.LockOuts {
-		faults = append(faults, fault("query.force", fmt.Sprintf("must be true for this policy: %s: %s", l.Key, l.Why), nil))
-	}
-	return faults
 }
 
 // policyAt returns an error about a policy of a list with its place in the body.
@@ -100,7 +84,7 @@ func (s *Server) registerDocument() {
 			"A list that is absent changes nothing. Rows that a list leaves out are deleted, unless partial is set. Overrides "+
 			"that have ended are not made, and the penalties of detectors are never deleted. A 422 for a deletion, or for a "+
 			"policy that needs force, has the changes as diff.", writeAccess)
-	change(s, apply, "apply a document", policyWrites,
+	change(s, apply, "apply a document",
 		func(d DocumentDiff, w answers.Written) DocumentWritten { return DocumentWritten{d, w} }, s.applyDocument)
 	for _, answer := range apply.Responses["422"].Content {
 		answer.Schema = s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[DeclinedDocument](), true, "")
@@ -282,8 +266,8 @@ func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (mad
 		if d.Deletes() && !in.AllowDelete {
 			faults = append(faults, fault("query.allow_delete", "must be true: the change deletes rows", nil))
 		}
-		if !in.Force.Force {
-			faults = append(faults, lockOutFaults(r)...)
+		if why := in.lockOut(r); why != nil {
+			faults = append(faults, why)
 		}
 		if len(faults) == 0 {
 			return nil

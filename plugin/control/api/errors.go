@@ -93,6 +93,9 @@ func (s *Server) storeError(action, effect string, err error) error {
 		return huma.NewError(http.StatusConflict, conflict.Error())
 	case errors.As(err, &value):
 		path := "body"
+		if effect == "" {
+			path = "query"
+		}
 		if value.Field != "" {
 			path += "." + value.Field
 		}

@@ -106,20 +106,12 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	if s.limits == nil {
 		return true
 	}
-	var x admit.Exchange
-	request := admit.CallerRequest{
-		Caller: identity.Caller{Tenant: token, Cost: cost},
-		IP:     clientAddress(ctx.RemoteAddr()).String(),
-		Method: ctx.Method(),
-		Path:   ctx.Operation().Path,
+	path := ctx.Operation().Path
+	isBatch := path == batchPath
+	if isBatch || path == settlePath {
+		path = decisionPath
 	}
-	if request.Path == batchPath || request.Path == settlePath {
-		request.Path = decisionPath
-	}
-	if err := s.limits.Admit(ctx.Context(), &request, &x); err != nil {
-		s.Log.Error("checking the API's own limits failed", "error", err)
-		return true
-	}
+	x := s.spend(ctx.Context(), token, ctx.RemoteAddr(), ctx.Method(), path, cost)
 	for _, header := range x.Response.Headers {
 		if !strings.EqualFold(header.Name, "Content-Type") {
 			ctx.SetHeader(header.Name, string(header.Value))
@@ -128,7 +120,6 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	if !x.Response.Denied {
 		return true
 	}
-	isBatch := ctx.Operation().Path == batchPath
 	detail := "too many requests with this token"
 	switch {
 	case token == "":
@@ -140,6 +131,19 @@ func (s *Server) withinLimits(ctx huma.Context, token string, cost int64) bool {
 	}
 	s.writeProblem(ctx, http.StatusTooManyRequests, detail)
 	return false
+}
+
+// spend spends from the API's own limits of a token, or of an address if the token is "".
+func (s *Server) spend(ctx context.Context, token, address, method, path string, cost int64) *admit.Exchange {
+	var x admit.Exchange
+	request := admit.CallerRequest{
+		Caller: identity.Caller{Tenant: token, Cost: cost}, IP: clientAddress(address).String(),
+		Method: method, Path: path,
+	}
+	if err := s.limits.Admit(ctx, &request, &x); err != nil {
+		s.Log.Error("checking the API's own limits failed", "error", err)
+	}
+	return &x
 }
 
 const (

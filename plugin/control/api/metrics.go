@@ -32,18 +32,19 @@ const (
 	byAddress = "address"
 )
 
-// Kinds of writes.
-const (
-	policyWrites    = "policy"
-	candidateWrites = "candidate"
-	overrideWrites  = "override"
-	orgWrites       = "org"
-	costWrites      = "cost"
-	resetWrites     = "reset"
-	nodeWrites      = "node"
-	webhookWrites   = "webhook"
-	tokenWrites     = "token"
-)
+// writeKinds are the kinds of writes in metrics, by the tag of their operations. A reset of buckets counts itself, since
+// a preview is none.
+var writeKinds = map[string]string{
+	"policies": "policy", "candidates": "candidate", "overrides": "override", "abuse": "override", "orgs": "org",
+	"costs": "cost", "record": "node", "webhooks": "webhook", "tokens": "token",
+}
+
+// countWrite counts a write that succeeded.
+func (m *metrics) countWrite(tag string) {
+	if kind, ok := writeKinds[tag]; ok {
+		m.writes.WithLabelValues(kind).Inc()
+	}
+}
 
 // newMetrics returns the metrics, registered unless the registerer is nil. Names that are taken are a panic.
 func newMetrics(registerer prometheus.Registerer) *metrics {

@@ -43,7 +43,7 @@ type getOrgInput struct {
 // registerOrgs adds the operations on one org and on its limits in force.
 func (s *Server) registerOrgs() {
 	r := &resource[*OrgPath, rows.Tenant, rows.Tenant, OrgWritten]{
-		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess}, name: "org", counted: orgWrites,
+		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess}, name: "org",
 		find: func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
 		// The name may contain characters that a header cannot.
 		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
@@ -161,7 +161,7 @@ type TierWritten struct {
 func (s *Server) registerTiers() {
 	const name = "/{name}"
 	r := &resource[*TierName, rows.Tier, rows.Tier, TierWritten]{
-		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier", counted: orgWrites,
+		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier",
 		find:     func(ctx context.Context, at *TierName) (rows.Tier, error) { return s.Rows.Tier(ctx, at.Name) },
 		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
 		location: func(t rows.Tier) string { return tiersPath + "/" + answers.PathSegment(t.Name) },

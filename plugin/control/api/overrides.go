@@ -93,7 +93,7 @@ func (s *Server) registerOverrides() {
 // overridesAt returns the overrides at a path.
 func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	return &overrideResource{
-		place: &place{s, path, "overrides", reads, writeAccess}, name: "override", counted: overrideWrites,
+		place: &place{s, path, "overrides", reads, writeAccess}, name: "override",
 		find: s.overrideAt, warn: s.overrideWarnings,
 		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
 		location: func(o rows.Override) string {

@@ -34,7 +34,7 @@ type listPoliciesInput struct {
 // registerPolicies adds the operations on policies.
 func (s *Server) registerPolicies() {
 	r := &resource[*RowPath, rows.Policy, rows.Policy, PolicyWritten]{
-		place: &place{s, policiesPath, "policies", readAccess, writeAccess}, name: "policy", counted: policyWrites,
+		place: &place{s, policiesPath, "policies", readAccess, writeAccess}, name: "policy",
 		find:     func(ctx context.Context, at *RowPath) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, at.ID) },
 		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
 		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },

@@ -107,7 +107,6 @@ func serve[In, B any](
 type resource[K, R, V, B any] struct {
 	*place
 	name     string // of a row, in words
-	counted  string // the kind of its writes, in metrics
 	find     func(context.Context, K) (R, error)
 	state    func(R) (tag string, revision int64)
 	location func(R) string
@@ -279,7 +278,7 @@ func (r *resource[K, R, V, B]) written(ctx context.Context, d done[R], wait time
 	if r.warn != nil {
 		d.warnings = r.warnOfWrite(ctx, func(ctx context.Context) ([]string, error) { return r.warn(ctx, d.row) })
 	}
-	return r.answer(r.show(view{}, d.row), r.finishWrite(ctx, r.counted, d.version, wait, d.warnings))
+	return r.answer(r.show(view{}, d.row), r.finishWrite(ctx, d.version, wait, d.warnings))
 }
 
 // createdOutput is the answer to the creation of a row.
@@ -314,13 +313,12 @@ type writeOutput[B any] struct {
 	Body     B
 }
 
-// change registers an operation that writes, and whose answer is what it has written. counted is the kind of the write
-// in metrics.
+// change registers an operation that writes, and whose answer is what it has written.
 func change[R, B, In any, P interface {
 	*In
 	wait() time.Duration
 }](
-	s *Server, o huma.Operation, action, counted string, answer func(R, answers.Written) B,
+	s *Server, o huma.Operation, action string, answer func(R, answers.Written) B,
 	write func(context.Context, P) (done[R], error),
 ) {
 	huma.Register(s.api, o, func(ctx context.Context, in *In) (*writeOutput[B], error) {
@@ -328,7 +326,7 @@ func change[R, B, In any, P interface {
 		if err != nil {
 			return nil, s.writeError(action, err)
 		}
-		body := answer(d.row, s.finishWrite(ctx, counted, d.version, P(in).wait(), d.warnings))
+		body := answer(d.row, s.finishWrite(ctx, d.version, P(in).wait(), d.warnings))
 		return &writeOutput[B]{replayedHeader(d.change), body}, nil
 	})
 }
@@ -373,6 +371,6 @@ func remove[K, R, V, B, In any, P interface {
 		if err != nil {
 			return nil, r.writeError(action, err)
 		}
-		return &bodyOutput[answers.Written]{r.finishWrite(ctx, r.counted, d.version, P(in).wait(), nil)}, nil
+		return &bodyOutput[answers.Written]{r.finishWrite(ctx, d.version, P(in).wait(), nil)}, nil
 	})
 }

@@ -42,9 +42,8 @@ type OrgTokenPath struct {
 	Name string `path:"name" maxLength:"64" pattern:"^[A-Za-z0-9_.@-]+$" patternDescription:"letters, digits, dots, dashes, underscores or @" example:"ci"`
 }
 
-// issued counts the write of a token, and returns its answer.
-func (s *Server) issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[answers.IssuedToken] {
-	s.metrics.writes.WithLabelValues(tokenWrites).Inc()
+// issued returns the answer to the write of a token.
+func issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[answers.IssuedToken] {
 	return &writeOutput[answers.IssuedToken]{replayedHeader(c), answers.IssuedToken{OrgToken: t, Secret: secret}}
 }
 
@@ -85,7 +84,7 @@ func (s *Server) createOrgToken(
 	if err != nil {
 		return nil, s.writeError("create a token of an org", err)
 	}
-	return s.issued(c, t, secret), nil
+	return issued(c, t, secret), nil
 }
 
 // rotateTokenBody says how a token is rotated.
@@ -116,7 +115,7 @@ func (s *Server) rotateOrgToken(
 	if err != nil {
 		return nil, s.writeError("rotate a token of an org", err)
 	}
-	return s.issued(c, t, secret), nil
+	return issued(c, t, secret), nil
 }
 
 // OptionalReason has the reason of a deletion that needs none.
@@ -130,11 +129,8 @@ type revokeOrgTokenInput struct {
 }
 
 func (s *Server) revokeOrgToken(ctx context.Context, in *revokeOrgTokenInput) (*struct{}, error) {
-	err := s.Rows.RevokeOrgToken(ctx, newChange(ctx, in.Reason), in.Org, in.Name)
-	if err == nil {
-		s.metrics.writes.WithLabelValues(tokenWrites).Inc()
-	}
-	return nil, s.writeError("revoke a token of an org", err)
+	return nil, s.writeError("revoke a token of an org",
+		s.Rows.RevokeOrgToken(ctx, newChange(ctx, in.Reason), in.Org, in.Name))
 }
 
 type listTokensInput struct {
@@ -182,9 +178,6 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (made an
 	if n.Role, n.Org, err = rows.ParseRole(in.Body.Role); err == nil {
 		made.Secret, made.Token, err = s.Rows.CreateToken(ctx, newChange(ctx, in.Body.Reason), n)
 	}
-	if err == nil {
-		s.metrics.writes.WithLabelValues(tokenWrites).Inc()
-	}
 	return made, err
 }
 
@@ -194,9 +187,5 @@ type revokeTokenInput struct {
 }
 
 func (s *Server) revokeToken(ctx context.Context, in *revokeTokenInput) (rows.Token, error) {
-	t, err := s.Rows.RevokeToken(ctx, newChange(ctx, in.Reason.Reason), in.Name)
-	if err == nil {
-		s.metrics.writes.WithLabelValues(tokenWrites).Inc()
-	}
-	return t, err
+	return s.Rows.RevokeToken(ctx, newChange(ctx, in.Reason.Reason), in.Name)
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -67,9 +66,6 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found
 	if err == nil {
 		found, err = s.Rows.Usage(ctx, q)
 	}
-	if value := new(rows.InvalidError); errors.As(err, &value) {
-		err = unprocessable(fault("query."+value.Field, value.Problem, nil))
-	}
 	return found, err
 }
 
@@ -127,11 +123,7 @@ func (s *Server) usageTop(ctx context.Context, in *UsageTopQuery) (rows.UsageTop
 	if q.From.IsZero() {
 		q.From = q.To.Add(-spanOr(in.Last, defaultTop))
 	}
-	found, err := s.Rows.UsageTop(ctx, q, now)
-	if value := new(rows.InvalidError); errors.As(err, &value) {
-		err = unprocessable(fault("query."+value.Field, value.Problem, nil))
-	}
-	return found, err
+	return s.Rows.UsageTop(ctx, q, now)
 }
 
 // registerUsageExport adds the operations that read the usage of a month, and notices of quotas.

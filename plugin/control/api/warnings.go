@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -48,6 +50,14 @@ type Force struct {
 	Force bool `query:"force" doc:"Write a policy that all tenants share even if it is below their recent usage, or below what a single tenant may use."`
 }
 
+// lockOut returns the fault of policies that would lock tenants out without force, or nil.
+func (f Force) lockOut(r rows.Review) *huma.ErrorDetail {
+	if len(r.LockOuts) == 0 || f.Force {
+		return nil
+	}
+	return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
+}
+
 // review returns the warnings about a policy that is about to be written. Without force it denies a policy that all
 // tenants share and that is below their recent usage, or below what one tenant alone may use. It checks both, because
 // usage is low in a quiet hour.
@@ -58,12 +68,12 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 			return nil, err
 		}
 		if isKnown && used > capacity(p) {
-			return nil, forceRequired("all tenants together recently used %d, which is more than this allows", used)
+			return nil, unprocessable(forceRequired("all tenants together recently used %d, which is more than this allows", used))
 		}
 	}
 	r, err := s.Rows.ReviewPolicy(ctx, s.configPlan(), p)
 	if err == nil && len(r.LockOuts) > 0 && !force {
-		err = forceRequired("%s", r.LockOuts[0].Why)
+		err = unprocessable(forceRequired("%s", r.LockOuts[0].Why))
 	}
 	return r.Warnings, err
 }
@@ -72,17 +82,17 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 // sets the warnings about a change that it accepts.
 func (s *Server) approval(f Force, warnings *[]string) rows.Approval {
 	return rows.Approval{Config: s.configPlan(), Accept: func(r rows.Review) error {
-		if len(r.LockOuts) > 0 && !f.Force {
-			return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
+		if why := f.lockOut(r); why != nil {
+			return unprocessable(why)
 		}
 		*warnings = r.Warnings
 		return nil
 	}}
 }
 
-// forceRequired returns the 422 for a policy that needs force.
-func forceRequired(format string, args ...any) error {
-	return unprocessable(fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil))
+// forceRequired returns the fault of a policy that needs force.
+func forceRequired(format string, args ...any) *huma.ErrorDetail {
+	return fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil)
 }
 
 // capacity returns how many tokens the bucket of a policy holds.

@@ -123,9 +123,8 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(ctx, w, secret)}, nil
 }
 
-// showSecret returns a webhook with its secret, and counts the write.
+// showSecret returns a webhook with its secret.
 func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.Secret) answers.WebhookSecret {
-	s.metrics.writes.WithLabelValues(webhookWrites).Inc()
 	return answers.WebhookSecret{Webhook: s.viewOf(callerOf(ctx)).webhook(w), Secret: secret.Text()}
 }
 
@@ -138,9 +137,6 @@ func (s *Server) deleteWebhook(ctx context.Context, in *deleteWebhookInput) (*st
 	_, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		err = s.Rows.DeleteWebhook(ctx, newChange(ctx, in.Reason.Reason), in.ID)
-	}
-	if err == nil {
-		s.metrics.writes.WithLabelValues(webhookWrites).Inc()
 	}
 	return nil, s.writeError("delete a webhook", err)
 }
@@ -160,9 +156,6 @@ func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		w, err = s.Rows.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
-	}
-	if err == nil {
-		s.metrics.writes.WithLabelValues(webhookWrites).Inc()
 	}
 	return s.viewOf(callerOf(ctx)).webhook(w), err
 }

@@ -20,12 +20,11 @@ import (
 const warningUnread = "the change is written, but the nodes that enforce it could not be read in time: " +
 	"GET /v1/ratelimit/fleet shows them"
 
-// finishWrite counts a write and, if the caller wants it, waits for the nodes. It returns no error, because the write
-// has succeeded: if the nodes cannot be read, it adds a warning.
+// finishWrite waits for the nodes if the caller wants it. It returns no error, because the write has succeeded: if the
+// nodes cannot be read, it adds a warning.
 func (s *Server) finishWrite(
-	ctx context.Context, kind string, version int64, wait time.Duration, warnings []string,
+	ctx context.Context, version int64, wait time.Duration, warnings []string,
 ) answers.Written {
-	s.metrics.writes.WithLabelValues(kind).Inc()
 	written := answers.Written{Version: version, Warnings: answers.Warnings{Warnings: warnings}}
 	if wait <= 0 {
 		return written
