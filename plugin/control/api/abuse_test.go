@@ -40,17 +40,6 @@ func onLadder(w *world) {
 func init() {
 	samples["forgive-org"] = sample{body: `{"reason":"a load test"}`}
 	may["list-abuse"], may["get-org-abuse"], may["forgive-org"] = "yy..???", "yy..???", "y...???"
-	scenarios["list-abuse"] = func(c *contract, o operation) {
-		onLadder(c.world)
-		c.check(o, c.do(o.call(viewer)))
-	}
-	for _, id := range []string{"get-org-abuse", "forgive-org"} {
-		scenarios[id] = func(c *contract, o operation) {
-			c.check(o, c.do(o.call(admin)))
-			onLadder(c.world)
-			c.check(o, c.do(o.call(admin)))
-		}
-	}
 }
 
 func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {

@@ -48,31 +48,10 @@ func init() {
 	} {
 		samples[id] = s
 		may[id] = "y...???"
-		scenarios[id] = func(c *contract, o operation) { candidateScenario(c, o) }
 	}
 	for _, id := range []string{"list-candidates", "get-candidate", "diff-candidate", "report-candidate"} {
 		may[id] = "yy..???"
 	}
-}
-
-// candidateScenario asks for what an operation answers without a candidate, with one, and after it was promoted.
-func candidateScenario(c *contract, o operation) {
-	if o.id == "create-candidate" {
-		c.check(o, c.do(o.call(admin)))
-		c.check(o, c.do(o.call(admin)))
-		return
-	}
-	c.check(o, c.do(o.call(admin)))
-	openJuly(c.world)
-	if o.id == "roll-back-candidate" {
-		c.check(o, c.do(o.call(admin)))
-		c.want(c.as("POST", july+"/promote", why), http.StatusOK)
-	}
-	c.check(o, c.do(o.call(admin)))
-	if o.id != "roll-back-candidate" && o.id != "promote-candidate" && o.id != "drop-candidate" {
-		c.as("POST", july+"/promote", why)
-	}
-	c.check(o, c.do(o.call(admin)))
 }
 
 func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {

@@ -157,7 +157,7 @@ var samples = map[string]sample{
 	"enable-general-webhook":  {body: `{}`},
 	"disable-webhook":         {body: `{}`},
 	"disable-general-webhook": {body: `{}`},
-	"rotate-webhook":          {body: `{"now": true}`},
+	"rotate-webhook":          {body: `{}`},
 	"rotate-general-webhook":  {body: `{}`},
 	"test-webhook":            {body: `{}`},
 	"test-general-webhook":    {body: `{}`},
@@ -185,7 +185,11 @@ func (o operation) mostBody() int {
 // call returns a request for row 1 that the operation accepts.
 func (o operation) call(token string) call {
 	s := samples[o.id]
-	at := strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "july", "{request_id}", requestID).Replace(o.path)
+	id := "1"
+	if strings.Contains(o.id, "general") {
+		id = "2" // fill makes it after the one of an org
+	}
+	at := strings.NewReplacer("{org}", "acme", "{id}", id, "{name}", "july", "{request_id}", requestID).Replace(o.path)
 	return call{token: token, method: o.method, path: at + s.query, body: s.body}
 }
 
@@ -263,21 +267,12 @@ func (c *contract) on(w *world) *contract {
 	return &other
 }
 
-func TestEveryAnswerMatchesItsDescription(t *testing.T) {
-	t.Parallel()
-	c := newContract(equipped(t))
-	all := operations(c.world)
-	for _, o := range all {
-		everyAnswer(c, o)
-		if scenario := scenarios[o.id]; scenario != nil {
-			scenario(c.on(equipped(t)), o)
-		}
-	}
-	limited := c.on(equipped(t, func(o *api.Options) {
+// limitedAnswers asks all operations beyond the API's own limits.
+func limitedAnswers(c *contract) {
+	limited := c.on(equipped(c.T, func(o *api.Options) {
 		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Requests: 1, Decisions: 1}
 	}))
-	broken := c.on(open(t))
-	broken.pool.Close()
+	all := operations(c.world)
 	answers := make([][2]answer, len(all)) // a denied request waits for its answer
 	var group sync.WaitGroup
 	for i, o := range all {
@@ -292,10 +287,13 @@ func TestEveryAnswerMatchesItsDescription(t *testing.T) {
 				limited.check(o, a)
 			}
 		}
-		broken.check(o, broken.do(o.call(admin).with("If-Match", "*")))
 	}
+}
+
+// wantAll fails for each answer that is described and was not given.
+func (c *contract) wantAll() {
 	for _, what := range slices.Sorted(maps.Keys(c.missing)) {
-		t.Errorf("described, but never given: %s", what)
+		c.Errorf("described, but never given: %s", what)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
@@ -22,32 +21,6 @@ const (
 func init() {
 	samples["put-cost"], samples["delete-cost"] = sample{body: ofExports}, sample{query: "?reason=over"}
 	may["list-costs"], may["get-cost"], may["put-cost"], may["delete-cost"] = "yy..???", "yy..???", "y...???", "y...???"
-	set := func(c *contract) { c.want(c.as("PUT", costs, ofExports), http.StatusCreated) }
-	scenarios["list-costs"] = func(c *contract, o operation) {
-		set(c)
-		c.check(o, c.do(o.call(viewer)))
-	}
-	scenarios["get-cost"] = func(c *contract, o operation) {
-		c.check(o, c.do(o.call(viewer)))
-		set(c)
-		c.check(o, c.do(o.call(viewer)))
-		c.check(o, c.do(o.call(viewer).with("If-None-Match", `"cost-1-1"`)))
-	}
-	scenarios["put-cost"] = func(c *contract, o operation) {
-		c.check(o, c.do(o.call(admin)))
-		c.check(o, c.do(o.call(admin)))
-		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
-		other := o.call(admin)
-		other.body = strings.Replace(ofExports, "50", "5", 1)
-		c.check(o, c.do(other))
-	}
-	scenarios["delete-cost"] = func(c *contract, o operation) {
-		c.check(o, c.do(o.call(admin).with("If-Match", "*")))
-		set(c)
-		c.check(o, c.do(o.call(admin)))
-		c.check(o, c.do(o.call(admin).with("If-Match", `"cost-1-7"`)))
-		c.check(o, c.do(o.call(admin).with("If-Match", `"cost-1-1"`)))
-	}
 }
 
 func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {

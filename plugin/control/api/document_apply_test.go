@@ -23,17 +23,6 @@ func init() {
 	samples["diff-document"] = sample{body: full}
 	samples["apply-document"] = sample{body: full}
 	may["get-document"], may["diff-document"], may["apply-document"] = "yy..???", "yy..???", "y...???"
-	scenarios["get-document"] = func(c *contract, o operation) {
-		c.want(c.as("PUT", documents, full), http.StatusOK)
-		c.check(o, c.do(o.call(viewer)))
-	}
-	scenarios["diff-document"] = func(c *contract, o operation) { c.check(o, c.do(o.call(viewer))) }
-	scenarios["apply-document"] = func(c *contract, o operation) {
-		c.check(o, c.do(o.call(admin)))
-		deletes := o.call(admin)
-		deletes.body = `{"costs":[]}`
-		c.check(o, c.do(deletes))
-	}
 }
 
 func TestADocumentThatWasReadChangesNothingWhenItIsApplied(t *testing.T) {

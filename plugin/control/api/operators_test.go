@@ -21,42 +21,6 @@ func init() {
 	for _, id := range []string{"list-tokens", "list-ended-overrides"} {
 		may[id] = "yy..???"
 	}
-	twice := func(c *contract, o operation) {
-		c.check(o, c.do(o.call(admin)))
-		c.check(o, c.do(o.call(admin)))
-	}
-	scenarios["create-token"] = twice
-	scenarios["list-tokens"] = func(c *contract, o operation) {
-		c.want(c.as("POST", tokens, samples["create-token"].body), http.StatusCreated)
-		c.check(o, c.do(o.call(viewer)))
-	}
-	scenarios["revoke-token"] = func(c *contract, o operation) {
-		c.want(c.as("POST", tokens, samples["create-token"].body), http.StatusCreated)
-		twice(c, o)
-	}
-	scenarios["list-ended-overrides"] = func(c *contract, o operation) {
-		c.want(c.as("POST", overrides, samples["create-override"].body), http.StatusCreated)
-		c.want(c.as("DELETE", overrides+"/1?reason=over", ""), http.StatusOK)
-		c.check(o, c.do(o.call(viewer)))
-	}
-	scenarios["put-tier"] = func(c *contract, o operation) {
-		twice(c, o)
-		c.check(o, c.do(o.call(admin).with("If-None-Match", "*")))
-		other := o.call(admin)
-		other.body = `{}`
-		c.check(o, c.do(other))
-	}
-	for id, path := range map[string]string{"delete-tier": "/v1/ratelimit/tiers/july", "delete-org": "/v1/orgs/acme"} {
-		scenarios[id] = func(c *contract, o operation) {
-			c.check(o, c.do(o.call(admin)))
-			c.want(c.as("PUT", path, `{}`), http.StatusCreated)
-			c.check(o, c.do(o.call(admin)))
-			c.check(o, c.do(o.call(admin).with("If-Match", `"other-7"`)))
-			over := o.call(admin)
-			over.path += "&overwrite=true"
-			c.check(o, c.do(over))
-		}
-	}
 }
 
 const tokens = "/v1/ratelimit/tokens"

@@ -179,7 +179,6 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 func init() {
 	samples["preview-override"] = sample{body: `{"kind":"ban","reason":"abuse","permanent":true}`}
 	may["preview-override"] = "yy..???"
-	scenarios["preview-override"] = func(c *contract, o operation) { c.check(o, c.do(o.call(viewer))) }
 }
 
 // previews returns a server on which acme has the limits of enterprise and an override on the limit per user.

@@ -122,7 +122,6 @@ func (s slowBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses [
 
 func init() {
 	scenarios["check"] = func(c *contract, o operation) {
-		c.check(o, c.do(o.call(admin)))
 		c.check(o, c.do(o.call(viewer)))
 		r := reservingChats(c.T)
 		hasty := r.replica(func(o *ledgerOptions) { o.Patience = 1 })

@@ -20,43 +20,6 @@ const (
 	hooked          = `{"url":"https://example.com/webhooks","reason":"the customer asked"}`
 )
 
-// withWebhooks adds the scenarios of webhooks, which are the same for one org and for all.
-func withWebhooks(
-	all map[string]func(*contract, operation),
-) map[string]func(*contract, operation) {
-	for _, at := range []struct{ path, name string }{{webhooks, "webhook"}, {generalWebhooks, "general-webhook"}} {
-		create := func(c *contract) { c.want(c.as("POST", at.path, hooked), http.StatusCreated) }
-		one := func(c *contract, o operation) {
-			c.check(o, c.do(o.call(admin)))
-			create(c)
-			c.check(o, c.do(o.call(admin)))
-		}
-		for _, verb := range []string{"get-", "delete-", "enable-", "disable-"} {
-			all[verb+at.name] = one
-		}
-		all["list-"+at.name+"s"], all["list-"+at.name+"-deliveries"] = one, one
-		all["create-"+at.name] = func(c *contract, o operation) {
-			for range rows.MaxWebhooks + 1 {
-				c.check(o, c.do(o.call(admin)))
-			}
-		}
-		all["rotate-"+at.name] = func(c *contract, o operation) {
-			one(c, o)
-			for range 4 {
-				again := o.call(admin)
-				again.body = `{}`
-				c.check(o, c.do(again))
-			}
-		}
-		all["test-"+at.name] = func(c *contract, o operation) {
-			one(c, o)
-			c.want(c.as("POST", at.path+"/1/disable", `{}`), http.StatusOK)
-			c.check(o, c.do(o.call(admin)))
-		}
-	}
-	return all
-}
-
 // shown is the answer with a secret.
 type shown struct {
 	Webhook rows.Webhook
