@@ -46,6 +46,19 @@ func (f Finding) String() string {
 // consumer or consumer group. The findings are sorted by line. The checks are those of schema.Parse. file is only for
 // the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
+	_, findings := Configs(r, file, checks...)
+	return findings
+}
+
+// Config is a config of the plugin in a decK file.
+type Config struct {
+	schema.Config
+	Place Place  // whose requests it is for
+	Where string // file:line path
+}
+
+// Configs returns the configs of the plugin that have no faults, beside the findings of Validate.
+func Configs(r io.Reader, file string, checks ...schema.Check) ([]Config, []Finding) {
 	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), first: map[limitKey]definition{}}
 	documents, err := deckfile.Documents(r)
 	for _, document := range documents {
@@ -58,12 +71,13 @@ func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
 		v.report(1, "", Warning, "holds no config of the plugin "+schema.Name+": is it the decK file that you mean?")
 	}
 	slices.SortStableFunc(v.findings, func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
-	return v.findings
+	return v.configs, v.findings
 }
 
 type validator struct {
 	file     string
 	checks   []schema.Check
+	configs  []Config
 	entries  int // plugin entries seen
 	findings []Finding
 	walk     *deckfile.Walk          // through all configs of the file
@@ -125,6 +139,7 @@ func (v *validator) entry(e *Plugin, settling []Place) {
 	for _, w := range warnings {
 		v.report(config.Line(w.Path), docpath.Join(e.configPath(), w.Path), Warning, w.Message)
 	}
+	v.configs = append(v.configs, Config{parsed, e.Place, fmt.Sprintf("%s:%d %s", v.file, config.Line(""), e.configPath())})
 	v.requireSettling(e, config, parsed, settling)
 	v.compareDefinitions(e, config, parsed)
 }

@@ -60,9 +60,12 @@ func (p Place) String() string {
 }
 
 // Plugins returns the entries of all plugins of a document, in every list called plugins, wherever it is nested. It
-// also returns the services of its routes, by route; "" stands for a route without one.
+// also returns the services of its routes, by route; "" stands for a route without one. Places have the names of
+// entities, also where the file refers to them by their ids.
 func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string, err error) {
-	f := finder{shared: map[string]*yaml.Node{}, bounds: deckfile.NewWalk(), serviceOf: map[string]string{}}
+	f := finder{
+		shared: map[string]*yaml.Node{}, bounds: deckfile.NewWalk(), serviceOf: map[string]string{}, names: map[entity]string{},
+	}
 	if configs := deckfile.Get(deckfile.Root(document), "_plugin_configs"); configs != nil {
 		for _, p := range deckfile.Pairs(configs) {
 			f.shared[p.Key.Value] = deckfile.Resolve(p.Value)
@@ -71,8 +74,16 @@ func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string,
 	if err := f.walk(document, ""); err != nil {
 		return nil, nil, err
 	}
+	for route, service := range f.serviceOf {
+		f.serviceOf[route] = f.nameOf("services", service)
+	}
 	for i := range f.entries {
-		if place := &f.entries[i].Place; place.Service == "" {
+		place := &f.entries[i].Place
+		*place = Place{
+			Service: f.nameOf("services", place.Service), Route: f.nameOf("routes", place.Route),
+			Consumer: f.nameOf("consumers", place.Consumer), Group: f.nameOf("consumer_groups", place.Group),
+		}
+		if place.Service == "" {
 			place.Service = f.serviceOf[place.Route]
 		}
 	}
@@ -84,8 +95,15 @@ type finder struct {
 	entries   []Plugin
 	within    Place             // what the walk is in
 	serviceOf map[string]string // by route
+	names     map[entity]string // of entities that have an id
 	bounds    *deckfile.Walk
 }
+
+// entity identifies an entity by the list that holds it and its id.
+type entity struct{ list, id string }
+
+// nameOf returns the name of the entity of a list that has an id, or else the id, which may be its name.
+func (f *finder) nameOf(list, id string) string { return cmp.Or(f.names[entity{list, id}], id) }
 
 func (f *finder) walk(n *yaml.Node, path string) error {
 	n = deckfile.Resolve(n)
@@ -164,7 +182,11 @@ func (f *finder) enter(item *yaml.Node, list, path string) {
 	if own := reference(item); own != "" {
 		name = own
 	}
-	switch list[strings.LastIndexByte(list, '.')+1:] {
+	list = list[strings.LastIndexByte(list, '.')+1:]
+	if id := deckfile.Get(item, "id"); id != nil {
+		f.names[entity{list, id.Value}] = name
+	}
+	switch list {
 	case "services":
 		f.within.Service = name
 	case "routes":

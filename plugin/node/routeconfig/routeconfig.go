@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,9 +25,7 @@ type Config struct {
 	schema.Config
 	Where string // file:line path
 
-	service string // the name of its service; "": all
-	route   string // the name of its route; "": all of the service
-	other   string // its consumer or consumer group
+	place deck.Place // whose requests it is for
 
 	Routes map[string]string // the services of the routes in the file, by route
 	Serves []string          // the routes for which Kong runs it
@@ -81,65 +77,26 @@ func Compiles(config schema.Config) error {
 	return err
 }
 
-// Configs returns the plugin's configs in a decK file, which must have no faults. Its check reports the number of each
-// config as a fault, because package deck returns the place of each fault.
+// Configs returns the plugin's configs in a decK file, which must have no faults.
 func Configs(text []byte, file string) ([]*Config, error) {
-	var configs []*Config
-	take := func(config schema.Config) error {
-		if err := Compiles(config); err != nil {
-			return err
-		}
-		configs = append(configs, &Config{Config: config})
-		return schema.Faults{{Message: strconv.Itoa(len(configs) - 1)}}
-	}
+	found, findings := deck.Configs(bytes.NewReader(text), file, Compiles)
 	var faults []error
-	for _, f := range deck.Validate(bytes.NewReader(text), file, take) {
-		switch i, err := strconv.Atoi(f.Message); {
-		case f.Severity != deck.Error:
-		case err != nil || i >= len(configs):
+	for _, f := range findings {
+		if f.Severity == deck.Error {
 			faults = append(faults, errors.New(f.String()))
-		default:
-			configs[i].Where = fmt.Sprintf("%s:%d %s", f.File, f.Line, f.Path)
-			configs[i].locate(text, f.Path)
 		}
 	}
 	switch {
 	case len(faults) > 0:
 		return nil, errors.Join(faults...)
-	case len(configs) == 0:
+	case len(found) == 0:
 		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
 	}
-	return configs, nil
-}
-
-var pathStep = regexp.MustCompile(`(\w+)\[(\d+)\]`)
-
-// locate sets the service, route and consumer of a config: the entities in whose lists it is nested or that it names.
-func (p *Config) locate(text []byte, path string) {
-	at := decoded(text)
-	for _, s := range pathStep.FindAllStringSubmatch(path, -1) {
-		list, _ := at[s[1]].([]any)
-		i, err := strconv.Atoi(s[2])
-		if err != nil || i >= len(list) {
-			return
-		}
-		at, _ = list[i].(map[string]any)
-		switch s[1] {
-		case "services":
-			p.service = nameOf(at)
-		case "routes":
-			p.route = nameOf(at)
-		case "consumers", "consumer_groups":
-			p.other = strings.TrimSuffix(s[1], "s") + " " + nameOf(at)
-		case "plugins":
-			p.service, p.route = cmp.Or(nameOf(at["service"]), p.service), cmp.Or(nameOf(at["route"]), p.route)
-			for _, kind := range [...]string{"consumer", "consumer_group"} {
-				if name := nameOf(at[kind]); name != "" {
-					p.other = kind + " " + name
-				}
-			}
-		}
+	configs := make([]*Config, len(found))
+	for i, c := range found {
+		configs[i] = &Config{Config: c.Config, Where: c.Where, place: c.Place}
 	}
+	return configs, nil
 }
 
 // decoded returns a decK file's first document, or nil if it is no mapping.
@@ -226,14 +183,14 @@ func (f *File) choose(file, route string) (*Config, error) {
 func mostSpecific(configs []*Config, route, service string) (best *Config, rank int) {
 	for _, p := range configs {
 		fits := 0
-		switch {
-		case p.other != "":
-		case p.route != "":
-			if p.route == route {
+		switch at := p.place; {
+		case p.ofConsumers():
+		case at.Route != "":
+			if at.Route == route {
 				fits = 3
 			}
-		case p.service != "":
-			if p.service == service {
+		case at.Service != "":
+			if at.Service == service {
 				fits = 2
 			}
 		default:
@@ -276,9 +233,12 @@ func (f *File) For(route, service string) *Config {
 	return best
 }
 
+// ofConsumers reports whether the config is on a consumer or a consumer group.
+func (p *Config) ofConsumers() bool { return p.place.Consumer+p.place.Group != "" }
+
 // OfConsumers returns the configs on consumers and consumer groups, which For never returns.
 func (f *File) OfConsumers() []*Config {
-	return slices.DeleteFunc(slices.Clone(f.Configs), func(p *Config) bool { return p.other == "" })
+	return slices.DeleteFunc(slices.Clone(f.Configs), func(p *Config) bool { return !p.ofConsumers() })
 }
 
 func placesOf(configs []*Config) string {
@@ -291,14 +251,8 @@ func placesOf(configs []*Config) string {
 
 // String names the route, service or consumer of the config.
 func (p *Config) String() string {
-	var parts []string
-	for _, part := range [...][2]string{{"route ", p.route}, {"service ", p.service}, {"", p.other}} {
-		if part[1] != "" {
-			parts = append(parts, part[0]+part[1])
-		}
-	}
-	if len(parts) == 0 {
+	if p.place == (deck.Place{}) {
 		return "everything"
 	}
-	return strings.Join(parts, " of ")
+	return strings.ReplaceAll(p.place.String(), ", ", " of ")
 }

@@ -79,7 +79,7 @@ func TestTheConfigOfARouteIsTheOneThatKongRuns(t *testing.T) {
 		}
 	}
 	_, err = f.choose("kong.yml", "")
-	const all = "everything; route search; service shop; route cart of service shop; consumer acme"
+	const all = "everything; route search of service echo; service shop; route cart of service shop; consumer acme"
 	if err == nil || !strings.Contains(err.Error(), all) {
 		t.Errorf("without a route: %v, want it to list the configs: %s", err, all)
 	}
