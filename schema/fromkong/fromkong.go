@@ -170,14 +170,9 @@ func (f *file) collect(root *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	d := &document{services: map[string]string{}, groups: map[string]bool{}, partials: partialsOf(root)}
+	d := &document{services: services, groups: map[string]bool{}, partials: partialsOf(root)}
 	d.info, d.root = overridesInfo(root)
-	names := entityNames(root)
-	for route, service := range services {
-		d.services[names.nameFor("routes", route)] = names.nameFor("services", service)
-	}
 	for _, p := range plugins {
-		p.Place = names.place(p.Place)
 		if p.Name == schema.Name {
 			f.own = append(f.own, p)
 		}
@@ -201,11 +196,11 @@ func (f *file) collect(root *yaml.Node) error {
 
 // readConfig reads the config of the entry, and what it takes from partials.
 func (e *entry) readConfig(w *deckfile.Walk) {
-	if key := duplicateKey(e.Item, w); key != "" {
-		e.problem("has the key %s twice", key)
+	err := e.Item.Decode(new(any)) // finds keys that are there twice: readers of YAML differ in which one they take
+	if fault := new(yaml.TypeError); errors.As(err, &fault) {
+		e.problem("cannot be read: %s", strings.Join(fault.Errors, ", "))
 		return
 	}
-	var err error
 	if e.source, err = e.Config(w); err == nil {
 		e.values, err = valuesOf(e.source)
 	}
