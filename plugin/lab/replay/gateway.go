@@ -56,7 +56,6 @@ type Gateway struct {
 	options  GatewayOptions
 	now      limit.Micros
 	sweepAt  limit.Micros
-	kept     int // buckets that the last sweep left
 	buckets  *memory.Store
 	meta     *memory.Store
 	deciders map[*routeconfig.Config]*admit.Decider
@@ -76,38 +75,23 @@ func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	var faults []error
 	for _, config := range file.Configs {
 		decider, err := g.newDecider(config)
-		if err != nil {
-			faults = append(faults, atConfig(config, err)...)
-			continue
-		}
 		g.deciders[config] = decider
+		faults = append(faults, err)
 	}
 	return g, errors.Join(faults...)
-}
-
-// atConfig returns the errors that one joins, each with the place of a config.
-func atConfig(config *routeconfig.Config, err error) (faults []error) {
-	list := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		list = joined.Unwrap()
-	}
-	for _, fault := range list {
-		faults = append(faults, fmt.Errorf("%s: %w", config.Where, fault))
-	}
-	return faults
 }
 
 // newDecider returns the decider of a config.
 func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	config := from.Config
-	ofTokens := g.setSources(&config)
+	ofTokens := g.setSources(&config, from.Where)
 	compile := resolve.FromConfig
 	if g.options.StatesTenants {
 		compile = resolve.ForCallers
 	}
 	plan, err := compile(config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", from.Where, err)
 	}
 	if g.options.Rows != nil {
 		plan = plan.With(g.options.Rows)
@@ -124,18 +108,20 @@ func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	decider.Policies.Store(plan)
 	if config.MetaLimit > 0 {
 		if decider.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, g.meta); err != nil {
-			return nil, fmt.Errorf("meta_limit: %w", err)
+			return nil, fmt.Errorf("%s: meta_limit: %w", from.Where, err)
 		}
 	}
 	if g.options.StatesTenants {
-		g.tiers[decider], err = tenantTiers(g.file, config)
+		if g.tiers[decider], err = tenantTiers(g.file, config); err != nil {
+			return nil, fmt.Errorf("%s: %w", from.Where, err)
+		}
 	}
-	return decider, err
+	return decider, nil
 }
 
 // setSources replaces the sources of a config by those that are given. It returns the errors of those that read names
-// from tokens.
-func (g *Gateway) setSources(config *schema.Config) (ofTokens []error) {
+// from tokens, with the place of the config.
+func (g *Gateway) setSources(config *schema.Config, where string) (ofTokens []error) {
 	for _, list := range [...]struct {
 		name    string
 		sources *[]string
@@ -150,8 +136,8 @@ func (g *Gateway) setSources(config *schema.Config) (ofTokens []error) {
 		}
 		for _, source := range *list.sources {
 			if strings.HasPrefix(source, "jwt.") {
-				ofTokens = append(ofTokens, fmt.Errorf("%[1]s_from: %[2]s: logs carry no tokens: say what to use with "+
-					"--%[1]s-from, such as --%[1]s-from consumer.custom_id", list.name, source))
+				ofTokens = append(ofTokens, fmt.Errorf("%[3]s: %[1]s_from: %[2]s: logs carry no tokens: say what to use "+
+					"with --%[1]s-from, such as --%[1]s-from consumer.custom_id", list.name, source, where))
 			}
 		}
 	}
@@ -215,25 +201,15 @@ func (g *Gateway) findRoute(r *Request) error {
 	return nil
 }
 
-const (
-	// sweepEvery is how often a gateway looks whether to drop expired buckets, in the time of the log.
-	sweepEvery = 60 * limit.Second
-	// sweepFrom is how many buckets are worth it.
-	sweepFrom = 10_000
-)
+// sweepEvery is how often a gateway drops expired buckets, in the time of the log.
+const sweepEvery = 600 * limit.Second
 
-// setClock sets the clock, which never steps back. It drops expired buckets once there are twice as many buckets as the
-// last time left, so that each bucket costs little.
+// setClock sets the clock, which never steps back.
 func (g *Gateway) setClock(now limit.Micros) {
-	g.now = max(g.now, now)
-	if g.now < g.sweepAt {
-		return
-	}
-	g.sweepAt = g.now + sweepEvery
-	if g.buckets.Stats().Buckets > 2*g.kept+sweepFrom {
+	if g.now = max(g.now, now); g.now >= g.sweepAt {
+		g.sweepAt = g.now + sweepEvery
 		g.buckets.Sweep(g.now)
 		g.meta.Sweep(g.now)
-		g.kept = g.buckets.Stats().Buckets
 	}
 }
 
