@@ -204,11 +204,13 @@ func splitCSV(line string) ([]string, error) {
 	return fields, err
 }
 
-// parseInstant reads an instant: RFC 3339, or a number of seconds, milliseconds or microseconds since 1970. Of the
-// numbers only one is within bounds.
+// parseInstant reads an instant: RFC 3339, the local time of nginx, or a number of seconds, milliseconds or microseconds
+// since 1970. Of the numbers only one is within bounds.
 func parseInstant(text string) (limit.Micros, error) {
-	if at, err := time.Parse(time.RFC3339, strings.Replace(text, " ", "T", 1)); err == nil {
-		return instant(float64(at.UnixMicro()))
+	for _, layout := range [...]string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "02/Jan/2006:15:04:05 -0700"} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return instant(float64(at.UnixMicro()))
+		}
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil {

@@ -127,7 +127,7 @@ func millis(text []byte) (limit.Micros, error) {
 	if err != nil {
 		return 0, fmt.Errorf("started_at: %.40q: must be a number of milliseconds since 1970", text)
 	}
-	return instant(math.Round(ms * 1000))
+	return instant(ms * 1000)
 }
 
 // The instants that a log may have: from 1980 to 2262. Others are mistakes, such as seconds in place of milliseconds.
@@ -141,5 +141,5 @@ func instant(us float64) (limit.Micros, error) {
 	if !(us >= earliest && us <= latest) { // NaN fails too
 		return 0, errors.New("started_at: must be an instant from 1980 to 2261, in milliseconds since 1970")
 	}
-	return limit.Micros(us), nil
+	return limit.Micros(math.Round(us)), nil
 }

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -23,8 +21,7 @@ type nginxParser struct {
 	*fields
 
 	line      *regexp.Regexp
-	variables []string     // by the groups of line
-	took      limit.Micros // the request's duration, if the line has it: nginx logs at the end
+	variables []string // by the groups of line
 }
 
 // newNginxParser returns the parser of a log_format; "" is combined.
@@ -61,12 +58,12 @@ func (p *nginxParser) compile(format string, headers []string) error {
 			return fmt.Errorf("$%s stands right before another variable: nothing separates them", name)
 		}
 		value := cmp.Or(strictVariables[name], anyValue)
-		if field := fieldOf(name, headers); field != "" || nginxSetters[name] != nil {
+		if field := fieldOf(name, headers); field != "" || name == "request" || name == "request_time" {
 			p.variables, fields = append(p.variables, name), append(fields, field)
 			value = "(" + value + ")"
 		}
 		pattern += value + regexp.QuoteMeta(until)
-		timed = timed || name == "time_local" || name == "time_iso8601" || name == "msec"
+		timed = timed || nginxFields[name] == startedColumn
 		requested = requested || name == "request" || name == "request_uri" || name == "uri"
 		format = after
 	}
@@ -99,6 +96,7 @@ func variableName(format string) (name, behind string) {
 
 // nginxFields maps variables to fields. Kong adds some of these headers for the upstream, in place of the client's.
 var nginxFields = map[string]string{
+	"msec": startedColumn, "time_iso8601": startedColumn, "time_local": startedColumn,
 	"remote_addr": "ip", "request_method": "method", "request_uri": "path", "uri": "path", "status": "status",
 	"remote_user": "consumer.username", "http_x_consumer_username": "consumer.username",
 	"http_x_consumer_id": "consumer.id", "http_x_consumer_custom_id": "consumer.custom_id",
@@ -119,52 +117,16 @@ func fieldOf(variable string, headers []string) string {
 	return headerColumn + name
 }
 
-// nginxSetters has what the variables set that are not fields as they are.
-var nginxSetters = map[string]func(p *nginxParser, value string, r *Request) error{
-	"msec": func(_ *nginxParser, value string, r *Request) error {
-		seconds, err := strconv.ParseFloat(value, 64)
-		if err == nil {
-			r.At, err = instant(math.Round(seconds * 1e6))
-		}
-		return err
-	},
-	"request_time": func(p *nginxParser, value string, _ *Request) error {
-		seconds, err := strconv.ParseFloat(value, 64)
-		if err == nil && !(seconds >= 0 && seconds < 1e7) {
-			err = errors.New("must be a duration in seconds")
-		}
-		if err == nil {
-			p.took = limit.Micros(seconds * 1e6)
-		}
-		return err
-	},
-	"time_iso8601": timeSetter(time.RFC3339),
-	"time_local":   timeSetter("02/Jan/2006:15:04:05 -0700"),
-	"request":      setRequestLine,
-}
-
-// timeSetter returns what a time in a layout sets.
-func timeSetter(layout string) func(*nginxParser, string, *Request) error {
-	return func(_ *nginxParser, value string, r *Request) error {
-		at, err := time.Parse(layout, value)
-		if err != nil {
-			return err
-		}
-		r.At, err = instant(float64(at.UnixMicro()))
-		return err
-	}
-}
-
 // setRequestLine sets method and target of a request line: GET /x?y HTTP/1.1.
-func setRequestLine(_ *nginxParser, value string, r *Request) error {
-	method, target, ok := strings.Cut(unescapeNginx(value), " ")
+func (r *Request) setRequestLine(line string) error {
+	method, target, ok := strings.Cut(line, " ")
 	if !ok {
 		return errors.New("is no request line")
 	}
 	if i := strings.LastIndex(target, " HTTP/"); i >= 0 {
 		target = target[:i]
 	}
-	r.Method, r.Target = interned(method), target
+	r.Method, r.Target = interned(method), strings.Clone(target)
 	return nil
 }
 
@@ -174,20 +136,24 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 	if values == nil {
 		return errors.New("is not in the log_format")
 	}
-	r := add()
-	p.took = 0
+	r, took := add(), 0.0
 	for i, value := range values[1:] {
 		var err error
-		if set := nginxSetters[p.variables[i]]; set != nil {
-			err = set(p, value, r)
-		} else if value != "-" && value != "" || p.names[i] == "path" {
+		switch name := p.variables[i]; {
+		case name == "request":
+			err = r.setRequestLine(unescapeNginx(value))
+		case name == "request_time":
+			if took, err = strconv.ParseFloat(value, 64); err == nil && !(took >= 0 && took < 1e7) {
+				err = errors.New("must be a duration in seconds")
+			}
+		case value != "-" && value != "" || p.names[i] == "path":
 			err = p.set(r, i, unescapeNginx(value))
 		}
 		if err != nil {
 			return fmt.Errorf("$%s: %.80q: %w", p.variables[i], value, err)
 		}
 	}
-	r.At -= p.took
+	r.At -= limit.Micros(took * 1e6) // nginx logs at the end
 	p.finish(r)
 	return nil
 }
