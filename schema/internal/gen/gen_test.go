@@ -2,16 +2,17 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestGeneratedFilesMatchTheSource(t *testing.T) {
@@ -27,81 +28,26 @@ func TestGeneratedFilesMatchTheSource(t *testing.T) {
 	}
 }
 
-// attributesByType are the field attributes that Kong's metaschema allows for each type, as far as we use them.
-var attributesByType = map[string][]string{
-	"string":  {"one_of", "match", "match_any", "len_min", "len_max", "referenceable", "encrypted", "err"},
-	"integer": {"between"},
-	"boolean": {},
-	"array":   {"elements", "len_min", "len_max"},
-	"set":     {"elements", "len_min", "len_max"},
-	"map":     {"keys", "values"},
-	"record":  {"fields", "entity_checks"},
-}
-
-func TestSchemaHasOnlyWhatKongsMetaschemaAllows(t *testing.T) {
-	files, err := generate(filepath.Join("..", ".."))
+func TestEveryFieldStatesItsDefault(t *testing.T) {
+	g, err := newGenerator(filepath.Join("..", ".."))
 	require.NoError(t, err)
-	var document struct {
-		Name   string
-		Fields []map[string]map[string]any
-	}
-	require.NoError(t, json.Unmarshal(files[schemaFile], &document))
 	fields := 0
-	for _, entry := range document.Fields {
-		for name, attributes := range entry {
-			checkField(t, name, attributes, &fields)
+	var check func(path string, record *kongField)
+	check = func(path string, record *kongField) {
+		for name, f := range record.each {
+			at := path + "." + name
+			if !strings.Contains(f.Description, "Default: ") && !strings.Contains(f.Description, "Required") {
+				t.Errorf("%s: the description states no default: %s", at, f.Description)
+			}
+			if f.Default != nil && (f.Required == nil || !*f.Required) {
+				t.Errorf("%s: has a default but may be null", at)
+			}
+			fields++
+			check(at, cmp.Or(f.Elements, f))
 		}
 	}
-	if fields < 60 {
-		t.Errorf("only %d fields were checked", fields)
-	}
-}
-
-func checkField(t *testing.T, path string, attributes map[string]any, seen *int) {
-	t.Helper()
-	kind, _ := attributes["type"].(string)
-	allowed, ok := attributesByType[kind]
-	if !ok {
-		t.Errorf("%s: type %q", path, kind)
-		return
-	}
-	for key := range attributes {
-		if !slices.Contains(allowed, key) && !slices.Contains([]string{"type", "description", "required", "default"}, key) {
-			t.Errorf("%s: attribute %s on a %s", path, key, kind)
-		}
-	}
-	for _, inner := range []string{"elements", "keys", "values"} {
-		if element, ok := attributes[inner].(map[string]any); ok {
-			checkField(t, path+"/"+inner, element, seen)
-		}
-	}
-	fields, _ := attributes["fields"].([]any)
-	for _, entry := range fields {
-		single := entry.(map[string]any)
-		if len(single) != 1 {
-			t.Errorf("%s: a field entry has %d keys", path, len(single))
-		}
-		for name, inner := range single {
-			checkNamedField(t, path+"."+name, inner.(map[string]any), seen)
-		}
-	}
-}
-
-func checkNamedField(t *testing.T, path string, attributes map[string]any, seen *int) {
-	t.Helper()
-	*seen++
-	description, _ := attributes["description"].(string)
-	if len(description) < 10 || len(description) > 500 {
-		t.Errorf("%s: a description of %d characters", path, len(description))
-	}
-	if !strings.Contains(description, "Default: ") && !strings.Contains(description, "Required") {
-		t.Errorf("%s: the description states no default: %s", path, description)
-	}
-	_, hasDefault := attributes["default"]
-	if hasDefault && attributes["required"] != true {
-		t.Errorf("%s: has a default but may be null", path)
-	}
-	checkField(t, path, attributes, seen)
+	check("config", g.kongRecord(reflect.TypeFor[schema.Config](), ""))
+	require.Greater(t, fields, 60)
 }
 
 func TestFaultsInTheSourceAreReported(t *testing.T) {
@@ -143,18 +89,10 @@ func TestFaultsInTheSourceAreReported(t *testing.T) {
 	}
 }
 
-func TestOptionsGoBetweenTheMarkersOfTheReadme(t *testing.T) {
-	readme := "# Title\n" + optionsStart + "old\n" + optionsEnd + "\nrest\n"
-	got, ok := insertOptions([]byte(readme), []byte("new\n"))
-	want := "# Title\n" + optionsStart + "\n\nnew\n\n" + optionsEnd + "\nrest\n"
-	if !ok || string(got) != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	again, _ := insertOptions(got, []byte("new\n"))
-	if string(again) != want {
-		t.Errorf("a second run changes it to %q", again)
-	}
-	if _, ok := insertOptions([]byte("# Title\n"+optionsStart), nil); ok {
-		t.Error("a README without an end marker was rewritten")
+func TestAPageWithoutMarkersIsAFault(t *testing.T) {
+	for _, page := range []string{"# Title\n" + optionsStart, "# Title\n" + optionsEnd} {
+		if _, err := insertOptions([]byte(page), ""); err == nil {
+			t.Errorf("%q was rewritten", page)
+		}
 	}
 }

@@ -1,6 +1,5 @@
-// Command gen generates the Kong schema (kong_schema.json), that of rows (row_schema.json), the option table
-// (options.md) and its copy in docs/configuration.md from the types of package schema, their tags, and their doc
-// comments in the source.
+// Command gen generates the Kong schema (kong_schema.json), that of rows (row_schema.json), and the option table in
+// docs/configuration.md from the types of package schema, their tags, and their doc comments in the source.
 //
 // Package schema itself checks configs against the generated schema.
 package main
@@ -22,10 +21,9 @@ import (
 )
 
 const (
-	schemaFile  = "kong_schema.json"
-	optionsFile = "options.md"
-	rowsFile    = "row_schema.json"
-	docsFile    = "../docs/configuration.md"
+	schemaFile = "kong_schema.json"
+	rowsFile   = "row_schema.json"
+	docsFile   = "../docs/configuration.md"
 
 	optionsStart = "<!-- options:start -->"
 	optionsEnd   = "<!-- options:end -->"
@@ -63,13 +61,11 @@ func generate(dir string) (map[string][]byte, error) {
 	var options strings.Builder
 	options.WriteString("<!-- generated from schema/config.go by go generate; do not edit -->\n")
 	writeTable(&options, config, "config", map[reflect.Type]bool{})
+	docs, err := insertOptions(page, options.String())
 	files := map[string][]byte{
-		schemaFile: g.encode(kongSchema(config)), rowsFile: g.encode(g.rowSchema()), optionsFile: []byte(options.String()),
+		schemaFile: g.encode(kongSchema(config)), rowsFile: g.encode(g.rowSchema()), docsFile: docs,
 	}
-	if updated, ok := insertOptions(page, files[optionsFile]); ok {
-		files[docsFile] = updated
-	}
-	return files, errors.Join(g.faults...)
+	return files, errors.Join(append(g.faults, err)...)
 }
 
 // generator derives schemas from types. It goes on after faults.
@@ -188,15 +184,12 @@ func (g *generator) encode(document any) []byte {
 	return b.Bytes()
 }
 
-// insertOptions puts options between the markers of page; false means that it has no markers.
-func insertOptions(page, options []byte) ([]byte, bool) {
-	head, rest, ok := bytes.Cut(page, []byte(optionsStart))
-	if !ok {
-		return nil, false
+// insertOptions puts options between the markers of page.
+func insertOptions(page []byte, options string) ([]byte, error) {
+	head, rest, hasStart := strings.Cut(string(page), optionsStart)
+	_, tail, hasEnd := strings.Cut(rest, optionsEnd)
+	if !hasStart || !hasEnd {
+		return nil, fmt.Errorf("%s has no %s with %s behind it", docsFile, optionsStart, optionsEnd)
 	}
-	_, tail, ok := bytes.Cut(rest, []byte(optionsEnd))
-	if !ok {
-		return nil, false
-	}
-	return bytes.Join([][]byte{head, []byte(optionsStart + "\n\n"), options, []byte("\n" + optionsEnd), tail}, nil), true
+	return []byte(head + optionsStart + "\n\n" + options + "\n" + optionsEnd + tail), nil
 }
