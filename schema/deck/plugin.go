@@ -241,11 +241,16 @@ func (p *Plugin) configLine() int {
 	return p.Line
 }
 
-// Config returns the entry's config as JSON, over the one of _plugin_configs that it names.
+// Config returns the entry's config as JSON, over the one of _plugin_configs that it names, key by key as decK merges
+// them.
 func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) {
 	config := p.config
 	if p.shared != nil {
-		config = p.withShared()
+		merge := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!merge"}
+		config = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{merge, p.shared}}
+		if p.config != nil {
+			config.Content = append([]*yaml.Node{merge, p.config}, config.Content...)
+		}
 	}
 	encoded, err := deckfile.Encode(config, w)
 	if err != nil {
@@ -253,24 +258,6 @@ func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) {
 	}
 	encoded.Lines[""] = p.configLine()
 	return encoded, nil
-}
-
-// withShared returns the entry's own config over the shared one, key by key, as decK merges them.
-func (p *Plugin) withShared() *yaml.Node {
-	both := &yaml.Node{Kind: yaml.MappingNode, Line: p.configLine()}
-	own := map[string]bool{}
-	if p.config != nil {
-		for _, pair := range deckfile.Pairs(p.config) {
-			both.Content = append(both.Content, pair.Key, pair.Value)
-			own[pair.Key.Value] = true
-		}
-	}
-	for _, pair := range deckfile.Pairs(p.shared) {
-		if !own[pair.Key.Value] {
-			both.Content = append(both.Content, pair.Key, pair.Value)
-		}
-	}
-	return both
 }
 
 // requireSettling warns of limits that settle without the plugin that settles them: their reservations stay charged.
