@@ -19,37 +19,17 @@ const (
 
 // endpoints finds the endpoints of requests: their paths, in which {id} stands for what identifies one thing.
 type endpoints struct {
-	byPath   map[string]string // endpoints by method and path, of the latest paths
 	all      map[string]bool
 	children map[string]map[string]bool // the names that follow a path; nil: there were too many
 }
 
 func newEndpoints() *endpoints {
-	return &endpoints{map[string]string{}, map[string]bool{}, map[string]map[string]bool{}}
+	return &endpoints{map[string]bool{}, map[string]map[string]bool{}}
 }
-
-// maxPaths bounds how many paths are remembered.
-const maxPaths = 1 << 16
 
 // find returns the endpoint of a request, or "" if there are too many.
 func (e *endpoints) find(method, target string) string {
-	if i := strings.IndexByte(target, '?'); i >= 0 {
-		target = target[:i]
-	}
-	key := method + " " + target
-	if found, ok := e.byPath[key]; ok {
-		return found
-	}
-	if len(e.byPath) == maxPaths {
-		clear(e.byPath)
-	}
-	found := e.build(method, target)
-	e.byPath[key] = found
-	return found
-}
-
-// build returns the endpoint of a path that is not remembered.
-func (e *endpoints) build(method, target string) string {
+	target, _, _ = strings.Cut(target, "?")
 	if method == "HEAD" {
 		method = "GET" // which covers it
 	}
