@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -105,9 +106,7 @@ func (s *Settle) Equal(other *Settle) bool {
 	if s == nil || other == nil {
 		return s == other
 	}
-	a, b := s.WithDefaults(), other.WithDefaults()
-	return slices.Equal(a.Sources, b.Sources) && slices.Equal(a.RefundOn, b.RefundOn) && a.Timeout == b.Timeout &&
-		a.Reserve == b.Reserve && a.ReserveHeader == b.ReserveHeader && a.ReserveMax == b.ReserveMax
+	return reflect.DeepEqual(s.WithDefaults(), other.WithDefaults())
 }
 
 // WithDefaults returns s with its defaults, and with the statuses in ascending order, each once.

@@ -186,15 +186,9 @@ func (e *entry) integer(path string, n json.Number, tag reflect.StructTag) int64
 
 // wholeNumber returns a number without a fraction, such as 5 or 5.0.
 func wholeNumber(n json.Number) (int64, bool) {
-	if whole, err := n.Int64(); err == nil {
-		return whole, true
-	}
 	f, err := n.Float64()
-	const exact = 1 << 53
-	if err != nil || f != float64(int64(max(min(f, exact), -exact))) {
-		return 0, false
-	}
-	return int64(f), true
+	whole := int64(f)
+	return whole, err == nil && float64(whole) == f
 }
 
 // isTemplate reports whether decK fills in a text from the environment.
