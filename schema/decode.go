@@ -3,7 +3,6 @@ package schema
 import (
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,22 +64,6 @@ func (f *Field[T]) decode(n *node, to any) string {
 		return "" // the row shows the fault of a text
 	}
 	return f.rule.violation(n)
-}
-
-// WithRow returns the faults of values by themselves, and those of the row but in the same fields: these are
-// consequences.
-func WithRow(own, row []Fault) []Fault {
-	field := func(f Fault) string {
-		name, _, _ := strings.Cut(f.Path, ".")
-		return name
-	}
-	all := slices.Clone(own)
-	for _, f := range row {
-		if !slices.ContainsFunc(own, func(o Fault) bool { return field(o) == field(f) }) {
-			all = append(all, f)
-		}
-	}
-	return all
 }
 
 // Thousandths reads a decimal number digit by digit: 1.5 is 1500, and never 1499.

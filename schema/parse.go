@@ -35,7 +35,7 @@ func parse(raw []byte, checks []Check, c checker) (Config, []Warning, error) {
 	config, found, order := examine(document, c)
 	faults = append(faults, found...)
 	for _, check := range checks {
-		faults = appendNew(faults, check(config))
+		faults = AppendNew(faults, check(config))
 	}
 	if len(faults) > 0 {
 		inDocumentOrder(faults, order)
@@ -46,8 +46,8 @@ func parse(raw []byte, checks []Check, c checker) (Config, []Warning, error) {
 	return config, warnings, nil
 }
 
-// appendNew appends the faults of err, except those of values that already have a fault, which are consequences.
-func appendNew(faults []Fault, err error) []Fault {
+// AppendNew appends the faults of err, except those of values that already have a fault, which are consequences.
+func AppendNew(faults []Fault, err error) []Fault {
 	if err == nil {
 		return faults
 	}

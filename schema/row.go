@@ -183,7 +183,7 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 		}
 	}
 	for _, check := range checks {
-		faults = appendNew(faults, check(row))
+		faults = AppendNew(faults, check(row))
 	}
 	order := map[string]int{}
 	for i, f := range m.fields {

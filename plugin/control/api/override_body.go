@@ -185,7 +185,7 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	}
 	o, _ := b.override(ctx.Param("org"), time.Unix(0, 0)) // what is wrong with its spellings has been reported
 	o.Author = "token"
-	for _, f := range schema.WithRow(b.faults, policy.OverrideFaults(o.Override)) {
+	for _, f := range schema.AppendNew(b.faults, schema.Faults(policy.OverrideFaults(o.Override))) {
 		switch {
 		case f.Path == "tenant" && ctx.Param("org") == "":
 			add("credential", noSubject, nil)

@@ -193,7 +193,7 @@ func (b *policyBody) Resolve(huma.Context) []error {
 		}
 	}
 	p := b.policy()
-	for _, f := range schema.WithRow(b.faults, policy.Faults(p.Policy)) {
+	for _, f := range schema.AppendNew(b.faults, schema.Faults(policy.Faults(p.Policy))) {
 		faults = append(faults, fault("body."+b.spelledField(f.Path), f.Message, nil))
 	}
 	return faults
