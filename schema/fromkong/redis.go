@@ -2,8 +2,8 @@ package fromkong
 
 import (
 	"maps"
-	"net"
 	"strconv"
+	"strings"
 )
 
 const kongTimeout = 2000 // milliseconds: Kong's default
@@ -112,7 +112,11 @@ func unless(usual, n int64) int64 {
 
 // splitAddress splits host:port, where an IPv6 address stands in brackets.
 func splitAddress(address string) (host string, port int64, ok bool) {
-	host, text, err := net.SplitHostPort(address)
-	number, numberErr := strconv.ParseUint(text, 10, 16)
-	return host, int64(number), err == nil && numberErr == nil && host != "" && number > 0
+	colon := strings.LastIndexByte(address, ':')
+	if colon < 1 {
+		return "", 0, false
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(address[:colon], "["), "]")
+	number, err := strconv.ParseUint(address[colon+1:], 10, 16)
+	return host, int64(number), err == nil && host != "" && number > 0
 }
