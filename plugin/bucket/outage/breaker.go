@@ -52,10 +52,7 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	if b.circuit.state != Closed { // else without a look at the clock
 		now = b.set.now()
 	}
-	if wait, ok = b.circuit.enter(now); ok {
-		b.set.stalls.begin()
-	}
-	return wait, ok
+	return b.circuit.enter(now)
 }
 
 // Leave ends a call that the server answered, or that failed: its duration since Enter, and whether it failed. A call
@@ -83,7 +80,6 @@ func (b *Breaker) end(took time.Duration, how callEnd) {
 func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.set.stalls.end() // the stalls are read before
 	c := &b.circuit
 	c.inFlight--
 	if b.removed || c.state == Open {

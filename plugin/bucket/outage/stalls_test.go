@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // stalled are breakers of a process that could not run for the last d.
 func stalled(d time.Duration) *Breakers {
 	breakers := NewBreakers(quiet(), time.Now)
-	breakers.stalls.start(time.Now().Add(-d - pulse))
+	breakers.stalls.setDue(time.Now().Add(-d))
 	breakers.stalls.beat(time.Now())
 	return breakers
 }
@@ -54,7 +53,7 @@ func TestABusyProcessIsNoSlowServer(t *testing.T) {
 func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := NewBreakers(quiet(), time.Now)
-		breakers.stalls.start(time.Now())
+		breakers.stalls.setDue(time.Now().Add(pulse))
 		b := breakers.New("main", "a", 0)
 		for range failuresInARow {
 			b.Enter()
@@ -109,68 +108,10 @@ func TestAProcessThatRunsHasNoStalls(t *testing.T) {
 	})
 }
 
-func TestStallsAreMeasuredDuringCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		breakers := NewBreakers(quiet(), time.Now)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- breakers.Run(ctx) }()
-		s := &breakers.stalls
-		a, b := breakers.New("main", "a", 0), breakers.New("main", "b", 0)
-		expect := func(want bool) {
-			t.Helper()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			assert.Equal(t, want, !s.due.IsZero(), "there are pulses")
-		}
-		pulses := func(want bool) {
-			t.Helper()
-			time.Sleep(3 * pulse / 2)
-			expect(want)
-		}
-		for range 3 {
-			pulses(false)
-			a.Enter()
-			b.Enter()
-			expect(true) // at once, for a stall right after it
-			pulses(true)
-			a.Leave(pulse, false)
-			pulses(true)
-			b.Abandon(pulse)
-			b.Enter() // before the next pulse
-			pulses(true)
-			b.Leave(pulse, true)
-		}
-		got := s.within(time.Now().Add(-time.Second), time.Now())
-		assert.True(t, got == 0, "stalled for %v in which every timer was exact", got)
-		cancel()
-		assert.NoError(t, <-ended)
-	})
-}
-
-func TestAPauseOfThePulsesIsNoStall(t *testing.T) {
-	now := time.Now()
-	var s stalls
-	s.start(now)
-	require.True(t, s.pause(), "the pulses go on without a call")
-	if got := s.within(now, now.Add(time.Hour)); got != 0 {
-		t.Errorf("stalled for %v in a pause", got)
-	}
-	s.begin()
-	assert.False(t, s.pause(), "the pulses are paused during a call")
-	late := time.Now().Add(pulse + time.Second) // the process does not run from the begin of the call on
-	if got := s.within(now, late); got < time.Second || got > time.Second+pulse {
-		t.Errorf("stalled for %v, want a second", got)
-	}
-	if s.beat(late); s.within(now, late) < time.Second {
-		t.Error("the stall is not recorded by the late pulse")
-	}
-}
-
 func TestStallsAreCountedWhereTheyOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	var s stalls
-	s.start(at(0))
+	s.setDue(at(10))
 	s.beat(at(50))  // due at 10
 	s.beat(at(61))  // due at 60: timers are not exact
 	s.beat(at(100)) // due at 71
