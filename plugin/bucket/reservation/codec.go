@@ -1,11 +1,9 @@
 package reservation
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 
@@ -114,7 +112,7 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary implements encoding.BinaryUnmarshaler, for a record that another process may have made. It returns an
-// error for anything that MarshalBinary does not write.
+// error for a record of another version, and for one that cannot be settled.
 func (r *Record) UnmarshalBinary(text []byte) error {
 	read, err := decodeRecord(text, false)
 	if err != nil {
@@ -129,14 +127,10 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 		return nil, errLongRecord
 	}
 	var form jsonRecord
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&form); err != nil {
+	if err := json.Unmarshal(text, &form); err != nil {
 		return nil, err
 	}
-	switch _, err := decoder.Token(); {
-	case !errors.Is(err, io.EOF):
-		return nil, errors.New("there is more after the record")
+	switch {
 	case form.Version != recordVersion:
 		return nil, fmt.Errorf("version %d, want %d", form.Version, recordVersion)
 	case form.Made < 0 || form.Made > limit.MaxProduct || len(form.Bounds) == 0:

@@ -28,13 +28,7 @@
 //	is claimed by another    does nothing: another settles      does nothing
 //	was not written          settles                            does nothing
 //	is out of reach          parks the end of the request       parks the end of the request
-//	is gone, and no call     does nothing: another has settled  looks once more a second later, then does nothing
-//	  was lost
-//	is gone, and its writing charges more, returns nothing      looks once more a second later, then does nothing
-//	  or a claim was lost
-//
-// The last line charges twice what was used beyond a reservation only if another process has settled it more than 30
-// seconds before.
+//	is gone                  does nothing: another has settled  looks once more a second later, then does nothing
 //
 // The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
 // a forged one settles nothing, or returns no more than a reservation took.
@@ -64,11 +58,11 @@
 //
 // # Bounds
 //
-// The ledger has at most [Options.Most] reservations. Beyond that one is dropped, with the record of a request: one
-// that has timed out, and so can only be charged more, or else the one that would time out first, which is counted. A
+// The ledger has at most [Options.Most] reservations. Beyond that the one is dropped, with the record of a request, that
+// would be the next to time out, which is counted, or to be forgotten because it has timed out. A
 // record expires after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation
 // is not recorded, and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for
-// ten minutes each. A store that this process never had open has a quarter of that room.
+// ten minutes each.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

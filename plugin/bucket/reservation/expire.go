@@ -13,7 +13,11 @@ import (
 func (l *Ledger) Expire() {
 	timedOut, forgotten, warn := l.ended(l.options.Elapsed())
 	for _, r := range timedOut {
-		l.timeOut(r)
+		if r.named {
+			l.timeOutNamed(r)
+		} else {
+			l.reportUnsettled(r, TimedOut)
+		}
 	}
 	for _, r := range forgotten {
 		r.keeper.done()
@@ -21,24 +25,6 @@ func (l *Ledger) Expire() {
 	if warn > 0 {
 		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
 			"until then reservations stay charged", "reservations", warn)
-	}
-}
-
-// timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten.
-func (l *Ledger) timeOut(r *reservation) {
-	if r.named {
-		l.timeOutNamed(r)
-		return
-	}
-	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
-		if !r.isTaken(ctx) {
-			l.reportUnsettled(r, TimedOut)
-		} else if l.take(r.key) == r {
-			l.count(&l.stats.Elsewhere)
-			r.keeper.done()
-		}
-	}) {
-		l.reportUnsettled(r, TimedOut)
 	}
 }
 
@@ -62,15 +48,6 @@ func (l *Ledger) timeOutNamed(r *reservation) {
 	}
 }
 
-// isTaken reports whether another process has taken the record of a reservation.
-func (r *reservation) isTaken(ctx context.Context) bool {
-	if r.writing.await(ctx) != recordWritten {
-		return false
-	}
-	text, err := r.keeper.records.Get(ctx, r.key)
-	return err == nil && !isRecord(text)
-}
-
 // A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.
 const (
 	warnAfter   = 100
@@ -82,20 +59,19 @@ const (
 func (l *Ledger) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.waiting) > 0 && l.waiting[0].ends <= now {
-		r := l.waiting[0]
+	for len(l.ends) > 0 && l.ends[0].ends <= now {
+		r := l.ends[0]
 		l.remove(r)
+		if r.late {
+			forgotten = append(forgotten, r)
+			continue
+		}
 		timedOut = append(timedOut, r)
 		if !r.named {
 			r.late = true
 			r.ends += r.Timeout
 			l.insert(r)
 		}
-	}
-	for len(l.late) > 0 && l.late[0].ends <= now {
-		r := l.late[0]
-		l.remove(r)
-		forgotten = append(forgotten, r)
 	}
 	if !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout {
 		l.warned, warn = true, l.made

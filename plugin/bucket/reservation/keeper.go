@@ -99,26 +99,17 @@ const maxWriting = 1024
 
 // writing follows the background call that writes the record of a reservation.
 type writing struct {
-	done    chan struct{} // closed at its end
-	outcome recordState   // at its end
+	done   chan struct{} // closed at its end
+	absent bool          // at its end: the record was not written, and will not be
 }
 
-// recordState says whether the record of a reservation was written.
-type recordState uint8
-
-const (
-	recordNotWritten recordState = iota
-	recordUncertain              // the call may have run, or may still run
-	recordWritten
-)
-
-// await waits for the end of the call, but not beyond ctx, and returns whether the record was written.
-func (w *writing) await(ctx context.Context) recordState {
+// await waits for the end of the call, but not beyond ctx, and reports whether the record may be there.
+func (w *writing) await(ctx context.Context) bool {
 	select {
 	case <-w.done:
-		return w.outcome
+		return !w.absent
 	case <-ctx.Done():
-		return recordUncertain
+		return true
 	}
 }
 
@@ -135,29 +126,29 @@ func (l *Ledger) startWriting(r *reservation) {
 	r.writing = w
 	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer close(w.done)
-		if w.outcome = r.writeRecord(ctx); w.outcome != recordWritten {
+		var written bool
+		if written, w.absent = r.writeRecord(ctx); !written {
 			l.count(&l.stats.Unrecorded)
 		}
 	}) {
 		l.count(&l.stats.Unrecorded)
+		w.absent = true
 		close(w.done)
 	}
 }
 
-// writeRecord adds the record to the central store.
-func (r *reservation) writeRecord(ctx context.Context) recordState {
+// writeRecord adds the record to the central store. It reports whether the record was written, and whether it is
+// certain that it was not.
+func (r *reservation) writeRecord(ctx context.Context) (written, absent bool) {
 	text, err := r.MarshalBinary()
 	if err != nil {
-		return recordNotWritten
+		return false, true
 	}
 	present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
-	switch {
-	case MayHaveRun(err):
-		return recordUncertain
-	case err != nil || present != nil:
-		return recordNotWritten
+	if err != nil {
+		return false, !MayHaveRun(err)
 	}
-	return recordWritten
+	return present == nil, present != nil
 }
 
 // discard ends a reservation that stays charged. It deletes its record in the background, so that the store does not
@@ -168,7 +159,7 @@ func (l *Ledger) discard(r *reservation) {
 		return
 	}
 	l.inBackground(r.keeper, func(ctx context.Context) {
-		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) != recordNotWritten {
+		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) {
 			_, _ = r.keeper.records.Swap(ctx, r.key, text, nil, 0)
 		}
 	})
@@ -196,8 +187,7 @@ type claim uint8
 
 const (
 	claimWon         claim = iota
-	claimedElsewhere       // another process has settled it
-	claimDoubtful          // there is neither record nor claim, and this process may have claimed it before
+	claimedElsewhere       // another process has settled it, or the record was lost
 	claimMissing           // another process has made it, and its record may be on its way
 	claimUnreachable       // the store is not open, or did not answer
 )
@@ -218,7 +208,6 @@ func isRecord(text []byte) bool { return len(text) > 0 && text[0] != claimMark[0
 
 // claim claims the record of a request that has ended.
 func (end *requestEnd) claim(ctx context.Context) claim {
-	written := recordWritten
 	switch r := end.own; {
 	case r == nil && end.text == nil:
 		if read := end.read(ctx); read != claimWon {
@@ -228,7 +217,7 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	case r.writing == nil:
 		return claimWon
 	default:
-		if written = r.writing.await(ctx); written == recordNotWritten {
+		if !r.writing.await(ctx) {
 			return claimWon
 		}
 		end.text, _ = r.MarshalBinary() // as it was written
@@ -236,12 +225,9 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	present, err := end.keeper.records.Swap(ctx, end.key, end.text, end.mark, claimTime)
 	switch {
 	case err != nil:
-		end.doubtful = end.doubtful || MayHaveRun(err)
 		return claimUnreachable
 	case bytes.Equal(present, end.text), bytes.Equal(present, end.mark):
 		return claimWon
-	case present == nil && end.own != nil && (end.doubtful || written == recordUncertain):
-		return claimDoubtful
 	}
 	return claimedElsewhere
 }

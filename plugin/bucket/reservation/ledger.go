@@ -41,11 +41,10 @@ type Ledger struct {
 	background errgroup.Group
 	opened     chan struct{} // has room for one: a central store was opened
 
-	mu      sync.Mutex
-	stats   Stats // without Kept and Parked
-	byKey   map[string]*reservation
-	waiting ends // the reservations that have not timed out, by the instant at which they do
-	late    ends // those that have, by the instant at which they are forgotten
+	mu    sync.Mutex
+	stats Stats // without Kept and Parked
+	byKey map[string]*reservation
+	ends  ends // the reservations, by the instant at which they time out or, if they have, are forgotten
 
 	central     map[string][]*Keeper // the open ones, by the fingerprint of their store; empty: none is open any more
 	parked      []*requestEnd
@@ -68,7 +67,7 @@ type reservation struct {
 	made    limit.Micros // by Options.Elapsed
 	ends    limit.Micros // when it times out; if it has, when it is forgotten
 	late    bool         // it has timed out
-	place   int          // in waiting or late
+	place   int          // in Ledger.ends
 	named   bool         // its record has the timeout alone: the rest is in its entry
 
 	follow func(a *settle.Answer, late bool) // see Follow; nil: none
@@ -131,19 +130,14 @@ func (l *Ledger) count(n *uint64) {
 	*n++
 }
 
-// add adds a reservation. In a full ledger it replaces one that can only charge more, because it has timed out, or else
-// the one that times out first.
+// add adds a reservation. In a full ledger it replaces the one that times out first, or is forgotten first.
 func (l *Ledger) add(r *reservation) {
 	r.made = l.options.Elapsed()
 	r.ends = r.made + r.Timeout
 	var dropped *reservation
 	l.mu.Lock()
 	if len(l.byKey) >= l.options.Most {
-		from := l.late
-		if len(from) == 0 {
-			from = l.waiting
-		}
-		dropped = from[0]
+		dropped = l.ends[0]
 		l.remove(dropped)
 	}
 	if l.made++; l.made == 1 {
@@ -164,21 +158,13 @@ func (l *Ledger) add(r *reservation) {
 // insert inserts a reservation. The caller holds the lock.
 func (l *Ledger) insert(r *reservation) {
 	l.byKey[r.key] = r
-	if r.late {
-		heap.Push(&l.late, r)
-	} else {
-		heap.Push(&l.waiting, r)
-	}
+	heap.Push(&l.ends, r)
 }
 
 // remove removes a reservation. The caller holds the lock.
 func (l *Ledger) remove(r *reservation) {
 	delete(l.byKey, r.key)
-	if r.late {
-		heap.Remove(&l.late, r.place)
-	} else {
-		heap.Remove(&l.waiting, r.place)
-	}
+	heap.Remove(&l.ends, r.place)
 }
 
 // reportUnsettled reports that a reservation stays charged.

@@ -232,24 +232,6 @@ func TestAFullTableDropsTheReservationThatEndsFirst(t *testing.T) {
 	w.expect(b, 100, Dropped, Measured, Measured)
 }
 
-func TestAFullTableDropsWhatHasTimedOutFirst(t *testing.T) {
-	w := newWorld(t, 2)
-	slow := *budget(t, 100)
-	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 100})
-	require.NoError(t, err)
-	slow.Settle = rule
-	b := boundOf(budget(t, 100), 100)
-	late := w.reserve(b) // until 60 s, and kept until 120 s
-	waiting := w.reserve(boundOf(&slow, 100))
-	w.now += 60 * limit.Second
-	w.table.Expire()
-	fresh := w.reserve(b)
-	for _, id := range []string{late, waiting, fresh} {
-		w.settle(id, usedTokens(0))
-	}
-	w.expect(b, 100, TimedOut, Measured, Measured)
-}
-
 func TestAStoreStaysOpenWhileAReservationWaits(t *testing.T) {
 	w := newWorld(t, 0)
 	b := boundOf(budget(t, 100), 100)

@@ -82,7 +82,6 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"null":               "null",
 		"more after it":      valid + "{}",
 		"another version":    strings.Replace(valid, `"v":1`, `"v":2`, 1),
-		"an unknown field":   strings.Replace(valid, `"v":1`, `"v":1,"w":1`, 1),
 		"no bound":           `{"v":1,"made":1,"bounds":[]}`,
 		"an empty bound":     `{"v":1,"made":1,"bounds":[{}]}`,
 		"a negative cost":    strings.Replace(valid, `"cost":500`, `"cost":-1`, 1),

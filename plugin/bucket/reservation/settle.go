@@ -29,9 +29,8 @@ type requestEnd struct {
 	at     limit.Micros // when it was read, by the wall clock
 	since  limit.Micros // the same, by Options.Elapsed
 
-	missing  bool // its record was looked for once, and may have been on its way
-	doubtful bool // a claim by this process may have been made
-	over     bool // it need not be parked any more
+	missing bool // its record was looked for once, and may have been on its way
+	over    bool // it need not be parked any more
 }
 
 // Settle settles the reservation of a token with what source reads. Another process may have made it: then its record
@@ -109,24 +108,9 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	if r.follow != nil {
 		r.follow(&end.answer, late)
 	}
-	if won == claimDoubtful {
-		r.chargeOnly = slices.Repeat([]bool{true}, len(all))
-	}
 	err = r.Settle(ctx, end.keeper.buckets, all)
-	if won == claimDoubtful {
-		r.markLost(all)
-	}
 	r.ReportSettled(l.options.Observer, all, l.options.Elapsed()-r.made)
 	return won, err
-}
-
-// markLost marks the settlements that would have returned tokens, and did not.
-func (r *Record) markLost(all []Settlement) {
-	for i := range all {
-		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
-			all[i].Outcome = Lost
-		}
-	}
 }
 
 // Observer receives what becomes of reservations. Its methods must not block, and must not keep what they are given.
@@ -238,10 +222,6 @@ func (l *Ledger) keeperOf(store string) *Keeper {
 	return nil
 }
 
-// unknownShare is the part of the room, 1 in so many, that the ends of one store have which never was open. Who forges
-// tokens of such a store leaves room for others.
-const unknownShare = 4
-
 // size returns the room that an end takes, in bytes.
 func (end *requestEnd) size() int { return end.answer.Size() + parkedOverhead }
 
@@ -249,21 +229,7 @@ func (end *requestEnd) size() int { return end.answer.Size() + parkedOverhead }
 func (l *Ledger) park(end *requestEnd) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fits := func(ends, bytes, share int) bool {
-		return ends < maxParked/share && bytes+end.size() <= maxParkedBytes/share
-	}
-	if _, known := l.central[end.store]; !known {
-		ends, bytes := 0, 0
-		for _, other := range l.parked {
-			if other.store == end.store {
-				ends, bytes = ends+1, bytes+other.size()
-			}
-		}
-		if !fits(ends, bytes, unknownShare) {
-			return false
-		}
-	}
-	if !fits(len(l.parked), l.parkedBytes, 1) {
+	if len(l.parked) >= maxParked || l.parkedBytes+end.size() > maxParkedBytes {
 		return false
 	}
 	l.parked, l.parkedBytes = append(l.parked, end), l.parkedBytes+end.size()
