@@ -80,8 +80,7 @@ func (n *node) startLoops() {
 	n.loops = []*loop{{node: n, wake: n.lease.Wake(), step: func() limit.Micros {
 		return max(n.lease.Step(ctx, started+n.world.now)-started, n.world.now+limit.Second/1000)
 	}}}
-	watched, _ := n.outage.Loops()
-	for _, w := range watched {
+	for _, w := range n.outage.Loops() {
 		n.loops = append(n.loops, &loop{node: n, wake: w.Wake, step: func() limit.Micros {
 			if next := w.Step(ctx, n.world.time()); !next.IsZero() {
 				return instant(next)

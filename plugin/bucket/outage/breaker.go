@@ -70,43 +70,35 @@ func (b *Breaker) Leave(took time.Duration, failed bool) {
 // waited for longer than the slow threshold without any answer between, each counts as failed.
 func (b *Breaker) Abandon(took time.Duration) { b.end(took, callAbandoned) }
 
+// end counts a call that has ended.
 func (b *Breaker) end(took time.Duration, how callEnd) {
-	if b.count(took, how) {
-		b.set.notify(b.store)
-	}
-}
-
-// count counts a call that has ended, and reports whether that closed the breaker.
-func (b *Breaker) count(took time.Duration, how callEnd) (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := &b.circuit
 	c.inFlight--
 	if b.removed || c.state == Open {
-		return false
+		return
 	}
 	if how == callAnswered && took <= c.slow && c.early == 0 { // the usual case
-		return b.succeed()
+		b.succeed()
+		return
 	}
 	now := b.set.now()
 	switch v := c.judge(now, took, took-b.set.stalls.within(now.Add(-took), now), how); v {
 	case success:
-		return b.succeed()
+		b.succeed()
 	case failure, slowness:
 		b.fail(v, now)
 	default:
 	}
-	return false
 }
 
-// succeed counts a success, and reports whether it has closed the breaker.
-func (b *Breaker) succeed() (closed bool) {
+// succeed counts a success.
+func (b *Breaker) succeed() {
 	b.successesInARow++
-	if !b.circuit.succeed() {
-		return false
+	if b.circuit.succeed() {
+		b.log.Info("Redis answers again", "after", roundedText(b.endOutage(b.set.now())))
 	}
-	b.log.Info("Redis answers again", "after", roundedText(b.endOutage(b.set.now())))
-	return true
 }
 
 // roundedText returns a duration as people read it: in JSON it would be a number of nanoseconds.
@@ -143,7 +135,6 @@ func (b *Breaker) fail(v verdict, now time.Time) {
 func (b *Breaker) Close() {
 	if degraded, first := b.markRemoved(); first {
 		b.set.remove(b, degraded)
-		b.set.notify(b.store)
 	}
 }
 

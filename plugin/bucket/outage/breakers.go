@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 )
@@ -20,7 +19,6 @@ type Breakers struct {
 	mu       sync.Mutex
 	breakers map[*Breaker]struct{}
 	past     map[string]time.Duration // by store: the total of servers that were removed
-	watchers map[string][]*func()
 }
 
 // NewBreakers returns an empty set, whose breakers log each of their changes. now is the clock of the breakers and of
@@ -32,7 +30,6 @@ func NewBreakers(log *slog.Logger, now func() time.Time) *Breakers {
 		jitter:   rand.Float64,
 		breakers: map[*Breaker]struct{}{},
 		past:     map[string]time.Duration{},
-		watchers: map[string][]*func(){},
 	}
 }
 
@@ -71,31 +68,6 @@ func (r *Breakers) Degraded(store string) (now bool, lasting, total time.Duratio
 		}
 	}
 	return now, lasting, total
-}
-
-// watch calls f each time that a server of the store is back, or does not belong to it any more, until the returned
-// function is called. f must not block.
-func (r *Breakers) watch(store string, f func()) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.watchers[store] = append(r.watchers[store], &f)
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.watchers[store] = slices.DeleteFunc(r.watchers[store], func(other *func()) bool { return other == &f })
-	}
-}
-
-func (r *Breakers) notify(store string) {
-	for _, f := range r.watchersOf(store) {
-		(*f)()
-	}
-}
-
-func (r *Breakers) watchersOf(store string) []*func() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.watchers[store])
 }
 
 func (r *Breakers) remove(b *Breaker, degraded time.Duration) {

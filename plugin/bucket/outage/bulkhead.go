@@ -2,37 +2,26 @@ package outage
 
 import (
 	"hash/maphash"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-const compartments = 64
+// counters is the number of counts of waiting requests, by the hash of their tenant.
+const counters = 1 << 14
 
 // bulkhead bounds how many requests wait for the central store: in the process, and of each tenant (or address without
-// one), so that one tenant whose shard hangs cannot use up the room of all others.
+// one), so that one tenant whose shard hangs cannot use up the room of all others. Of two tenants that wait at once, one
+// pair in 16,384 shares a count, at the price of a fallback.
 type bulkhead struct {
 	all, perTenant int64
 	waiting        atomic.Int64
 	seed           maphash.Seed
-	parts          [compartments]compartment
-}
-
-// compartment counts the waiting requests of some tenants, by the hash of their names. Two tenants share a count with
-// negligible probability, at the price of a fallback.
-type compartment struct {
-	mu      sync.Mutex
-	waiting map[uint64]int64
-	_       [48]byte // keeps the next lock off this cache line
+	ofTenants      [counters]atomic.Int64
 }
 
 func newBulkhead(all, perTenant int) *bulkhead {
-	b := &bulkhead{all: int64(all), perTenant: int64(perTenant), seed: maphash.MakeSeed()}
-	for i := range b.parts {
-		b.parts[i].waiting = map[uint64]int64{}
-	}
-	return b
+	return &bulkhead{all: int64(all), perTenant: int64(perTenant), seed: maphash.MakeSeed()}
 }
 
 // tenantKey identifies a tenant or an address without one.
@@ -41,52 +30,34 @@ type tenantKey struct {
 	name  string
 }
 
-// noTicket is the ticket of a request without a tenant or address. Only the process's bound applies to it.
-const noTicket = 0
-
-// ticket returns the count that a request with these bounds belongs to.
-func (b *bulkhead) ticket(bounds []policy.Bound) uint64 {
+// counter returns the count that a request with these bounds belongs to; nil: it has no tenant or address, and only the
+// process's bound applies to it.
+func (b *bulkhead) counter(bounds []policy.Bound) *atomic.Int64 {
 	for i := range bounds {
 		if key := &bounds[i].Key; key.Group == policy.ByTenant || key.Group == policy.ByIP {
-			return max(maphash.Comparable(b.seed, tenantKey{key.Group, key.GroupID}), noTicket+1)
+			return &b.ofTenants[maphash.Comparable(b.seed, tenantKey{key.Group, key.GroupID})%counters]
 		}
 	}
-	return noTicket
+	return nil
 }
 
-// enter counts a request in if there is room. It must then leave with the ticket.
-func (b *bulkhead) enter(bounds []policy.Bound) (ticket uint64, ok bool) {
+// enter counts a request in if there is room. It must then leave with its counter.
+func (b *bulkhead) enter(bounds []policy.Bound) (counter *atomic.Int64, ok bool) {
 	if b.waiting.Add(1) > b.all {
 		b.waiting.Add(-1)
-		return noTicket, false
+		return nil, false
 	}
-	if ticket = b.ticket(bounds); ticket == noTicket {
-		return noTicket, true
+	counter = b.counter(bounds)
+	if counter != nil && counter.Add(1) > b.perTenant {
+		b.leave(counter)
+		return nil, false
 	}
-	part := &b.parts[ticket%compartments]
-	part.mu.Lock()
-	n := part.waiting[ticket]
-	if ok = n < b.perTenant; ok {
-		part.waiting[ticket] = n + 1
-	}
-	part.mu.Unlock()
-	if !ok {
-		b.waiting.Add(-1)
-	}
-	return ticket, ok
+	return counter, true
 }
 
-func (b *bulkhead) leave(ticket uint64) {
-	defer b.waiting.Add(-1)
-	if ticket == noTicket {
-		return
+func (b *bulkhead) leave(counter *atomic.Int64) {
+	b.waiting.Add(-1)
+	if counter != nil {
+		counter.Add(-1)
 	}
-	part := &b.parts[ticket%compartments]
-	part.mu.Lock()
-	if n := part.waiting[ticket]; n > 1 {
-		part.waiting[ticket] = n - 1
-	} else {
-		delete(part.waiting, ticket)
-	}
-	part.mu.Unlock()
 }

@@ -104,8 +104,9 @@ type Guard struct {
 
 	unreported atomic.Bool // a namespace is new and has no heartbeat yet
 	beatNow    chan struct{}
-	nextBeat   time.Time // used by stepBeat alone, like beats
+	nextBeat   time.Time // used by stepBeat alone, like the next two
 	beats      int
+	outages    time.Duration // the total time of outages that have ended
 
 	chargeWanted atomic.Bool // debts may be charged
 	chargeNow    chan struct{}

@@ -119,10 +119,8 @@ func signal(c chan<- struct{}) {
 //
 // It runs the loops of [Guard.Loops] in real time, side by side, so that a slow charge delays no heartbeat.
 func (s *Guard) Run(ctx context.Context) error {
-	loops, end := s.Loops()
-	defer end()
 	var running sync.WaitGroup
-	for _, loop := range loops {
+	for _, loop := range s.Loops() {
 		running.Go(func() { s.repeat(ctx, loop) })
 	}
 	running.Wait()
@@ -144,17 +142,9 @@ type Loop struct {
 }
 
 // Loops returns what Run does all the time, for a program that runs it by a clock of its own in place of Run: each loop
-// by itself, until it calls end.
-func (s *Guard) Loops() (loops [2]Loop, end func()) {
-	return [2]Loop{{s.beatNow, s.stepBeat}, {s.chargeNow, s.stepCharge}}, s.watchBreakers()
-}
-
-// watchBreakers schedules a charge each time that a server is back, until the returned function is called.
-func (s *Guard) watchBreakers() (end func()) {
-	return s.breakers.watch(s.name, func() {
-		s.recovered.Store(true)
-		s.wantCharge()
-	})
+// by itself.
+func (s *Guard) Loops() [2]Loop {
+	return [2]Loop{{s.beatNow, s.stepBeat}, {s.chargeNow, s.stepCharge}}
 }
 
 // repeat runs a loop until ctx ends.
@@ -182,7 +172,13 @@ func (s *Guard) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
 		return s.nextBeat
 	}
 	s.beatOnce(ctx)
-	if s.debts.hasDebts() && (s.beats%chargeEvery == 0 || !s.Degraded()) {
+	degraded, _, total := s.breakers.Degraded(s.name)
+	if !degraded && total > s.outages {
+		s.outages = total
+		s.recovered.Store(true)
+		s.wantCharge()
+	}
+	if s.debts.hasDebts() && (s.beats%chargeEvery == 0 || !degraded) {
 		s.wantCharge()
 	}
 	s.beats++

@@ -226,7 +226,7 @@ func TestOneUnavailableServerDoesNotKeepWhatIsOwedToOthers(t *testing.T) {
 			t.Errorf("%+v is reported before the outage has ended", last)
 		}
 		dead.Close()
-		time.Sleep(maxChargeDelay)
+		time.Sleep(beat + maxChargeDelay)
 		synctest.Wait()
 		if last := w.store.Stats().Last; last.Policies["open"].Charged != 1 {
 			t.Errorf("reported %+v", last)

@@ -79,14 +79,14 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 func (s *Guard) askCentral(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
 ) error {
-	ticket, ok := s.bulkhead.enter(bounds)
+	counter, ok := s.bulkhead.enter(bounds)
 	if !ok {
 		for i := range statuses {
 			statuses[i] = decision.Status{Wait: overloadWait, Now: s.now(), Failure: decision.Overloaded}
 		}
 		return nil
 	}
-	defer s.bulkhead.leave(ticket)
+	defer s.bulkhead.leave(counter)
 	if !spend {
 		return s.central.Peek(ctx, bounds, statuses)
 	}
