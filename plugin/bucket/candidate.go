@@ -75,7 +75,7 @@ func (s *Stores) startCandidate(opened *redis.Store, active *layers) *layers {
 			SharePct: s.options.LeaseShare,
 		}),
 		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: exchange{opened}, Node: rand.Text(),
+			Now: s.options.Elapsed, Exchange: opened, Node: rand.Text(),
 		}),
 	}
 	running, end := context.WithCancel(s.ctx)

@@ -41,7 +41,7 @@ func (s *Stores) start(opened *redis.Store) *layers {
 			SharePct: s.options.LeaseShare,
 		}),
 		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: exchange{opened}, Node: rand.Text(),
+			Now: s.options.Elapsed, Exchange: opened, Node: rand.Text(),
 		}),
 	}
 	if s.options.MaxAddresses >= 0 {
@@ -64,22 +64,6 @@ func (s *Stores) start(opened *redis.Store) *layers {
 		watchers.Wait()
 	}
 	return made
-}
-
-// exchange carries the messages of nodes that share a limit.
-type exchange struct{ redis *redis.Store }
-
-// ReportDemand implements share.Exchange.
-func (e exchange) ReportDemand(
-	ctx context.Context, key *policy.Key, node string, report []byte,
-) (share.Answer, error) {
-	answer, err := e.redis.ReportDemand(ctx, key, node, report)
-	return share.Answer(answer), err
-}
-
-// PublishCaps implements share.Exchange.
-func (e exchange) PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (bool, error) {
-	return e.redis.PublishCaps(ctx, key, node, caps)
 }
 
 // leasable are the policies that may be leased, by the share of a limit that may be out on lease.

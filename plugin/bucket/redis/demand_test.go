@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/fair"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -22,7 +23,7 @@ func TestOneNodeLeadsAndReadsAllReportsAndTheOthersReadItsCaps(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	f, _, _ := grouped(t, client)
 	key := &policy.Key{Namespace: "a", Policy: "all", Group: policy.ByAll}
-	report := func(node string) DemandAnswer {
+	report := func(node string) fair.Answer {
 		t.Helper()
 		a, err := f.ReportDemand(t.Context(), key, node, []byte("demand at\x00\n"+node))
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/fair"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -69,24 +70,16 @@ const (
 	leads = 600 * time.Millisecond
 )
 
-// DemandAnswer is the answer to a report of demand.
-type DemandAnswer struct {
-	Leads   bool          // the node leads: no other does
-	Caps    []byte        // nil: none
-	Lasts   time.Duration // of Caps
-	Reports [][]byte      // of all nodes, if the node leads
-}
-
 // ReportDemand keeps a node's report about a bucket for a second, and returns the caps that are published for it. A
 // node leads from its report on, for 600 ms, if no other does. It also gets all reports, its own included.
-func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (DemandAnswer, error) {
+func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (fair.Answer, error) {
 	run := newDemandCall(key, "report", node, report, leads)
 	if err := s.transport.Run(ctx, demandScript, run); err != nil {
-		return DemandAnswer{}, fmt.Errorf("report demand: %w", err)
+		return fair.Answer{}, fmt.Errorf("report demand: %w", err)
 	}
 	reply := elements{left: run.reply}
 	n := reply.array()
-	a := DemandAnswer{Leads: reply.between(0, 1) == 1}
+	a := fair.Answer{Leads: reply.between(0, 1) == 1}
 	a.Lasts = time.Duration(reply.between(0, demandLife.Milliseconds()*60)) * time.Millisecond
 	if caps := reply.text(); len(caps) > 0 {
 		a.Caps = caps
@@ -95,7 +88,7 @@ func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, 
 		a.Reports = append(a.Reports, reply.text())
 	}
 	if err := reply.end(); err != nil {
-		return DemandAnswer{}, fmt.Errorf("report demand: %w", &Error{err: err})
+		return fair.Answer{}, fmt.Errorf("report demand: %w", &Error{err: err})
 	}
 	return a, nil
 }

@@ -24,7 +24,6 @@ import (
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/fair"
@@ -38,17 +37,9 @@ type Exchange interface {
 	// ReportDemand keeps a node's report for a second, and returns the caps in force with the time that they have left;
 	// none: nil. It makes the node lead if no other does. A leading node also gets the reports of all nodes, its own
 	// included.
-	ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (Answer, error)
+	ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (fair.Answer, error)
 	// PublishCaps puts caps in force for a second, if the node leads, and reports whether it does.
 	PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (leads bool, err error)
-}
-
-// Answer is the answer to a report: what the leading node has published, or what it needs to do so.
-type Answer struct {
-	Leads   bool
-	Caps    []byte
-	Lasts   time.Duration // of Caps
-	Reports [][]byte      // where Leads
 }
 
 // Options configures a Divider. Now must be set.

@@ -17,6 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/fair"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -138,15 +139,6 @@ func newWorld(t testing.TB, r rules) *world {
 	return w
 }
 
-// script exchanges messages by the script of package redis, on Redis's own clock.
-type script struct{ *redis.Store }
-
-// ReportDemand implements Exchange.
-func (s script) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
-	answer, err := s.Store.ReportDemand(ctx, key, node, report)
-	return Answer(answer), err
-}
-
 // throughRedis returns an exchange over a connection of its own.
 func throughRedis(t testing.TB, server *redistest.Server) Exchange {
 	t.Helper()
@@ -154,7 +146,7 @@ func throughRedis(t testing.TB, server *redistest.Server) Exchange {
 	store, release, err := registry.Open(schema.Redis{Socket: server.Socket, ReadTimeout: 60_000})
 	require.NoError(t, err)
 	t.Cleanup(release)
-	return script{store}
+	return store
 }
 
 type liveNodes int
@@ -273,18 +265,18 @@ type message struct {
 var errUnavailable = errors.New("the board is unavailable")
 
 // ReportDemand implements Exchange.
-func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, report []byte) (Answer, error) {
+func (b *board) ReportDemand(_ context.Context, key *policy.Key, node string, report []byte) (fair.Answer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.unavailable {
-		return Answer{}, errUnavailable
+		return fair.Answer{}, errUnavailable
 	}
 	now := b.world.now
 	if b.reports[*key] == nil {
 		b.reports[*key] = map[string]message{}
 	}
 	b.reports[*key][node] = message{report, now + limit.Second}
-	a := Answer{}
+	a := fair.Answer{}
 	if caps := b.caps[*key]; caps.ends > now {
 		a.Caps, a.Lasts = caps.text, time.Duration(caps.ends-now)*time.Microsecond
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"time"
 )
 
 // ID identifies a tenant in messages: 64 bits of the SHA-256 of its name, which is empty for requests without a tenant.
@@ -43,6 +44,14 @@ type Caps struct {
 
 // Joint is what tenants demand together and get together, in tokens per second at all nodes.
 type Joint struct{ Demand, Share float64 }
+
+// Answer is the answer to a report of demand: what the leading node has published, or what it needs to do so.
+type Answer struct {
+	Leads   bool          // the node leads: no other does
+	Caps    []byte        // nil: none
+	Lasts   time.Duration // of Caps
+	Reports [][]byte      // of all nodes, where Leads
+}
 
 // version begins a message. A reader ignores messages of other versions.
 const version = 1
