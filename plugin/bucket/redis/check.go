@@ -38,13 +38,11 @@ func (c *connection) examine(ctx context.Context, client *redis.Client) ([]findi
 		return findings, nil
 	}
 	if c.settings.isCluster() {
-		for _, judge := range []func(context.Context, *redis.Client) ([]finding, error){checkTags, checkCoverage} {
-			more, err := judge(ctx, client)
-			if err != nil {
-				return nil, err
-			}
-			findings = append(findings, more...)
+		more, err := checkCoverage(ctx, client)
+		if err != nil {
+			return nil, err
 		}
+		findings = append(findings, more...)
 	}
 	if err := client.ScriptLoad(ctx, c.script.source).Err(); err != nil {
 		return nil, fmt.Errorf("load the script: %w", err)
@@ -107,23 +105,6 @@ func isTooOld(version string) bool {
 	}
 	minor, err := strconv.Atoi(minorText)
 	return major < oldestMajor || (err == nil && major == oldestMajor && minor < oldestMinor)
-}
-
-// checkTags checks that keys with one hash tag share a slot, as the keys of one tenant must. Without the right to run
-// the command there is no finding.
-func checkTags(ctx context.Context, client *redis.Client) ([]finding, error) {
-	pipeline := client.Pipeline()
-	one, other := pipeline.ClusterKeySlot(ctx, "{t=a}1"), pipeline.ClusterKeySlot(ctx, "{t=a}2")
-	_, err := pipeline.Exec(ctx)
-	switch {
-	case redis.IsPermissionError(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read the slot of a key: %w", err)
-	case one.Val() != other.Val():
-		return []finding{{"does not keep keys with one hash tag in one slot, as a request's buckets must be", true}}, nil
-	}
-	return nil, nil
 }
 
 // checkCoverage checks that one lost master does not stop all others. A server that returns an error, or no value,

@@ -18,9 +18,6 @@ import (
 const (
 	// maxRedirects is how often one call follows a redirection.
 	maxRedirects = 3
-	// maxServers is how many servers are kept: more than a cluster has at one time. Beyond it all are dropped, and those
-	// in use come back with their next call.
-	maxServers = 1024
 	// maxProbeKeys is how many keys are tried for one that a master keeps.
 	maxProbeKeys = 4096
 )
@@ -144,29 +141,12 @@ func (c *cluster) serverAt(address string) (*server, error) {
 	if c.isClosed {
 		return nil, notSent(redis.ErrClosed)
 	}
-	if len(c.servers) >= maxServers {
-		if _, err := c.dropAll(); err != nil {
-			return nil, err
-		}
-	}
 	s = newServer(c.connect(address), c.gate(address), c.pipelined)
 	if s.pipeline != nil {
 		s.pipeline.apart.Store(true) // its calls are of many slots
 	}
 	c.servers[address] = s
 	return s, nil
-}
-
-// dropAll closes and drops all servers, and returns them; calls in flight there fail. The caller holds c.mu.
-func (c *cluster) dropAll() ([]*server, error) {
-	all := slices.Collect(maps.Values(c.servers))
-	clear(c.servers)
-	var errs []error
-	for _, s := range all {
-		s.drop()
-		errs = append(errs, s.client.Close())
-	}
-	return all, errors.Join(errs...)
 }
 
 func (c *cluster) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
@@ -223,15 +203,19 @@ func (c *cluster) probeKeyOf(ctx context.Context, address string) string {
 	return ""
 }
 
-// Close ends the connections and pipelines to all servers.
+// Close ends the connections and pipelines to all servers. Calls in flight there fail.
 func (c *cluster) Close() error {
 	c.mu.Lock()
 	c.isClosed = true
-	ending, err := c.dropAll()
+	ending := slices.Collect(maps.Values(c.servers))
+	clear(c.servers)
 	c.mu.Unlock()
 	c.searchGate.Close()
+	var errs []error
 	for _, s := range ending {
+		s.drop()
+		errs = append(errs, s.client.Close())
 		s.wait()
 	}
-	return errors.Join(err, c.client.Close())
+	return errors.Join(append(errs, c.client.Close())...)
 }

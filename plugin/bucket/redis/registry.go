@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,18 +17,17 @@ import (
 )
 
 // Registry holds the connections of a process: one for all instances whose settings reach the same Redis in the same
-// way, opened for the first of them and closed with the last. It keeps no settings but those in use, and compares them
-// by a keyed hash. Make it with [NewRegistry].
+// way, opened for the first of them and closed with the last. It keeps no settings but those in use. Make it with
+// [NewRegistry].
 type Registry struct {
 	log    *slog.Logger
 	script *script
 	gates  Gates
-	name   func(*settings) fingerprint
 	pause  time.Duration // before the second check of a connection
 	opened chan struct{} // has room for one: unchecked is not empty
 
 	mu        sync.Mutex
-	inUse     map[fingerprint]*connection
+	inUse     map[[sha256.Size]byte]*connection
 	unchecked []*connection
 	ended     bool
 }
@@ -43,8 +43,8 @@ func newRegistry(log *slog.Logger, gates Gates, script *script) *Registry {
 		gates = openGates{}
 	}
 	return &Registry{
-		log: log, script: script, gates: gates, name: fingerprints(), pause: time.Second,
-		opened: make(chan struct{}, 1), inUse: map[fingerprint]*connection{},
+		log: log, script: script, gates: gates, pause: time.Second,
+		opened: make(chan struct{}, 1), inUse: map[[sha256.Size]byte]*connection{},
 	}
 }
 
@@ -75,7 +75,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	id := r.name(s)
+	id := s.fingerprint()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -98,7 +98,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 }
 
 // release ends one use of a connection, and closes it after the last.
-func (r *Registry) release(id fingerprint, c *connection) {
+func (r *Registry) release(id [sha256.Size]byte, c *connection) {
 	r.mu.Lock()
 	c.users--
 	last := c.users == 0 && r.inUse[id] == c // else Run has closed it

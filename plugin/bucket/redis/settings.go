@@ -3,8 +3,6 @@ package redis
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -90,24 +88,14 @@ func oneTopology(r *schema.Redis) error {
 // isCluster reports whether the settings describe a cluster.
 func (s *settings) isCluster() bool { return len(s.ClusterNodes) > 0 }
 
-// fingerprint identifies settings without revealing any of them.
-type fingerprint [sha256.Size]byte
-
-// fingerprints returns a function that hashes settings with a random key, so that a short password cannot be guessed
-// from its fingerprint.
-func fingerprints() func(*settings) fingerprint {
-	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // never fails
-	return func(s *settings) fingerprint {
-		secret := s.passwords()
-		text, err := json.Marshal([]any{s.Redis, secret.redis, secret.sentinel})
-		if err != nil {
-			panic(fmt.Sprintf("redis: settings cannot be encoded: %v", err)) // they have strings, integers and booleans
-		}
-		mac := hmac.New(sha256.New, key)
-		mac.Write(text)
-		return fingerprint(mac.Sum(nil))
+// fingerprint returns a hash of settings. It identifies them in this process, and is never shown.
+func (s *settings) fingerprint() [sha256.Size]byte {
+	secret := s.passwords()
+	text, err := json.Marshal([]any{s.Redis, secret.redis, secret.sentinel})
+	if err != nil {
+		panic(fmt.Sprintf("redis: settings cannot be encoded: %v", err)) // they have strings, integers and booleans
 	}
+	return sha256.Sum256(text)
 }
 
 // place returns where the Redis is, for logs: "redis.internal:6379", "a cluster at 10.0.0.1:6379, 10.0.0.2:6379".
