@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,9 +23,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -240,20 +237,20 @@ func (s *Stores) report(what string, err error) {
 }
 
 // operatorTimeout is the shortest timeout of operators, in milliseconds: a Redis that is too slow for requests still
-// answers them. A failed call is retried once, so both calls must end before the answer is due.
+// answers them.
 const operatorTimeout = 2000
 
 // OpenOperators opens a config's buckets with operatorTimeout and connections of its own, without a breaker. So
-// requests and operators do not affect each other's breakers. A failed Peek or Forget is retried once.
+// requests and operators do not affect each other's breakers.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return nil, nil, ErrNotCentral
 	}
-	opened, closeRedis, err := s.operators.Open(WithTimeouts(config.Redis, operatorTimeout))
+	opened, release, err := s.operators.Open(WithTimeouts(config.Redis, operatorTimeout))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, err // not an interface that holds a nil pointer
 	}
-	return retrying{opened}, closeRedis, nil
+	return opened, release, nil
 }
 
 // WithTimeouts returns a block with its defaults, and with no timeout below least, in milliseconds.
@@ -263,28 +260,4 @@ func WithTimeouts(block schema.Redis, least int64) schema.Redis {
 		*timeout = max(*timeout, least)
 	}
 	return block
-}
-
-// retrying calls the store once more where a second call changes nothing: to peek and to forget.
-type retrying struct{ Central }
-
-// Peek implements store.Store.
-func (t retrying) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	err := t.Central.Peek(ctx, bounds, statuses)
-	if err == nil && slices.ContainsFunc(statuses, hasFailed) {
-		err = t.Central.Peek(ctx, bounds, statuses)
-	}
-	return err
-}
-
-func hasFailed(s decision.Status) bool { return s.Failure != decision.NoFailure }
-
-// Forget implements store.Keeper. A bucket that is empty already stays so.
-func (t retrying) Forget(ctx context.Context, keys []policy.Key) (int, error) {
-	n, err := t.Central.Forget(ctx, keys)
-	if err == nil {
-		return n, nil
-	}
-	more, err := t.Central.Forget(ctx, keys)
-	return n + more, err
 }
