@@ -6,23 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func TestAFoundProgramIsNotInstalled(t *testing.T) {
-	looks := 0
-	found, err := Find("no-such-package", func() (string, error) {
-		looks++
-		return "/usr/bin/tool", nil
-	})
-	if found != "/usr/bin/tool" || err != nil || looks != 1 {
-		t.Errorf("%q, %v after %d looks", found, err, looks)
-	}
-}
 
 // fakeAptGet puts a program in the place of apt-get. It notes its calls in the file that it returns.
 func fakeAptGet(t *testing.T, script string) (calls string) {
@@ -74,29 +61,5 @@ func TestAFailedInstallationNamesTheCommand(t *testing.T) {
 	_, err := Find("no-such-package-anywhere", func() (string, error) { return "", missing })
 	if !errors.Is(err, missing) || !strings.Contains(err.Error(), "apt-get install no-such-package-anywhere") {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestOnlyOneInstallationRunsAtATime(t *testing.T) {
-	var inside, most atomic.Int32
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			unlock, err := Lock(installing)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if n := inside.Add(1); n > 1 {
-				most.Store(n)
-			}
-			inside.Add(-1)
-			if err := unlock(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if all.Wait(); most.Load() > 1 {
-		t.Errorf("%d installations at once", most.Load())
 	}
 }

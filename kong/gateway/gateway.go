@@ -218,7 +218,6 @@ func (g *Gateway) awaitLogs(ctx context.Context) error {
 
 // Counters counts what the gateway served. The zero value is ready.
 type Counters struct {
-	Questions    atomic.Int64 // PDK calls of plugins, those that set something included
 	Replays      atomic.Int64 // events that were run again because the plugin closed the connection
 	LogEvents    atomic.Int64 // log events of plugins that are over, failed ones included
 	ServerErrors atomic.Int64 // answers with a 5xx status, the upstream's included

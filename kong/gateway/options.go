@@ -72,26 +72,10 @@ type PluginServer struct {
 	Socket string
 }
 
-// isComplete reports whether one of the three ways to name a server is given.
-func (s *PluginServer) isComplete() bool {
-	if s.Binary != "" {
-		return s.Info == nil && s.Query == nil && s.Socket == ""
-	}
-	return s.Socket != "" && (s.Info == nil) != (len(s.Query) == 0)
-}
-
 // complete checks the options and sets the defaults.
 func (o *Options) complete() error {
 	if o.Config == nil {
 		return errors.New("gateway: no config given")
-	}
-	for i, s := range o.Servers {
-		if !s.isComplete() {
-			return fmt.Errorf("gateway: server %d needs either a binary, or a socket with info or a query", i)
-		}
-	}
-	if o.Workers < 0 {
-		return fmt.Errorf("gateway: %d workers", o.Workers)
 	}
 	if o.Prefix != "" {
 		prefix, err := filepath.Abs(o.Prefix)

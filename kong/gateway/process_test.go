@@ -79,43 +79,6 @@ func TestAPluginThatCannotStartIsAnError(t *testing.T) {
 	}
 }
 
-func TestInvalidOptionsAreErrors(t *testing.T) {
-	config := deckConfig(t, oneRoute)
-	for _, options := range []Options{
-		{},
-		{Config: config, Workers: -1},
-		{Config: config, TrustedIPs: []string{"x"}},
-	} {
-		if _, err := New(options); err == nil {
-			t.Errorf("%+v accepted", options)
-		}
-	}
-	for _, server := range []PluginServer{
-		{},
-		{Socket: "s"},
-		{Query: []string{"p"}},
-		{Info: recInfo(t)},
-		{Binary: "p", Socket: "s"},
-		{Binary: "p", Query: []string{"p"}},
-		{Socket: "s", Query: []string{"p"}, Info: recInfo(t)},
-	} {
-		_, err := New(Options{Config: config, Servers: []PluginServer{server}})
-		const fault = "server 0 needs either a binary, or a socket with info or a query"
-		if err == nil || !strings.Contains(err.Error(), fault) {
-			t.Errorf("%+v: %v", server, err)
-		}
-	}
-	long := Options{
-		Config: config, Prefix: t.TempDir() + "/" + strings.Repeat("x", 100),
-		Servers: []PluginServer{{Binary: pluginBinary(t, "good")}},
-	}
-	g, err := New(long)
-	require.NoError(t, err)
-	if err := g.Start(context.Background()); err == nil || !strings.Contains(err.Error(), "longer than 107 bytes") {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestPluginInfosThatKongCannotUseAreDenied(t *testing.T) {
 	for dump, want := range map[string]string{
 		`x`:                          "failed decoding",

@@ -3,17 +3,11 @@ package gateway
 import (
 	"bytes"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
-	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/descriptorpb"
 )
 
 const oneRoute = `
@@ -22,27 +16,6 @@ services:
   host: echo.internal
   routes: [{name: all, paths: [/], plugins: [{name: rec}]}]
 `
-
-func TestEverySimulatedMethodIsInTheProtocol(t *testing.T) {
-	camel := regexp.MustCompile(`([a-z]\d*)([A-Z])`)
-	methods := pb.File_server_kong_plugin_protocol_pluginsocket_proto.Services().ByName("Kong").Methods()
-	seen := map[string]bool{}
-	for i := range methods.Len() {
-		m := methods.Get(i)
-		name := "Kong." + strings.ReplaceAll(string(m.Name()), "_", ".")
-		name = strings.ToLower(camel.ReplaceAllString(name, "${1}_${2}"))
-		options := m.Options().(*descriptorpb.MethodOptions)
-		if option, ok := proto.GetExtension(options, pb.E_MethodName).(string); ok && option != "" {
-			name = option
-		}
-		seen[name] = true
-	}
-	for name := range pdkMethods {
-		if !seen[name] {
-			t.Errorf("Kong has no method %s", name)
-		}
-	}
-}
 
 func TestHeadersSetInAccessPrecedeThoseOfTheUpstream(t *testing.T) {
 	fake := newFakePlugin(t, func(e *fakeEvent) {
@@ -104,7 +77,6 @@ func TestExitIsDeliveredExactly(t *testing.T) {
 	}
 }
 
-// kv encodes a key and a value.
 func TestTheAnswersBeforeAnExitOrAnErrorReachThePlugin(t *testing.T) {
 	for name, last := range map[string]question{
 		"exit": exitWith(429, "no", nil), "error": {"kong.no.such", nil},
@@ -128,6 +100,7 @@ func TestTheAnswersBeforeAnExitOrAnErrorReachThePlugin(t *testing.T) {
 	}
 }
 
+// kv encodes a key and a value.
 func kv(key string, value any) []byte {
 	return appendNested(encodeString(key), entryValue, encodeValue(value))
 }
@@ -237,24 +210,5 @@ func TestAnAbsentPluginServerIsA500(t *testing.T) {
 	fake.close()
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 500 {
 		t.Errorf("status %d", got.status)
-	}
-}
-
-func TestConnReturnsErrors(t *testing.T) {
-	if _, err := Dial(t.TempDir() + "/none"); err == nil {
-		t.Error("connected to a missing socket")
-	}
-	fake := newFakePlugin(t, (*fakeEvent).lose)
-	c, err := Dial(fake.socket())
-	require.NoError(t, err)
-	defer c.Close()
-	if _, err := c.HandleEvent(1, "access", Request{Target: "/%"}); err == nil {
-		t.Error("a bad target was accepted")
-	}
-	if _, err := c.HandleEvent(1, "access", Request{}); err == nil {
-		t.Error("an unknown instance was served")
-	}
-	if _, err := c.StartInstance("rec", nil); err == nil {
-		t.Error("a lost connection still works")
 	}
 }

@@ -60,20 +60,6 @@ services:
 	}
 }
 
-func TestBadTargetsNeverReachAPlugin(t *testing.T) {
-	g, _ := withFake(t, oneRoute, func(e *fakeEvent) { e.end() })
-	for _, line := range []string{
-		"GET /../x HTTP/1.1", "GET /a%00 HTTP/1.1", "GET /a%2f..%2f..%2f HTTP/1.1", "OPTIONS * HTTP/1.1",
-	} {
-		if got := send(t, g, line); got.status != 400 {
-			t.Errorf("%s: status %d", line, got.status)
-		}
-	}
-	if n := g.Counters().Questions.Load(); n != 0 || g.counters.Starts.Load() != 0 {
-		t.Errorf("%d questions", n)
-	}
-}
-
 func TestARouteForHTTPSOnlyRequiresHTTPS(t *testing.T) {
 	g := start(t, Options{Config: deckConfig(t, `
 services:

@@ -2,10 +2,7 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -129,67 +126,6 @@ func TestReferencesAreResolvedForThePlugin(t *testing.T) {
 		config["plugin_instance_name"] != "one" {
 		t.Errorf("config %v", config)
 	}
-}
-
-func TestRequestsInParallelGetTheirOwnAnswers(t *testing.T) {
-	g, _ := withFake(t, oneRoute, func(e *fakeEvent) {
-		answers, err := e.ask(question{"kong.request.get_header", encodeString("x-mine")})
-		if err != nil {
-			return
-		}
-		mine, err := decodeString(answers[0])
-		if err != nil || strings.HasSuffix(mine, "7") {
-			e.ask(exitWith(429, mine, nil)) // drops the connection
-			return
-		}
-		e.end(setHeadersCall(map[string]any{"X-Yours": mine}))
-	})
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	defer client.CloseIdleConnections()
-	var all sync.WaitGroup
-	for i := range 16 {
-		all.Go(func() {
-			for j := range 50 {
-				mine := fmt.Sprintf("%d-%d", i, j)
-				if err := sendMine(client, g.URL(), mine); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	c := g.Counters()
-	if c.Replays.Load() != 0 || c.ServerErrors.Load() != 0 || c.requests.Load() != 800 || c.Starts.Load() != 2 {
-		t.Errorf("%d replays, %d server errors, %d requests, %d starts",
-			c.Replays.Load(), c.ServerErrors.Load(), c.requests.Load(), c.Starts.Load())
-	}
-}
-
-// sendMine sends a request with a header and checks that the answer is its own.
-func sendMine(client *http.Client, url, mine string) error {
-	request, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("X-Mine", mine)
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	isRight := response.Header.Get("X-Yours") == mine
-	if strings.HasSuffix(mine, "7") { // denied
-		isRight = response.StatusCode == 429 && string(body) == mine
-	}
-	if !isRight {
-		return fmt.Errorf("%s got %d %v %s", mine, response.StatusCode, response.Header, body)
-	}
-	return nil
 }
 
 // closeAndReload sends a request, ends the plugin's idle connection unnoticed, and changes the config. The next request
