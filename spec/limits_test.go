@@ -85,26 +85,6 @@ func TestEveryResponseHasTheBindingLimitAndA429HasRetryAfter(t *testing.T) {
 	})
 }
 
-func TestARequestAfterRetryAfterIsAdmitted(t *testing.T) {
-	inEachStore(t, func(t *testing.T, in store) {
-		n := in.start(t, deck(`{tiers: [{name: essentials,
-			limits: [{name: burst, scope: tenant, limit: 1, window_size: 1}]}]}`))
-		for range 2 {
-			for a := n.get("/records", "apikey", "beth"); a.Status == 200; a = n.get("/records", "apikey", "beth") {
-			}
-			a := n.get("/records", "apikey", "beth")
-			wait, err := strconv.Atoi(a.Header.Get("Retry-After"))
-			if a.Status != 429 || err != nil {
-				continue // refilled between the two
-			}
-			<-time.After(time.Duration(wait) * time.Second) // as a client waits
-			if a := n.get("/records", "apikey", "beth"); a.Status != 200 {
-				t.Errorf("after the wait: %d\n%s", a.Status, a.Body)
-			}
-		}
-	})
-}
-
 func TestATenantsQuotaSpansItsConsumersAndRoutes(t *testing.T) {
 	inEachStore(t, func(t *testing.T, in store) {
 		n := in.start(t, deck(`{tenant_from: [consumer.tag.org, consumer.custom_id],
@@ -114,19 +94,6 @@ func TestATenantsQuotaSpansItsConsumersAndRoutes(t *testing.T) {
 		n.want([]int{200, 429}, "/search", "apikey", "alice")
 		n.want([]int{429}, "/records", "apikey", "bob")
 		n.want([]int{200}, "/records", "apikey", "beth")
-	})
-}
-
-func TestNamespacesKeepQuotasApart(t *testing.T) {
-	inEachStore(t, func(t *testing.T, in store) {
-		config := `{namespace: %s, tiers: [{name: a, limits: [{name: hour, scope: tenant, limit: 1, window_size: 3600}]}]}`
-		n := in.start(t, deckOf(`
-  - {name: one, paths: [/one], plugins: [{name: key-auth},
-      {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "x", 1)+`}]}
-  - {name: two, paths: [/two], plugins: [{name: key-auth},
-      {name: tenant-rate-limiting, config: `+strings.Replace(config, "%s", "y", 1)+`}]}`))
-		n.want([]int{200, 429}, "/one", "apikey", "alice")
-		n.want([]int{200, 429}, "/two", "apikey", "alice")
 	})
 }
 
@@ -231,16 +198,6 @@ func TestAConfigInLogModeLogsDenialsForMissingTenants(t *testing.T) {
 		tiers: [{name: a, limits: [{name: l, scope: tenant, limit: 1, window_size: 3600}]}]}`))
 	n.want([]int{200, 200}, "/records")
 	await.That(t, "two would-deny lines", func() bool { return strings.Count(n.log.String(), "tenant_missing") == 2 })
-}
-
-func TestALimitForOneEndpointHasAnotherBucketThanTheQuotaOfItsName(t *testing.T) {
-	t.Parallel()
-	n := start(t, deck(`{tiers: [{name: a, limits: [
-		{name: year, scope: tenant, limit: 3, window_size: 31536000, algorithm: fixed_window},
-		{name: year, scope: tenant, endpoint: "GET /records/a", limit: 1, window_size: 1, algorithm: fixed_window}]}]}`))
-	n.want([]int{200, 200, 200, 429}, "/records/b", "apikey", "alice")
-	await.That(t, "the endpoint's own limit", func() bool { return n.get("/records/a", "apikey", "alice").Status == 200 })
-	n.want([]int{429, 429}, "/records/b", "apikey", "alice")
 }
 
 func TestGlobalLimitsHoldForAllTenantsTogether(t *testing.T) {

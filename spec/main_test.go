@@ -121,32 +121,19 @@ type node struct {
 // start starts a node with a decK file; change may alter the options.
 func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	t.Helper()
-	n, err := tryStart(t, deck, change...)
-	require.NoError(t, err)
-	return n
-}
-
-// tryStart starts a node, or returns the error.
-func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*node, error) {
-	t.Helper()
 	config, err := gateway.ParseConfig([]byte(deck))
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(t, err)
 	n := &node{t: t, log: &logtest.Text{}}
 	options := gateway.Options{Config: config, Log: slog.New(slog.NewTextHandler(n.log, nil))}
 	serverWith("-metrics-listen", "off")(&options)
 	for _, c := range change {
 		c(&options)
 	}
-	if n.Gateway, err = gateway.New(options); err != nil {
-		return nil, err
-	}
+	n.Gateway, err = gateway.New(options)
+	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
-	if err := n.Start(ctx); err != nil {
-		return nil, err
-	}
+	require.NoError(t, n.Start(ctx))
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Errorf("close the gateway: %v", err)
@@ -158,7 +145,7 @@ func tryStart(t testing.TB, deck string, change ...func(*gateway.Options)) (*nod
 			t.Logf("the gateway's log:\n%s", n.log)
 		}
 	})
-	return n, nil
+	return n
 }
 
 // answer is a response as a client reads it.

@@ -151,25 +151,6 @@ func TestAnOverrideBeginsAtItsStartAlsoWithoutPostgres(t *testing.T) {
 	}
 }
 
-func TestRowsReplacePoliciesOfTheConfigByNameAndAddOthers(t *testing.T) {
-	t.Parallel()
-	g := govern(t)
-	g.write(`INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise')`)
-	g.write(`INSERT INTO rate_limiter.policies (name, tier, scope, "limit", window_size) VALUES ('hour', 'enterprise',
-		'tenant', 3, 3600)`)
-	g.awaitEnforced()
-	g.want([]int{200, 200, 200, 429}, "/records", "apikey", "alice")
-	g.write(`INSERT INTO rate_limiter.policies (name, tenant, scope, "limit", window_size) VALUES ('minute', 'acme',
-		'user', 1, 60)`)
-	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'enough'; DELETE FROM rate_limiter.policies WHERE name = 'hour'; COMMIT`)
-	g.awaitEnforced()
-	a := g.get("/records", "apikey", "alice")
-	policies := a.Header.Get("RateLimit-Policy")
-	if !strings.Contains(policies, `"minute";q=1;w=60`) || !strings.Contains(policies, `"hour";q=5;w=3600`) {
-		t.Errorf("policies are %s, want the config's and the row's", policies)
-	}
-}
-
 func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	g := govern(t)

@@ -114,24 +114,6 @@ func TestAFaultyConfigActsByOnConfigFaultAndIsLoggedWithItsPath(t *testing.T) {
 	}
 }
 
-func TestKongDeniesAFaultyConfigWithThePathOfTheField(t *testing.T) {
-	t.Parallel()
-	for config, path := range map[string]string{
-		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: -5, window_size: 60}]}]}`:          "tiers.1.limits.1.limit",
-		`{tiers: [{name: a, limits: [{name: x, scope: planet, limit: 5, window_size: 60}]}]}`:           "tiers.1.limits.1.scope",
-		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 5, window_size: 0}]}]}`:            "tiers.1.limits.1.window_size",
-		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: five, window_size: 60}]}]}`:        "tiers.1.limits.1.limit",
-		`{tiers: [{name: a, limits: [{name: x, scope: tenant, limit: 5, window_size: 60, brust: 9}]}]}`: "brust",
-		`{tear: []}`:                "tear",
-		`{on_missing_tenant: pray}`: "on_missing_tenant",
-	} {
-		_, err := tryStart(t, deck(config))
-		if err == nil || !strings.Contains(strings.NewReplacer("[0]", ".1").Replace(err.Error()), path) {
-			t.Errorf("%s: %v; want a fault at %s", config, err, path)
-		}
-	}
-}
-
 func TestValidateFindsFaultsThatKongCannotFind(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "kong.yml")

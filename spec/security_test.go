@@ -84,11 +84,3 @@ func TestEveryClaimOfTheThreatModelNamesTestsThatExist(t *testing.T) {
 		t.Error("the section has no claims")
 	}
 }
-
-func TestAClaimWithoutATestIsFound(t *testing.T) {
-	t.Parallel()
-	got := unmatched(t, `-run '^$' -bench 'TestOne\|TestThree' -benchtime 1x`, []string{"TestOneThing", "TestTwo"})
-	if len(got) != 1 || got[0] != "TestThree" {
-		t.Errorf("%q, want TestThree alone", got)
-	}
-}

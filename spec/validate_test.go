@@ -269,21 +269,3 @@ func kongPlugin(t *testing.T, name string) *gateway.PluginInfo {
 	require.NoError(t, err)
 	return info
 }
-
-func TestASnippetThatKongDeniesIsFound(t *testing.T) {
-	t.Parallel()
-	info, err := gateway.QueryPlugin(context.Background(), plugin())
-	require.NoError(t, err)
-	deck := snippet{
-		mark: "decK: config",
-		text: "    redis: {host: a, cluster_nodes: [{ip: b}]}\n    anonymous: {}\n",
-	}.deck(t)
-	config, err := gateway.ParseConfig([]byte(deck))
-	require.NoError(t, err)
-	err = gateway.CheckConfig(config, info)
-	require.ErrorContains(t, err, "plugins[0].config.anonymous.limits: required field missing")
-	path := filepath.Join(t.TempDir(), "kong.yml")
-	require.NoError(t, os.WriteFile(path, []byte(deck), 0o600))
-	out, _ := exec.Command(filepath.Join(binaries, "ratelimit"), "validate", path).CombinedOutput()
-	require.Contains(t, string(out), "plugins[0].config.redis.cluster_nodes: cannot be given together with host")
-}
