@@ -24,7 +24,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -74,17 +73,16 @@ type Sync struct {
 
 	// The next fields belong to Load, then to the goroutine that follows.
 	faults           faultSet
-	loadedVersion    versionRow             // of the snapshot
-	oversizedVersion int64                  // the version with too many rows; -1: none
-	reloadAt         time.Time              // when all rows are loaded next
-	lostAt           time.Time              // when contact was lost; zero while there is contact
-	lostReason       string                 // as last logged
-	standby          bool                   // the server of the last session was a standby
-	reportRemoved    bool                   // the report was removed
-	life             *os.File               // the locked life file; nil: there is none
-	reportFailed     bool                   // the last report failed, and that was logged
-	clocksDiffer     bool                   // the clocks differ too much, and that was logged
-	ahead            *migrations.AheadError // set if the tables are newer than this program, once that was logged
+	loadedVersion    versionRow // of the snapshot
+	oversizedVersion int64      // the version with too many rows; -1: none
+	reloadAt         time.Time  // when all rows are loaded next
+	lostAt           time.Time  // when contact was lost; zero while there is contact
+	lostReason       string     // as last logged
+	standby          bool       // the server of the last session was a standby
+	reportRemoved    bool       // the report was removed
+	life             *os.File   // the locked life file; nil: there is none
+	reportFailed     bool       // the last report failed, and that was logged
+	clocksDiffer     bool       // the clocks differ too much, and that was logged
 
 	candidate       *policy.CandidateSet // the open one; nil: none is
 	candidateFaults []policy.Fault       // of its changes

@@ -123,7 +123,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	case !s.reportFailed:
 		s.reportFailed = true
 		s.log.Warn("Postgres denied the report of this node: ratelimit fleet does not show what it enforces",
-			"error", err, "advice", s.advice(err))
+			"error", err, "advice", adviceOn(bounded, conn, err))
 	}
 	return nil
 }

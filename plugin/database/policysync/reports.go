@@ -1,6 +1,7 @@
 package policysync
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,8 +68,10 @@ func (u *reportSession) run(ctx context.Context, doing string, do func(*pgx.Conn
 	if err == nil {
 		return nil
 	}
-	failed := &usageError{err: fmt.Errorf("%s: %w", doing, err), advice: u.advice(ctx, err)}
-	if answered := new(pgconn.PgError); !errors.As(err, &answered) {
+	failed := &advisedError{err: fmt.Errorf("%s: %w", doing, err), advice: adviceOn(ctx, u.conn, err)}
+	if answered := new(pgconn.PgError); errors.As(err, &answered) {
+		failed.advice = cmp.Or(failed.advice, answered.Hint)
+	} else {
 		u.disconnect()
 	}
 	return failed
@@ -90,32 +93,37 @@ func (u *reportSession) Close() {
 	}
 }
 
-// advice returns what an operator has to do about an error of Postgres, or "" if there is no advice. u.mu is held.
-func (u *reportSession) advice(ctx context.Context, err error) string {
+// adviceOn returns what an operator has to do about an error over a connection, or "" if there is no advice.
+func adviceOn(ctx context.Context, conn *pgx.Conn, err error) string {
 	if ahead := new(migrations.AheadError); migrations.Lacks(err) &&
-		errors.As(migrations.CheckAhead(ctx, u.conn), &ahead) {
+		errors.As(migrations.CheckAhead(ctx, conn), &ahead) {
 		return ahead.Error()
-	}
-	if answered := new(pgconn.PgError); errors.As(err, &answered) && migrations.Advice(err) == "" {
-		return answered.Hint
 	}
 	return migrations.Advice(err)
 }
 
-// usageError is the error of a batch that is not stored.
-type usageError struct {
+// adviceOf returns the advice of an error.
+func adviceOf(err error) string {
+	if advised := new(advisedError); errors.As(err, &advised) {
+		return advised.advice
+	}
+	return migrations.Advice(err)
+}
+
+// advisedError is an error of Postgres, such as that of a batch that is not stored.
+type advisedError struct {
 	err    error
 	advice string
 }
 
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
+func (e *advisedError) Error() string { return e.err.Error() }
+func (e *advisedError) Unwrap() error { return e.err }
 
 // Advice returns what an operator has to do, or "".
-func (e *usageError) Advice() string { return e.advice }
+func (e *advisedError) Advice() string { return e.advice }
 
 // Rejects reports whether Postgres will never store the batch: its values break a rule (SQLSTATE classes 22 and 23).
-func (e *usageError) Rejects() bool {
+func (e *advisedError) Rejects() bool {
 	answered := new(pgconn.PgError)
 	return errors.As(e.err, &answered) && slices.Contains([]string{"22", "23"}, answered.Code[:min(2, len(answered.Code))])
 }
@@ -156,8 +164,8 @@ func (d *DenialSink) report(ctx context.Context, sql, node string, rows any, int
 		}
 		return conn.QueryRow(ctx, sql, node, string(text)).Scan(into...)
 	})
-	if advised := new(usageError); errors.As(err, &advised) && advised.Advice() != "" {
-		return fmt.Errorf("%w: %s", err, advised.Advice())
+	if advice := adviceOf(err); advice != "" {
+		return fmt.Errorf("%w: %s", err, advice)
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -52,39 +51,14 @@ func (s *Sync) runSession(ctx context.Context) error {
 		return err
 	}
 	defer closeConn(conn)
-	s.checkTables(ctx, conn)
-	if err := s.poll(ctx, conn); err != nil {
-		return err
+	if err = s.poll(ctx, conn); err == nil {
+		s.recordContact()
+		err = s.serve(ctx, conn)
 	}
-	s.recordContact()
-	return s.serve(ctx, conn)
-}
-
-// checkTables logs once if a newer program has migrated the database, whose rows are followed as far as this program
-// knows their columns.
-func (s *Sync) checkTables(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(ctx, pollTime)
-	defer cancel()
-	err, ahead := migrations.CheckAhead(ctx, conn), new(migrations.AheadError)
-	switch {
-	case errors.As(err, &ahead):
-		if s.ahead == nil || *s.ahead != *ahead {
-			s.log.Warn("the tables are newer than this program: it ignores their new columns", "error", err)
-		}
-		s.ahead = ahead
-	case err != nil:
-		s.log.Debug("reading the list of migrations failed", "error", err)
-	default:
-		s.ahead = nil
+	if err != nil {
+		return &advisedError{err, adviceOn(ctx, conn, err)}
 	}
-}
-
-// advice returns what an operator has to do about an error of Postgres, or "" if there is no advice.
-func (s *Sync) advice(err error) string {
-	if s.ahead != nil && migrations.Lacks(err) {
-		return s.ahead.Error()
-	}
-	return migrations.Advice(err)
+	return nil
 }
 
 // serve polls, reports and loads when due, until ctx ends or contact is lost.
@@ -251,7 +225,7 @@ func (s *Sync) recordOversized(crowd *tooManyRowsError) {
 // recordLoss records that Postgres cannot be followed, and logs it once for each reason.
 func (s *Sync) recordLoss(err error) {
 	s.updateState(func(state *state) { state.Connected = false })
-	why := cmp.Or(s.advice(err), "no contact with Postgres")
+	why := cmp.Or(adviceOf(err), "no contact with Postgres")
 	if !s.lostAt.IsZero() && why == s.lostReason {
 		s.log.Debug("still "+why, "error", err)
 		return
