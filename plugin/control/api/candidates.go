@@ -162,7 +162,7 @@ type putCandidatePolicyInput struct {
 
 func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyInput) (done[rows.Diff], error) {
 	p := in.Body.policy()
-	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, p)
+	review, err := s.Rows.Review(ctx, s.configPlan(), in.Name, p)
 	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
 		err = unprocessable(forceRequired("%s", review.LockOuts[0].Why))
 	}

@@ -35,7 +35,7 @@ func (s *Server) putCandidatePolicies(
 	ctx context.Context, in *putCandidatePoliciesInput,
 ) (done[rows.Diff], error) {
 	list := in.Body.Policies
-	review, err := s.Rows.ReviewCandidate(ctx, s.configPlan(), in.Name, list...)
+	review, err := s.Rows.Review(ctx, s.configPlan(), in.Name, list...)
 	if why := in.lockOut(review); err == nil && why != nil {
 		err = unprocessable(why)
 	}

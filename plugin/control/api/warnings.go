@@ -71,7 +71,7 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 			return nil, unprocessable(forceRequired("all tenants together recently used %d, which is more than this allows", used))
 		}
 	}
-	r, err := s.Rows.ReviewPolicy(ctx, s.configPlan(), p)
+	r, err := s.Rows.Review(ctx, s.configPlan(), "", p)
 	if err == nil && len(r.LockOuts) > 0 && !force {
 		err = unprocessable(forceRequired("%s", r.LockOuts[0].Why))
 	}

@@ -212,12 +212,13 @@ func (d *Database) open(ctx context.Context) (*pgxpool.Pool, error) {
 func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
-	live, err := 0, migrations.CheckReady(ctx, pool)
+	var live []rows.Token
+	err := migrations.CheckReady(ctx, pool)
 	if err == nil {
 		err = migrations.CheckBehind(ctx, pool)
 	}
 	if err == nil {
-		live, err = rows.New(pool).LiveTokens(ctx)
+		live, err = rows.New(pool).Tokens(ctx, rows.TokenFilter{State: rows.TokenLive, Max: 1})
 	}
 	const how = "no request can be authenticated: create a token with ratelimit token create"
 	switch unreachable := new(pgconn.ConnectError); {
@@ -226,9 +227,9 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 		return nil
 	case err != nil:
 		return err
-	case live == 0 && s.public():
+	case len(live) == 0 && s.public():
 		return fmt.Errorf("--listen: other machines reach %s, and there is no live token: %s", s.Listen, how)
-	case live == 0:
+	case len(live) == 0:
 		log.Warn("there is no live token: " + how)
 	}
 	return nil

@@ -228,19 +228,6 @@ func (a Approval) approve(ctx context.Context, tx pgx.Tx, changes candidateChang
 	return nil
 }
 
-// ReviewCandidate reviews a put of policies of one namespace into a candidate as ReviewPolicy does a write of one,
-// beside the active policies with the changes of the candidate.
-func (s *DB) ReviewCandidate(
-	ctx context.Context, config *resolve.Plan, candidate string, list ...Policy,
-) (Review, error) {
-	changes, err := changesOf(ctx, s.pool, candidate)
-	var r Review
-	if err == nil {
-		r, err = changes.review(ctx, s.pool, config, list, list)
-	}
-	return r, fail("review the policies of "+candidateNamed(candidate), err)
-}
-
 // review reviews written policies of one namespace beside the active policies with the changes. Of the written ones,
 // created are new.
 func (c candidateChanges) review(
@@ -249,6 +236,9 @@ func (c candidateChanges) review(
 	active, err := rowsToCompare(ctx, q, written...)
 	if err != nil {
 		return Review{}, err
+	}
+	if len(c) == 0 {
+		return reviewAmong(ctx, q, config, written, active, created, nil)
 	}
 	beside := map[PolicyKey]Policy{}
 	for _, row := range active {

@@ -405,12 +405,12 @@ func TestACandidateIsReviewedBesideItsOwnChanges(t *testing.T) {
 	shared := daily()
 	shared.Name, shared.Scope, shared.Limit.Limit = "all", "global", 500
 	candidate(t, s, july)
-	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 1 {
+	if r, err := s.Review(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 1 {
 		t.Errorf("a limit of all tenants below that of one: %+v (%v)", r, err)
 	}
 	_, _, err := s.PutCandidatePolicies(t.Context(), ann, july, limited(50))
 	require.NoError(t, err)
-	if r, err := s.ReviewCandidate(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 0 {
+	if r, err := s.Review(t.Context(), nil, july, shared); err != nil || len(r.LockOuts) != 0 {
 		t.Errorf("beside a lower limit of the candidate: %+v (%v)", r, err)
 	}
 }

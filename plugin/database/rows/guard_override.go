@@ -16,7 +16,7 @@ import (
 // OverrideWarnings returns what an operator should check of an override: that its tenant was never seen, that neither
 // the config nor the database has its policy, that no request has its network, that it starts in the past, another
 // override in its place at another time, and each limit of all tenants that is below what the override allows one of
-// them. A nil config is unknown, as in ReviewPolicy.
+// them. A nil config is unknown, as in DB.Review.
 func (s *DB) OverrideWarnings(
 	ctx context.Context, config *resolve.Plan, isConsumer func(name string) bool, o Override,
 ) ([]string, error) {

@@ -36,7 +36,7 @@ func TestReviewComparesOnlyPoliciesThatOneRequestCanHave(t *testing.T) {
 			other := own
 			c.edit(&other)
 			put(t, s, other)
-			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			review, err := s.Review(t.Context(), nil, "", shared)
 			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
 				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
 			}
@@ -138,16 +138,6 @@ func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 	}
 }
 
-func TestAListWithoutRowsIsEmptyAndNotAbsent(t *testing.T) {
-	s, _ := open(t)
-	if list, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || list == nil {
-		t.Errorf("no policies are listed as %#v (%v), want an empty list", list, err)
-	}
-	if list, err := s.Overrides(t.Context(), rows.OverrideFilter{}); err != nil || list == nil {
-		t.Errorf("no overrides are listed as %#v (%v), want an empty list", list, err)
-	}
-}
-
 func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
 	shared, own := ofLimit("all", "global", 4), ofLimit("daily", "tenant", 10)
 	own.Tier, own.Tenant = "", "acme"
@@ -168,7 +158,7 @@ func TestReviewComparesATenantWithTheLimitsOfItsRowsTierAlone(t *testing.T) {
 			_, _, err = s.SetTenant(t.Context(), ann, ofTier(c.tier, 0))
 			require.NoError(t, err)
 			put(t, s, ofLimit("other", "tenant", 1)) // the tier gold exists
-			review, err := s.ReviewPolicy(t.Context(), nil, shared)
+			review, err := s.Review(t.Context(), nil, "", shared)
 			if locks := len(review.LockOuts) > 0; err != nil || locks != c.locks {
 				t.Errorf("the review is %+v (%v), want a lock-out: %t", review, err, c.locks)
 			}
@@ -182,7 +172,7 @@ func TestAPolicyInANamespaceWithoutOtherPoliciesHasAWarning(t *testing.T) {
 		t.Helper()
 		p := ofLimit("daily", "tenant", 10)
 		p.Namespace = namespace
-		review, err := s.ReviewPolicy(t.Context(), nil, p)
+		review, err := s.Review(t.Context(), nil, "", p)
 		require.NoError(t, err)
 		return slices.ContainsFunc(review.Warnings, func(warning string) bool {
 			return strings.Contains(warning, "no other policy is in namespace")

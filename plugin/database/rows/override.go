@@ -93,7 +93,7 @@ const stateColumn = `CASE WHEN expires_at <= statement_timestamp() THEN '` + Sta
 	WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `' ELSE '` + StateInForce + `' END`
 
 var selectEnded = "SELECT '" + StateEnded + "' AS state, ended_at, ended_by, end_reason, " + ownOverrideColumns +
-	columnsOf(schema.OverrideFields()).read() + " FROM rate_limiter.override_history"
+	read(columnsOf(schema.OverrideFields())) + " FROM rate_limiter.override_history"
 
 func (f OverrideFilter) where() *where {
 	var w where
@@ -270,19 +270,10 @@ func (o Override) changesTo(next Override) error {
 	case o.Source == schema.SourceDetector:
 		return &InvalidError{what, "source", "is detector, whose penalties do not change: end it, or add another override"}
 	}
-	for _, part := range [...][3]string{
-		{"kind", o.Kind, next.Kind},
-		{"tenant", o.Tenant, next.Tenant},
-		{"user", o.User, next.User},
-		{"endpoint", schema.CanonicalEndpoint(o.Endpoint), schema.CanonicalEndpoint(next.Endpoint)},
-		{"credential", o.Credential, next.Credential},
-		{"ip", o.IP, next.IP},
-		{"tag", o.Tag, next.Tag},
-		{"policy", o.Policy, next.Policy},
-	} {
-		if part[1] != part[2] {
-			return &InvalidError{what, part[0], fmt.Sprintf("must stay %q: end the override, and add another", part[1])}
-		}
+	err := mustStay(what, "end the override, and add another", schema.OverrideFields(), overrideTable.fixed,
+		o.Override, next.Override)
+	if err != nil {
+		return err
 	}
 	switch {
 	case o.State == StateScheduled || o.StartsAt.Equal(next.StartsAt):

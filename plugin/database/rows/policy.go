@@ -189,7 +189,9 @@ func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int
 		wanted = Present
 	}
 	return policyTable.put(ctx, s, c, what, wanted, policyTable.byKey(what, p.ID), func(current Policy) (Policy, error) {
-		return p.withDefaults(), cmp.Or(sameKey(what, current.Key(), p.Key()), p.check())
+		p = p.withDefaults()
+		return p, cmp.Or(mustStay(what, "delete the policy, and make another", schema.PolicyFields(), policyTable.fixed,
+			current.Policy, p.Policy), p.check())
 	})
 }
 
@@ -198,27 +200,6 @@ func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int
 func (s *DB) DeletePolicy(ctx context.Context, c Change, id, revision int64) (int64, error) {
 	what := fmt.Sprint("policy ", id)
 	return policyTable.delete(ctx, s, c, what, revision, policyTable.byKey(what, id))
-}
-
-// sameKey returns an InvalidError if a write changes the key of a policy: nodes find a policy by its key.
-func sameKey(what string, current, wanted PolicyKey) error {
-	current, wanted = canonical(current), canonical(wanted)
-	for _, part := range [...][3]string{
-		{"namespace", current.Namespace, wanted.Namespace},
-		{"name", current.Name, wanted.Name},
-		{"tier", current.Tier, wanted.Tier},
-		{"tenant", current.Tenant, wanted.Tenant},
-		{"user", current.User, wanted.User},
-		{"credential", current.Credential, wanted.Credential},
-		{"ip", current.IP, wanted.IP},
-		{"for", current.For, wanted.For},
-		{"endpoint", current.Endpoint, wanted.Endpoint},
-	} {
-		if part[1] != part[2] {
-			return &InvalidError{what, part[0], fmt.Sprintf("must stay %q: delete the policy, and make another", part[1])}
-		}
-	}
-	return nil
 }
 
 func (p Policy) withDefaults() Policy {

@@ -18,19 +18,20 @@ type Review struct {
 	Warnings []string
 }
 
-// ReviewPolicy reviews a write of p before it is made. A nil config is unknown: its limits are not compared, and the
+// Review reviews a write of policies of one namespace before it is made: into a candidate, beside the active policies
+// with its changes, or for "" in place of active ones. A nil config is unknown: its limits are not compared, and the
 // warnings consider what it may have.
-func (s *DB) ReviewPolicy(ctx context.Context, config *resolve.Plan, p Policy) (Review, error) {
-	r, err := reviewOne(ctx, s.pool, config, p)
-	return r, fail("review "+p.Key().String(), err)
-}
-
-func reviewOne(ctx context.Context, q querier, config *resolve.Plan, p Policy) (Review, error) {
-	rows, err := rowsToCompare(ctx, q, p)
-	if err != nil {
-		return Review{}, err
+func (s *DB) Review(ctx context.Context, config *resolve.Plan, candidate string, list ...Policy) (Review, error) {
+	var changes candidateChanges
+	var r Review
+	var err error
+	if candidate != "" {
+		changes, err = changesOf(ctx, s.pool, candidate)
 	}
-	return reviewAmong(ctx, q, config, []Policy{p}, rows, []Policy{p}, nil)
+	if err == nil {
+		r, err = changes.review(ctx, s.pool, config, list, list)
+	}
+	return r, fail("review policies", err)
 }
 
 // addRowWarnings warns of the costs and the overrides that a set writes: limits that can never hold a cost, and

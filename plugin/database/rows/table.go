@@ -19,7 +19,7 @@ type table[R row] struct {
 	name   string   // in the schema rate_limiter
 	key    string   // the column that names a row, with its type; "": id::bigint
 	first  string   // the columns that a row is read from, before those of its fields
-	fields columns  // the columns that a caller writes
+	fields []column // the columns that a caller writes
 	fixed  []string // of fields: what a row is about, which an update leaves as it is
 	end    string   // what a deletion is called in errors; "": delete
 
@@ -56,7 +56,7 @@ var (
 	}.complete()
 	tierTable = table[Tier]{
 		name: "tiers", key: "name::text", first: "revision, ", fixed: []string{"name"},
-		fields: columns{{name: `"name"`}, {name: `"description"`, absent: "''"}},
+		fields: []column{{"name", "name", "n.name"}, {"description", "description", "coalesce(n.description, '')"}},
 	}.complete()
 	overrideTable = table[Override]{
 		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns,
@@ -71,11 +71,15 @@ func (t table[R]) complete() *table[R] {
 	key, keyType, _ := strings.Cut(cmp.Or(t.key, "id::bigint"), "::")
 	t.key, t.end = key, cmp.Or(t.end, "delete")
 	from := fmt.Sprintf("jsonb_populate_recordset(NULL::rate_limiter.%s, $1) n", t.name)
-	t.selects = fmt.Sprintf("SELECT %s%s FROM rate_limiter.%s", t.first, t.fields.read(), t.name)
-	t.inserts = fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) SELECT %s FROM %s", t.name, t.fields.names(),
-		t.fields.values("n"), from)
+	t.selects = fmt.Sprintf("SELECT %s%s FROM rate_limiter.%s", t.first, read(t.fields), t.name)
+	t.inserts = fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) SELECT %s FROM %s", t.name,
+		joined(t.fields, func(c column) string { return c.name }),
+		joined(t.fields, func(c column) string { return c.value }), from)
+	written := slices.DeleteFunc(slices.Clone(t.fields), func(c column) bool {
+		return slices.Contains(t.fixed, strings.Trim(c.name, `"`))
+	})
 	t.updates = fmt.Sprintf("UPDATE rate_limiter.%s o SET %s FROM %s WHERE o.%[4]s = n.%[4]s", t.name,
-		t.fields.without(t.fixed...).set("n"), from, key)
+		joined(written, func(c column) string { return c.name + " = " + c.value }), from, key)
 	t.deletes = fmt.Sprintf("DELETE FROM rate_limiter.%s WHERE %s = ANY ($1::text[]::%s[])", t.name, key, keyType)
 	return &t
 }
@@ -205,80 +209,60 @@ func sameRevision(what string, wanted, current int64) error {
 	}
 }
 
-// columns lists the columns of a row, one for each declared field.
-type columns []column
-
-// column describes a column and its value for an absent field. An absent text is empty, and an absent boolean false. An
-// absent number or time is NULL, which is read as its zero, unless the field distinguishes 0 from absent.
+// column describes the column of a declared field. An absent text is empty, and an absent boolean false. An absent
+// number or time is NULL, which is read as its zero, unless the field distinguishes 0 from absent.
 type column struct {
-	name   string // quoted
-	absent string // of a field that JSON leaves out; empty: NULL
-	zero   string // what NULL is read as; empty: NULL
+	name  string // quoted
+	read  string // in a SELECT into a row
+	value string // in a row n decoded from JSON, where an absent field is NULL
 }
 
-func columnsOf[T any](fields []schema.Field[T]) columns {
-	list := make(columns, len(fields))
+func columnsOf[T any](fields []schema.Field[T]) []column {
+	list := make([]column, len(fields))
 	for i, f := range fields {
-		c := column{name: `"` + f.Name + `"`}
+		name := `"` + f.Name + `"`
+		c := column{name, name, "n." + name}
 		switch f.In(new(T)).(type) {
 		case *string:
-			c.absent = "''"
+			c.value = "coalesce(n." + name + ", '')"
 		case *bool:
-			c.absent = "false"
+			c.value = "coalesce(n." + name + ", false)"
 		case *int64:
-			c.zero = "0"
+			c.read = "coalesce(" + name + ", 0) AS " + name
 		case *time.Time:
-			c.zero = "'0001-01-01 00:00:00+00'"
+			c.read = "coalesce(" + name + ", " + zeroTime + ") AS " + name
 		}
 		list[i] = c
 	}
 	return list
 }
 
-// without returns the columns except those with the given names.
-func (c columns) without(names ...string) columns {
-	return slices.DeleteFunc(slices.Clone(c), func(c column) bool {
-		return slices.Contains(names, strings.Trim(c.name, `"`))
-	})
-}
-
-// names lists the columns.
-func (c columns) names() string {
-	return c.each(func(c column) string { return c.name })
-}
-
-// read lists the columns for a SELECT into a row.
-func (c columns) read() string {
-	return c.each(func(c column) string {
-		if c.zero == "" {
-			return c.name
-		}
-		return fmt.Sprintf("coalesce(%[1]s, %[2]s) AS %[1]s", c.name, c.zero)
-	})
-}
-
-// values lists the values of the columns in rows decoded from JSON, where an absent field is NULL; from names these
-// rows in the statement.
-func (c columns) values(from string) string {
-	return c.each(func(c column) string { return c.value(from) })
-}
-
-// set lists the assignments of an UPDATE from rows decoded from JSON.
-func (c columns) set(from string) string {
-	return c.each(func(c column) string { return c.name + " = " + c.value(from) })
-}
-
-func (c column) value(from string) string {
-	if c.absent == "" {
-		return from + "." + c.name
-	}
-	return fmt.Sprintf("coalesce(%s.%s, %s)", from, c.name, c.absent)
-}
-
-func (c columns) each(text func(column) string) string {
-	list := make([]string, len(c))
-	for i, column := range c {
-		list[i] = text(column)
+// joined lists a text of each column.
+func joined(columns []column, text func(column) string) string {
+	list := make([]string, len(columns))
+	for i, c := range columns {
+		list[i] = text(c)
 	}
 	return strings.Join(list, ", ")
+}
+
+// read lists columns for a SELECT into a row.
+func read(columns []column) string { return joined(columns, func(c column) string { return c.read }) }
+
+// mustStay returns an InvalidError if a write changes a text that a row is about. Names of parameters in an endpoint do
+// not matter.
+func mustStay[T any](what, advice string, fields []schema.Field[T], about []string, current, next T) error {
+	for _, f := range fields {
+		if f.Name != "endpoint" && !slices.Contains(about, f.Name) {
+			continue
+		}
+		was, is := *f.In(&current).(*string), *f.In(&next).(*string)
+		if f.Name == "endpoint" {
+			was, is = schema.CanonicalEndpoint(was), schema.CanonicalEndpoint(is)
+		}
+		if was != is {
+			return &InvalidError{what, f.Name, fmt.Sprintf("must stay %q: %s", was, advice)}
+		}
+	}
+	return nil
 }

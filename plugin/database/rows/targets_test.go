@@ -81,7 +81,7 @@ func TestOnlyALimitThatCanDenyAllTenantsNeedsForce(t *testing.T) {
 		if p.Name = "new"; p.IP != "" || p.For != "" {
 			p.Scope = schema.ScopeGlobal
 		}
-		review, err := s.ReviewPolicy(t.Context(), nil, p)
+		review, err := s.Review(t.Context(), nil, "", p)
 		if isLocked := len(review.LockOuts) > 0; err != nil || isLocked != (p.For == schema.ForAll) {
 			t.Errorf("%s: the review is %+v (%v)", p.Key(), review, err)
 		}
@@ -100,7 +100,7 @@ func TestAPolicyForAllThatReplacesALimitOfATierIsWarnedOf(t *testing.T) {
 		policy rows.Policy
 		want   string
 	}{{list[len(list)-1], "replaces the limit of this name of tier gold"}, {list[1], "user_from is empty"}} {
-		review, err := s.ReviewPolicy(t.Context(), config, c.policy)
+		review, err := s.Review(t.Context(), config, "", c.policy)
 		if err != nil || !slices.ContainsFunc(review.Warnings, func(w string) bool { return strings.Contains(w, c.want) }) {
 			t.Errorf("%s: %+v (%v), want a warning of %q", c.policy.Key(), review, err, c.want)
 		}

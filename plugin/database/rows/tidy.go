@@ -48,14 +48,9 @@ var tidyChange = Change{Actor: "retention", Reason: "expired"}
 func (s *DB) Tidy(ctx context.Context, keep Retention, rows int64, progress func(Tidied)) (Tidied, error) {
 	var done Tidied
 	for {
-		batch, err := tidyBatch(ctx, s.pool, keep, rows)
-		done.Overrides += batch.Overrides
-		done.Changes += batch.Changes
-		done.Nodes += batch.Nodes
-		done.Keys += batch.Keys
-		done.Leader = done.Leader || batch.Leader
-		if err == nil && batch.Leader && batch.Overrides+batch.Changes+batch.Nodes+batch.Keys > 0 {
-			if max(batch.Overrides, batch.Changes, batch.Nodes, batch.Keys) >= rows {
+		most, err := done.batch(ctx, s.pool, keep, rows)
+		if err == nil && most > 0 {
+			if most >= rows {
 				progress(done)
 			}
 			continue
@@ -70,8 +65,8 @@ func (s *DB) Tidy(ctx context.Context, keep Retention, rows int64, progress func
 
 // TidyOnce does one batch of Tidy in a session, which may hold TidyLock, and reports whether more rows may be due.
 func TidyOnce(ctx context.Context, session *pgx.Conn, keep Retention) (more bool, err error) {
-	done, err := tidyBatch(ctx, session, keep, TidyBatch)
-	return max(done.Overrides, done.Changes, done.Nodes, done.Keys) >= TidyBatch, fail("tidy", err)
+	most, err := new(Tidied).batch(ctx, session, keep, TidyBatch)
+	return most >= TidyBatch, fail("tidy", err)
 }
 
 // beginner is a pool or a connection.
@@ -79,41 +74,40 @@ type beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// tidyBatch does one batch of each table in one transaction.
-func tidyBatch(ctx context.Context, db beginner, keep Retention, rows int64) (Tidied, error) {
-	var done Tidied
-	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(TidyLock)).Scan(&done.Leader)
-		if err != nil || !done.Leader {
+// batch does one batch of each table in one transaction, and adds it to what was done. It returns the most rows of a
+// table.
+func (t *Tidied) batch(ctx context.Context, db beginner, keep Retention, rows int64) (most int64, err error) {
+	done := *t
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		var leads bool
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, int64(TidyLock)).Scan(&leads)
+		if err != nil || !leads {
 			return err
+		}
+		done.Leader = true
+		step := func(count *int64, sql string, after time.Duration) {
+			var n int64
+			if err == nil {
+				err = tx.QueryRow(ctx, sql, after, rows).Scan(&n)
+			}
+			*count += n
+			most = max(most, n)
 		}
 		// The nodes come before the lock of writes, because a node may lock its report, or their table.
-		err = tx.QueryRow(ctx, deleteOldest("nodes", "node", "reported_at"), keep.Nodes, rows).Scan(&done.Nodes)
-		if err != nil {
-			return err
+		step(&done.Nodes, deleteOldest("nodes", "node", "reported_at"), keep.Nodes)
+		if err == nil {
+			err = beginWrite(ctx, tx, tidyChange)
 		}
-		if err := beginWrite(ctx, tx, tidyChange); err != nil {
-			return err
-		}
-		for _, step := range []struct {
-			sql   string
-			after time.Duration
-			count *int64
-		}{
-			{deleteOldest("overrides", "id", "expires_at"), keep.Overrides, &done.Overrides},
-			{deleteChanges, keep.Changes, &done.Changes},
-			{deleteOldest("answers", "ctid", "at"), KeysKept, &done.Keys},
-		} {
-			if err := tx.QueryRow(ctx, step.sql, step.after, rows).Scan(step.count); err != nil {
-				return err
-			}
-		}
-		return nil
+		step(&done.Overrides, deleteOldest("overrides", "id", "expires_at"), keep.Overrides)
+		step(&done.Changes, deleteChanges, keep.Changes)
+		step(&done.Keys, deleteOldest("answers", "ctid", "at"), KeysKept)
+		return err
 	})
 	if err != nil {
-		return Tidied{}, err
+		return 0, err
 	}
-	return done, nil
+	*t = done
+	return most, nil
 }
 
 // deleteOldest returns the statement that deletes the oldest rows of a table, by the time in one of its columns.

@@ -163,14 +163,6 @@ func (s *DB) Tokens(ctx context.Context, f TokenFilter) ([]Token, error) {
 	return readAll[Token](ctx, s.pool, "list tokens", selectTokens+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
-// LiveTokens returns the number of live tokens.
-func (s *DB) LiveTokens(ctx context.Context) (int, error) {
-	var live int
-	err := s.pool.QueryRow(ctx, `SELECT count(*) FROM rate_limiter.tokens
-		WHERE (revoked_at > clock_timestamp()) IS NOT FALSE AND (expires_at > clock_timestamp()) IS NOT FALSE`).Scan(&live)
-	return live, fail("count the tokens", err)
-}
-
 // Secrets maps the hash of a secret to its token.
 type Secrets map[[sha256.Size]byte]Token
 

@@ -58,9 +58,9 @@ func wantTokenError(t *testing.T, what string, err error, name, state string) {
 // wantLive checks the number of live tokens.
 func wantLive(t *testing.T, s *rows.DB, want int) {
 	t.Helper()
-	if n, err := s.LiveTokens(t.Context()); err != nil || n != want {
-		t.Errorf("%d tokens are live (%v), want %d", n, err, want)
-	}
+	live, err := s.Tokens(t.Context(), rows.TokenFilter{State: rows.TokenLive})
+	require.NoError(t, err)
+	assert.Len(t, live, want)
 }
 
 func TestSecretAuthenticatesUntilItsTokenIsRevoked(t *testing.T) {
