@@ -45,28 +45,6 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 	}
 }
 
-func TestBurstOfChangesMakesFewSnapshots(t *testing.T) {
-	w := newWorld(t)
-	options := w.options()
-	options.PollEvery = 10 * time.Millisecond
-	n := start(t, options)
-	n.await(w.policies(1, 10))
-	before, began := n.Stats().CatchUps, time.Now()
-	const changes = 300
-	var version int64
-	for i := range changes {
-		version = w.write(`UPDATE rate_limiter.policies SET "limit" = $1`, i+1)
-	}
-	snapshot := n.await(version)
-	assert.EqualValues(t, changes, limits(snapshot)["tenant-7"], "the limit")
-	took := time.Since(began)
-	snapshots, most := n.Stats().CatchUps-before, uint64(took/(10*time.Millisecond))+2
-	t.Logf("%d changes in %v made %d snapshots", changes, took, snapshots)
-	if snapshots > most {
-		t.Errorf("%d changes in %v made %d snapshots, want at most %d", changes, took, snapshots, most)
-	}
-}
-
 func TestTenThousandChangesInOneTransactionAreFetchedWithoutALoad(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())

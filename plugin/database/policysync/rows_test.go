@@ -137,17 +137,6 @@ func TestAnInvalidRowIsCompiledAgainWithTheNextChange(t *testing.T) {
 	}
 }
 
-func TestAnOverrideWithNeitherEndNorPermanentIsAFault(t *testing.T) {
-	w := newWorld(t)
-	w.write(`ALTER TABLE rate_limiter.overrides DROP CONSTRAINT overrides_expires_at_missing`)
-	n := start(t, w.options())
-	snapshot := n.await(w.write(`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author)
-		VALUES ('ban', 'acme', 'why', 'ann')`))
-	if s := n.Stats(); s.FaultCount != 1 || snapshot.Len() != 0 {
-		t.Errorf("%d faults and %d rows, want one fault and no row", s.FaultCount, snapshot.Len())
-	}
-}
-
 func TestWithTooManyRowsTheLastGoodSnapshotStays(t *testing.T) {
 	w := newWorld(t)
 	options := w.options()
@@ -307,17 +296,4 @@ func TestANodeReportsRowsThatCannotApplyBesideThoseThatDoNotCompile(t *testing.T
 	n.until("both are reported", reported(2))
 	n.Unfollowed(nil)
 	n.until("one remains", reported(1))
-}
-
-func TestADatabaseWithoutTablesIsUnusableUntilItIsMigrated(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.pool.Exec(t.Context(), `ALTER SCHEMA rate_limiter RENAME TO later`)
-	require.NoError(t, err)
-	n := start(t, w.options())
-	n.until("it is tried", func(policysync.Stats) bool { return n.log.count("rate_limiter.version") == 1 })
-	n.wantAdvice("older than this program: run ratelimit migrate up")
-	assert.Nil(t, n.Snapshot(), "there is a snapshot")
-	_, err = w.pool.Exec(t.Context(), `ALTER SCHEMA later RENAME TO rate_limiter`)
-	require.NoError(t, err)
-	n.await(0)
 }

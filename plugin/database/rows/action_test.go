@@ -35,7 +35,6 @@ func flushOnce(
 }
 
 func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
-	t.Parallel()
 	s, _ := open(t)
 	put(t, s, daily())
 	if err := s.Do(t.Context(), ann, flush, nil, func(context.Context) error {
@@ -58,7 +57,6 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 }
 
 func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
-	t.Parallel()
 	s, pool := open(t)
 	never := func(context.Context) error { t.Error("the action is done"); return nil }
 	wantInvalid(t, "an action without reason", s.Do(t.Context(), rows.Change{Actor: "ann"}, flush, nil, never),
@@ -72,7 +70,6 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 }
 
 func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
-	t.Parallel()
 	s, _ := open(t)
 	trouble := errors.New("trouble")
 	for i, test := range []struct {
@@ -95,7 +92,6 @@ func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
 }
 
 func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
-	t.Parallel()
 	s, _ := open(t)
 	type item struct {
 		A int `json:",omitempty"`
@@ -111,7 +107,6 @@ func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
 }
 
 func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
-	t.Parallel()
 	const senders = 6
 	dsn := pgtest.Shared(t).Database(t)
 	stores := []*rows.DB{rows.New(pgtest.Pool(t, dsn)), rows.New(pgtest.Pool(t, dsn))}
@@ -138,7 +133,6 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 
 // On a busy machine half of a short time may be too little for a query, so the time doubles.
 func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
-	t.Parallel()
 	s, _ := open(t)
 	if _, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
 		const most = time.Minute
@@ -163,7 +157,6 @@ func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
 }
 
 func TestTheKeyOfAProcessThatDiedDuringAnActionIsFreeSoon(t *testing.T) {
-	t.Parallel()
 	s, pool := open(t)
 	_, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
 		pgtest.Exec(t, pool, `UPDATE rate_limiter.answers SET at = at - interval '15 s'`)
@@ -177,7 +170,6 @@ func TestTheKeyOfAProcessThatDiedDuringAnActionIsFreeSoon(t *testing.T) {
 }
 
 func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
-	t.Parallel()
 	s, pool := open(t)
 	_, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
 		_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.answers RENAME TO renamed`)

@@ -7,13 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -97,42 +95,6 @@ func TestOneBadPolicyOfASetIsNamedAndNothingIsWritten(t *testing.T) {
 		}
 	}
 	assert.Equal(t, "", names(t, s))
-}
-
-func TestSoakManyPoliciesApplyInOneVersion(t *testing.T) {
-	many := soak.Count(1000, 10_000)
-	s, _ := open(t)
-	var set rows.Set
-	for i := range many {
-		p := daily()
-		p.Tier, p.Tenant = "", fmt.Sprint("t", i)
-		set.Policies = append(set.Policies, p)
-	}
-	began := time.Now()
-	d, version, err := s.Apply(t.Context(), ann, set)
-	t.Logf("%d policies took %v", many, time.Since(began))
-	if err != nil || version != 1 || len(d.Create) != many {
-		t.Errorf("%d created in version %d (%v), want %d in 1", len(d.Create), version, err, many)
-	}
-}
-
-func TestCompareReturnsCreatesUpdatesAndDeletes(t *testing.T) {
-	same, changed, deleted, created := daily(), daily(), daily(), daily()
-	same.Name, changed.Name, deleted.Name, created.Name = "same", "changed", "deleted", "created"
-	var current []rows.Policy
-	for i, p := range []rows.Policy{same, changed, deleted} { // with the values that a database sets
-		p.ID, p.Revision, p.Namespace, p.Algorithm = int64(i+1), 3, "default", "token_bucket"
-		current = append(current, p)
-	}
-	changed.Burst = 7
-	d, err := rows.Compare(current, []rows.Policy{created, same, changed})
-	if err != nil || d.Unchanged != 1 || len(d.Create) != 1 || len(d.Update) != 1 || len(d.Delete) != 1 || d.Empty() {
-		t.Fatalf("the difference is %+v (%v), want one of each kind", d, err)
-	}
-	if d.Create[0].Name != "created" || d.Delete[0].ID != 3 || d.Update[0].After.ID != 2 || d.Update[0].After.Burst != 7 ||
-		d.Update[0].Before.Burst != 0 {
-		t.Errorf("the difference is %+v", d)
-	}
 }
 
 func TestCostOfZeroDiffersFromNoCost(t *testing.T) {

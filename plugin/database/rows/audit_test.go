@@ -49,7 +49,6 @@ func TestAuditListsEachChangeNewestFirst(t *testing.T) {
 }
 
 func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
-	t.Parallel()
 	s, pool := open(t)
 	doubled := permanent(schema.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000})
 	_, _, err := s.AddOverride(t.Context(), ann, doubled)

@@ -13,33 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-func TestOfManyPromotionsAtOnceOneSucceeds(t *testing.T) {
-	s, _ := open(t)
-	put(t, s, daily())
-	candidate(t, s, july, limited(5))
-	const operators = 8
-	errs := make([]error, operators)
-	var all errgroup.Group
-	for i := range operators {
-		all.Go(func() error {
-			_, _, errs[i] = s.PromoteCandidate(t.Context(), ann, july, rows.Promotion{})
-			return nil
-		})
-	}
-	_ = all.Wait()
-	done := 0
-	for _, err := range errs {
-		if err == nil {
-			done++
-			continue
-		}
-		wantConflict(t, "a later promotion", err)
-	}
-	if p := activeRows(t, s)[daily().Key()]; done != 1 || p.Limit.Limit != 5 {
-		t.Errorf("%d promotions succeed, and the limit is %d", done, p.Limit.Limit)
-	}
-}
-
 // TestOperatorsAtOnceNeverPromoteOverChangesTheyHaveNotSeen has operators change policies, change a candidate, promote,
 // roll back and rebase it at random, at once. Afterwards the audit shows that each promotion was made from its base.
 func TestOperatorsAtOnceNeverPromoteOverChangesTheyHaveNotSeen(t *testing.T) {

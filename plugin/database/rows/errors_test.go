@@ -146,21 +146,6 @@ func TestErrorOfAnUnreachableServerHasNoPassword(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheRowTheFieldAndTheProblem(t *testing.T) {
-	for want, err := range map[string]error{
-		"policy a: limit: too small":    &InvalidError{"policy a", "limit", "too small"},
-		"limit: too small":              &InvalidError{Field: "limit", Problem: "too small"},
-		"policy a: is given twice":      &InvalidError{What: "policy a", Problem: "is given twice"},
-		"policy a: it has revision 2":   &ConflictError{What: "policy a", Problem: "it has revision 2"},
-		"override 7 does not exist":     &NotFoundError{What: "override 7"},
-		"policy a of tier b for GET /c": errors.New(PolicyKey{Name: "a", Tier: "b", Endpoint: "GET /c"}.String()),
-		"override 7: ban, ip 10.0.0.1": errors.New(
-			Override{ID: 7, Override: schema.Override{Kind: "ban", IP: "10.0.0.1"}}.String()),
-	} {
-		assert.Equal(t, want, err.Error(), "%q", err)
-	}
-}
-
 func TestARejectedCommitIsNotUncertainInAnyLanguage(t *testing.T) {
 	for severity, want := range map[string]bool{"ERROR": false, "FATAL": true} {
 		err := uncertain(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: severity, Code: "40001"})

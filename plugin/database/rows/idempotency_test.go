@@ -101,18 +101,6 @@ func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
 	}
 }
 
-func TestDeletionSentAgainSucceedsAgain(t *testing.T) {
-	s, _ := open(t)
-	p, _ := put(t, s, daily())
-	for round := range 2 {
-		c := once("k", "DELETE")
-		if version, err := s.DeletePolicy(t.Context(), c, p.ID, 1); err != nil || version != 2 ||
-			c.Idempotency.Replayed != (round == 1) {
-			t.Errorf("round %d: version %d (%v), replayed %v", round, version, err, c.Idempotency.Replayed)
-		}
-	}
-}
-
 func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily())

@@ -92,24 +92,6 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestRefusedOverrideNamesItsField(t *testing.T) {
-	s, _ := open(t)
-	for field, spoil := range map[string]func(*rows.Override){
-		"kind":       func(o *rows.Override) { o.Kind = "block" },
-		"tenant":     func(o *rows.Override) { o.Tenant, o.User = "", "bob" },
-		"ip":         func(o *rows.Override) { o.Tenant, o.IP = "", "localhost" },
-		"expires_at": func(o *rows.Override) { o.ExpiresAt = time.Time{} },
-		"limit":      func(o *rows.Override) { o.Limit = 5 },
-		"factor":     func(o *rows.Override) { o.Kind = "multiplier" },
-		"policy":     func(o *rows.Override) { o.Kind, o.Limit = "custom_limit", 5 },
-	} {
-		o := ban()
-		spoil(&o)
-		_, _, err := s.AddOverride(t.Context(), ann, o)
-		wantInvalid(t, field, err, field)
-	}
-}
-
 func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	s, pool := open(t)
 	first := add(t, s, ban())
@@ -213,19 +195,6 @@ func TestAnOverrideThatEndsAfterTheLastInstantOfJSONCanBeEnded(t *testing.T) {
 		VALUES ('ban', 'acme', 'why', 'ann', '20000-01-01')`)
 	_, err := s.EndOverride(t.Context(), ann, 1)
 	assert.NoError(t, err)
-}
-
-func TestExpiredOverridesAreNotInForce(t *testing.T) {
-	s, pool := open(t)
-	old := add(t, s, ban())
-	age(t, pool, old.ID, time.Second)
-	forever := add(t, s, permanent(schema.Override{Kind: "exempt", Tenant: "acme"}))
-	list, err := s.Overrides(t.Context(), rows.OverrideFilter{
-		OverrideMatch: rows.OverrideMatch{State: rows.StateInForce},
-	})
-	if err != nil || len(list) != 1 || list[0].ID != forever.ID {
-		t.Errorf("in force are %v (%v), want the permanent one", list, err)
-	}
 }
 
 // tidy tidies in batches of the size that the ratelimit command uses.

@@ -2,8 +2,6 @@ package rows_test
 
 import (
 	"errors"
-	"fmt"
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,38 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-func TestPolicyIsReadAsItWasWritten(t *testing.T) {
-	s, _ := open(t)
-	free := int64(0)
-	for _, p := range []rows.Policy{
-		{Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "least", Scope: "tenant", Limit: 1, WindowSize: 1}}},
-		{Policy: schema.Policy{
-			Namespace: "eu", Tenant: "acme", PublicNote: "agreed for the launch",
-			Limit: schema.Limit{
-				Name: "most", Endpoint: "GET /records/{id}", Scope: "tenant+endpoint", Limit: 100,
-				WindowSize: 60, Algorithm: "leaky_bucket", Burst: 7, SoftThresholdPct: 80, HardThresholdPct: 120, Mode: "shadow",
-				Cost: &free, FailMode: "closed", Accuracy: "exact",
-			},
-		}},
-		{Policy: schema.Policy{Tier: "unlimited", Limit: schema.Limit{
-			Name: "soft", Scope: "user", Limit: 5, WindowSize: 60, SoftOnly: true,
-		}}},
-	} {
-		written, _ := put(t, s, p)
-		read, err := s.Policy(t.Context(), p.Key())
-		if err != nil || !reflect.DeepEqual(read, written) {
-			t.Errorf("%s is read as %+v (%v), was returned as %+v", p.Key(), read, err, written)
-		}
-		p.ID, p.Revision = read.ID, 1
-		if p.Namespace == "" {
-			p.Namespace, p.Algorithm = "default", "token_bucket"
-		}
-		if !reflect.DeepEqual(read, p) || read.ID == 0 {
-			t.Errorf("%s is read as %+v, want %+v", p.Key(), read, p)
-		}
-	}
-}
 
 func TestPutReplacesThePolicyOfTheSameKeyOnly(t *testing.T) {
 	s, _ := open(t)
@@ -76,24 +42,6 @@ func TestPuttingTheCurrentValuesChangesNothing(t *testing.T) {
 	if again.Revision != 1 || version != 1 || entries != 1 {
 		t.Errorf("revision %d, version %d, %d audit entries, want 1 each", again.Revision, version, entries)
 	}
-}
-
-func TestWriteMadeFromAnotherRevisionIsAConflict(t *testing.T) {
-	s, _ := open(t)
-	p, _ := put(t, s, daily())
-	p.Limit.Limit = 2000
-	put(t, s, p)
-	p.Limit.Limit = 3000
-	_, _, err := s.PutPolicy(t.Context(), ann, p)
-	wantConflict(t, "put from revision 1", err)
-	_, err = s.DeletePolicy(t.Context(), ann, p.ID, 1)
-	wantConflict(t, "delete of revision 1", err)
-	if now, err := s.Policy(t.Context(), p.Key()); err != nil || now.Limit.Limit != 2000 {
-		t.Errorf("the limit is %d (%v), want that of the first put", now.Limit.Limit, err)
-	}
-	p.Name = "new"
-	_, _, err = s.PutPolicy(t.Context(), ann, p)
-	wantMissing(t, "put from a revision of a policy that does not exist", err)
 }
 
 func TestPolicyIsReadWrittenAndDeletedByItsID(t *testing.T) {
@@ -205,44 +153,6 @@ func TestOneOfSeveralWritersFromOneRevisionWins(t *testing.T) {
 	}
 }
 
-func TestDeleteOfAMissingPolicyReturnsNotFound(t *testing.T) {
-	s, _ := open(t)
-	_, err := s.DeletePolicy(t.Context(), ann, 7, rows.AnyRevision)
-	wantMissing(t, "delete", err)
-	_, err = s.Policy(t.Context(), daily().Key())
-	wantMissing(t, "read", err)
-	p, _ := put(t, s, daily())
-	if version, err := s.DeletePolicy(t.Context(), ann, p.ID, 1); err != nil || version != 2 {
-		t.Errorf("delete of an existing policy: version %d (%v), want 2", version, err)
-	}
-}
-
-func TestErrorOfAnInvalidPolicyNamesTheField(t *testing.T) {
-	s, _ := open(t)
-	for field, spoil := range map[string]func(*rows.Policy){
-		"name":        func(p *rows.Policy) { p.Name = "a b" },
-		"tier":        func(p *rows.Policy) { p.Tier = "" },
-		"limit":       func(p *rows.Policy) { p.Limit.Limit = 0 },
-		"window_size": func(p *rows.Policy) { p.WindowSize = -1 },
-		"algorithm":   func(p *rows.Policy) { p.Algorithm = "gcra" },
-		"burst":       func(p *rows.Policy) { p.Burst = -5 },
-		"scope":       func(p *rows.Policy) { p.Scope = "" },
-		"cost":        func(p *rows.Policy) { cost := int64(1001); p.Cost = &cost },
-	} {
-		p := daily()
-		spoil(&p)
-		_, _, err := s.PutPolicy(t.Context(), ann, p)
-		wantInvalid(t, field, err, field)
-	}
-	inexact := daily() // in range, field by field
-	inexact.Algorithm, inexact.Limit.Limit, inexact.WindowSize = "sliding_window", 999_999_999_989, 31_622_399
-	_, _, err := s.PutPolicy(t.Context(), ann, inexact)
-	wantInvalid(t, "a limit that cannot be counted exactly", err, "limit")
-	if all, err := s.Policies(t.Context(), rows.PolicyFilter{}); err != nil || len(all) != 0 {
-		t.Errorf("invalid policies are written: %v (%v)", all, err)
-	}
-}
-
 func TestTextThatPostgresCannotStoreIsInvalid(t *testing.T) {
 	s, _ := open(t)
 	_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{Tenant: schema.Tenant{ID: "a\x00b"}})
@@ -259,30 +169,4 @@ func TestWritesNeedAnActorAndAReason(t *testing.T) {
 	wantInvalid(t, "no actor", err, "actor")
 	_, _, err = s.PutPolicy(t.Context(), rows.Change{Actor: "ann", Reason: " "}, daily())
 	wantInvalid(t, "a blank reason", err, "reason")
-}
-
-func TestPoliciesAreListedInPages(t *testing.T) {
-	s, _ := open(t)
-	for i := range 5 {
-		p := daily()
-		p.Name = fmt.Sprint("p", i)
-		put(t, s, p)
-	}
-	other := daily()
-	other.Tier, other.Tenant = "", "acme"
-	put(t, s, other)
-	var names []string
-	filter := rows.PolicyFilter{Tier: "gold", Max: 2}
-	for {
-		page, err := s.Policies(t.Context(), filter)
-		require.NoError(t, err)
-		if len(page) == 0 {
-			break
-		}
-		for _, p := range page {
-			names = append(names, p.Name)
-		}
-		filter.After = page[len(page)-1].ID
-	}
-	assert.Equal(t, "[p0 p1 p2 p3 p4]", fmt.Sprint(names), "the pages have %v", names)
 }

@@ -14,7 +14,6 @@ import (
 )
 
 func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
-	t.Parallel()
 	s, _ := open(t)
 	compiled, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 100, Window: limit.Second})
 	require.NoError(t, err)
@@ -50,7 +49,6 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 }
 
 func TestOtherDetailsAreNoReset(t *testing.T) {
-	t.Parallel()
 	const reset = `{"buckets":[{"policy":"daily"}]}`
 	for _, entry := range []rows.AuditEntry{
 		{Kind: "action", Operation: "reset", After: json.RawMessage(`{"buckets":3}`)},

@@ -18,9 +18,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // ann is a change with an actor and a reason.
 var ann = rows.Change{Actor: "ann", Reason: "more traffic"}
 
-// open returns a store on a new database, and a pool of that database.
+// open returns a store on a new database, and a pool of that database. The test runs beside others.
 func open(t *testing.T) (*rows.DB, *pgxpool.Pool) {
 	t.Helper()
+	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	return rows.New(pool), pool
 }

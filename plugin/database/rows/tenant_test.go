@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -45,19 +44,6 @@ func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
 // ofTier returns tenant acme with a tier, as a write from a revision has it.
 func ofTier(tier string, revision int64) rows.Tenant {
 	return rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
-}
-
-func TestErrorOfAnInvalidTenantNamesTheField(t *testing.T) {
-	s, _ := open(t)
-	_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{})
-	wantInvalid(t, "no id", err, "id")
-	for _, c := range policytest.FaultyTenants {
-		_, _, err := s.SetTenant(t.Context(), ann, rows.Tenant{Tenant: c.Tenant})
-		wantInvalid(t, c.Name, err, c.Field)
-		if err != nil && !strings.Contains(err.Error(), c.Message()) {
-			t.Errorf("%s: %v, want %s", c.Name, err, c.Message())
-		}
-	}
 }
 
 func TestTierIsPutListedAndDeleted(t *testing.T) {

@@ -121,19 +121,6 @@ func TestUsageIsFilteredAndGroupedByEndpointAndPolicy(t *testing.T) {
 
 var at = regexp.MustCompile(`"at":"[^"]*",`)
 
-func TestAUsageHistoryIsBounded(t *testing.T) {
-	s := used(t)
-	now := time.Now()
-	for _, q := range []rows.UsageQuery{
-		{From: now, To: now.Add(-time.Hour), Step: rows.UsageSteps[0]},
-		{From: now.Add(-30 * time.Hour), To: now, Step: rows.UsageSteps[0]},
-	} {
-		if _, err := s.Usage(t.Context(), q); !errors.As(err, new(*rows.InvalidError)) {
-			t.Errorf("from %v to %v: %v, want an InvalidError", q.From, q.To, err)
-		}
-	}
-}
-
 // may is the first of a month whose days are closed up to the third. The first two days are in the days, the others in
 // the hours.
 var may = time.Date(2099, 5, 1, 0, 0, 0, 0, time.UTC)

@@ -235,13 +235,3 @@ func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing
 		t.Errorf("version %d and %d entries, want one write", version, entries)
 	}
 }
-
-func TestARejectedWriteIsNotUncertain(t *testing.T) {
-	s, _ := open(t)
-	bad := daily()
-	bad.Limit.Limit = -1
-	_, _, err := s.PutPolicy(t.Context(), ann, bad)
-	if uncertain := new(rows.UncertainError); err == nil || errors.As(err, &uncertain) {
-		t.Errorf("%v, want an error that is certain", err)
-	}
-}
