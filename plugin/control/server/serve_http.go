@@ -96,13 +96,6 @@ func mount(api http.Handler, pages *portal.Portal) http.Handler {
 	})
 }
 
-const (
-	// maxHops bounds how many addresses of X-Forwarded-For are read, from the right.
-	maxHops = 32
-	// maxHop bounds the bytes of one of them: an IPv6 address with a zone and a port is shorter.
-	maxHop = 80
-)
-
 // Proxies are the networks of proxies in front of the process, whose X-Forwarded-For names the client.
 type Proxies []netip.Prefix
 
@@ -132,6 +125,7 @@ func ParseProxies(text string, to *Proxies) error {
 
 // trusts reports whether an address is that of a proxy.
 func (p Proxies) trusts(address netip.Addr) bool {
+	address = address.Unmap().WithZone("")
 	return slices.ContainsFunc(p, func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
@@ -139,21 +133,14 @@ func (p Proxies) trusts(address netip.Addr) bool {
 // X-Forwarded-For that is not that of a proxy. A client can forge what is left of it. Without such an address it is
 // that of the first proxy; a malformed one ends the list. The port is 0 unless the header has it.
 func (p Proxies) clientOf(peer netip.AddrPort, forwarded []string) netip.AddrPort {
-	client, hops := peer, 0
-	for i := len(forwarded) - 1; i >= 0; i-- { // lines are one list
-		line, more := forwarded[i], true
-		for more {
-			if hops++; hops > maxHops || !p.trusts(client.Addr().Unmap().WithZone("")) {
-				return client
-			}
-			comma := strings.LastIndexByte(line, ',')
-			hop, ok := parseHop(line[comma+1:])
-			if !ok {
-				return client
-			}
-			client, more = hop, comma >= 0
-			line = line[:max(comma, 0)]
+	client, list := peer, strings.Join(forwarded, ",")
+	for more := true; more && p.trusts(client.Addr()); {
+		comma := strings.LastIndexByte(list, ',')
+		hop, ok := parseHop(list[comma+1:])
+		if !ok {
+			break
 		}
+		client, list, more = hop, list[:max(comma, 0)], comma >= 0
 	}
 	return client
 }
@@ -161,20 +148,13 @@ func (p Proxies) clientOf(peer netip.AddrPort, forwarded []string) netip.AddrPor
 // parseHop parses an item of X-Forwarded-For: an address, or an address and a port. IPv6 addresses may have brackets.
 func parseHop(text string) (netip.AddrPort, bool) {
 	text = strings.Trim(text, " \t")
-	if len(text) > maxHop {
-		return netip.AddrPort{}, false
-	}
-	at, err := netip.ParseAddrPort(text)
-	if err != nil {
-		inner, isOpen := strings.CutPrefix(text, "[")
-		inner, isClosed := strings.CutSuffix(inner, "]")
-		ip, err := netip.ParseAddr(inner)
-		if err != nil || isOpen != isClosed || isOpen && ip.Is4() {
-			return netip.AddrPort{}, false
+	for _, form := range []string{text, text + ":0", "[" + text + "]:0"} {
+		if at, err := netip.ParseAddrPort(form); err == nil {
+			// Zones are those of the proxy's machine.
+			return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()), true
 		}
-		at = netip.AddrPortFrom(ip, 0)
 	}
-	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()), true // zones are those of the proxy's machine
+	return netip.AddrPort{}, false
 }
 
 // replacePeer returns a handler that sees the address of the client as that of the peer, behind one of the proxies.
@@ -221,7 +201,7 @@ func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
 	return config, nil
 }
 
-// lookEvery is how often the files of a certificate are looked at, at most: with a handshake.
+// lookEvery is how often the files of a certificate are read, at most: with a handshake.
 const lookEvery = time.Second
 
 // keyPair is a certificate with its key, as their files have it. What cannot be read leaves the last good one in place:
@@ -231,11 +211,10 @@ type keyPair struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	mu      sync.Mutex
-	pair    *tls.Certificate
-	changed [2]time.Time // of the files, when the pair was read
-	checked time.Time
-	warned  bool // the current failure was logged
+	mu     sync.Mutex
+	pair   tls.Certificate
+	looked time.Time
+	warned bool // the current failure was logged
 }
 
 // get returns the certificate of a handshake.
@@ -243,41 +222,28 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
-	if age := now.Sub(k.checked); age >= 0 && age < lookEvery {
-		return k.pair, nil
+	if age := now.Sub(k.looked); age >= 0 && age < lookEvery {
+		return new(k.pair), nil
 	}
-	k.checked = now
-	before := k.changed
-	if err := k.read(); err != nil {
-		if !k.warned {
-			k.log.Warn("reading the certificate failed: the last good one is served", "error", err)
-		}
-		k.warned = true
-		return k.pair, nil
-	}
-	if k.warned = false; k.changed != before {
+	k.looked = now
+	before := k.pair.Certificate
+	err := k.read()
+	switch {
+	case err != nil && !k.warned:
+		k.log.Warn("reading the certificate failed: the last good one is served", "error", err)
+	case err == nil && !slices.EqualFunc(before, k.pair.Certificate, bytes.Equal):
 		k.log.Info("the certificate was reloaded", "file", k.files.Cert)
 	}
-	return k.pair, nil
+	k.warned = err != nil
+	return new(k.pair), nil
 }
 
-// read reads the files if they have changed. If it fails, the current pair stays.
+// read reads the files. If it fails, the current pair stays.
 func (k *keyPair) read() error {
-	var changed [2]time.Time
-	for i, file := range [...]string{k.files.Cert, k.files.Key} {
-		info, err := os.Stat(file)
-		if err != nil {
-			return fmt.Errorf("check the certificate: %w", err)
-		}
-		changed[i] = info.ModTime()
-	}
-	if k.pair != nil && changed == k.changed {
-		return nil
-	}
 	pair, err := tls.LoadX509KeyPair(k.files.Cert, k.files.Key)
 	if err != nil {
 		return fmt.Errorf("read the certificate %s and its key %s: %w", k.files.Cert, k.files.Key, err)
 	}
-	k.pair, k.changed = &pair, changed
+	k.pair = pair
 	return nil
 }

@@ -15,9 +15,7 @@ import (
 
 const (
 	// tokenRefresh is the time between two reads of the tokens, so a revocation takes effect within it.
-	tokenRefresh = 2 * time.Second
-	// tokenPause is the least time between two reads for secrets that are not among the tokens.
-	tokenPause = time.Second
+	tokenRefresh = time.Second
 	// tokenTimeout bounds a read of the tokens, and a write of their use.
 	tokenTimeout = 5 * time.Second
 	// tokenOutage is how long tokens stay valid while they cannot be read. While the database is unavailable, no token can
@@ -39,21 +37,18 @@ type tokenRows interface {
 }
 
 // tokens authenticates callers of the REST API by the tokens of the database, which are in memory. A caller waits for
-// the database only if its secret is not among them: then it waits for the next read, of which there is one at a time
-// and one a second. While the database is unavailable, the tokens stay valid for tokenOutage. It is safe for concurrent
-// use. newTokens makes it, and Run must run.
+// the database only if its secret is not among them: then it waits for the next read. While the database is
+// unavailable, the tokens stay valid for tokenOutage. It is safe for concurrent use. newTokens makes it, and Run must
+// run.
 type tokens struct {
-	rows  tokenRows
-	log   *slog.Logger
-	last  atomic.Pointer[tokenList] // nil: none was read yet
-	asked chan struct{}             // a read is awaited
-	ended chan struct{}             // closed when Run returns
+	rows tokenRows
+	log  *slog.Logger
+	last atomic.Pointer[tokenList] // nil: none was read yet
 
 	mu      sync.Mutex
-	next    *tokenRead          // nil: none is awaited
+	next    *tokenRead          // the read that begins next; once Run has returned, one that has failed
 	used    map[int64]time.Time // the last use of tokens by id, until it is written
-	begun   time.Time           // the last read; only Run uses the following
-	failing bool                // the last read failed, and that was logged
+	failing bool                // the last read failed, and that was logged; only Run uses it and the following
 	useLost bool                // the last write of the use failed, and that was logged
 }
 
@@ -71,9 +66,15 @@ type tokenRead struct {
 }
 
 func newTokens(reader tokenRows, log *slog.Logger) *tokens {
-	return &tokens{
-		rows: reader, log: log, asked: make(chan struct{}, 1), ended: make(chan struct{}), used: map[int64]time.Time{},
-	}
+	return &tokens{rows: reader, log: log, next: newTokenRead(), used: map[int64]time.Time{}}
+}
+
+func newTokenRead() *tokenRead { return &tokenRead{done: make(chan struct{})} }
+
+// end reports what became of the read.
+func (r *tokenRead) end(err error) {
+	r.err = err
+	close(r.done)
 }
 
 // Authenticate implements api.Authenticator.
@@ -115,20 +116,11 @@ func (t *tokens) find(secret string) (rows.Token, error) {
 // await waits for a read of the tokens that begins after it is called.
 func (t *tokens) await(ctx context.Context) error {
 	t.mu.Lock()
-	if t.next == nil {
-		t.next = &tokenRead{done: make(chan struct{})}
-	}
 	read := t.next
 	t.mu.Unlock()
 	select {
-	case t.asked <- struct{}{}:
-	default: // another request has asked
-	}
-	select {
 	case <-read.done:
 		return read.err
-	case <-t.ended:
-		return errStopped
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -136,7 +128,6 @@ func (t *tokens) await(ctx context.Context) error {
 
 // Run reads the tokens and writes their use, from time to time; the use also at the end. It returns when ctx ends.
 func (t *tokens) Run(ctx context.Context) error {
-	defer close(t.ended)
 	refresh, use := time.NewTicker(tokenRefresh), time.NewTicker(tokenUse)
 	defer refresh.Stop()
 	defer use.Stop()
@@ -145,15 +136,10 @@ func (t *tokens) Run(ctx context.Context) error {
 		select {
 		case <-refresh.C:
 			t.read(ctx)
-		case <-t.asked:
-			select {
-			case <-time.After(time.Until(t.begun.Add(tokenPause))):
-				t.read(ctx)
-			case <-ctx.Done():
-			}
 		case <-use.C:
 			t.writeUse(ctx, tokenTimeout)
 		case <-ctx.Done():
+			t.next.end(errStopped)
 			t.writeUse(context.WithoutCancel(ctx), tokenLastUse)
 			return nil
 		}
@@ -166,12 +152,12 @@ func (t *tokens) read(ctx context.Context) {
 	defer cancel()
 	t.mu.Lock()
 	read := t.next
-	t.next = nil
+	t.next = newTokenRead()
 	t.mu.Unlock()
-	t.begun = time.Now()
+	begun := time.Now()
 	secrets, err := t.rows.Secrets(ctx)
 	if err == nil {
-		t.last.Store(&tokenList{Secrets: secrets, at: t.begun})
+		t.last.Store(&tokenList{Secrets: secrets, at: begun})
 	}
 	switch failed := err != nil; {
 	case failed == t.failing:
@@ -181,10 +167,7 @@ func (t *tokens) read(ctx context.Context) {
 		t.log.Info("the tokens are read again")
 	}
 	t.failing = err != nil
-	if read != nil {
-		read.err = err
-		close(read.done)
-	}
+	read.end(err)
 }
 
 // writeUse writes the use of tokens since the last call. If that fails, it keeps them for the next call.
