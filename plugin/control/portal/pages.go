@@ -51,20 +51,6 @@ func pages() []page {
 	}, operatorPages(), tenantPages())
 }
 
-// navigation returns the links of pages for each role, in the order of the table.
-func navigation() map[api.Role][]page {
-	links := map[api.Role][]page{}
-	for _, role := range everyone {
-		for _, page := range pages() {
-			// A tenant's overview is the page of its org.
-			if page.Nav != "" && slices.Contains(page.For, role) && (role != api.Tenant || page.Path() != home) {
-				links[role] = append(links[role], page)
-			}
-		}
-	}
-	return links
-}
-
 // servePage serves a page to a caller who is signed in and whose role may see it.
 func (p *Portal) servePage(w http.ResponseWriter, r *http.Request, to *page) {
 	caller, ok := p.enter(w, r)

@@ -142,7 +142,7 @@ func TestAnAssetIsKeptForeverUnderTheHashOfItsContent(t *testing.T) {
 	b := w.browser()
 	page := b.get(signInPath).text
 	for _, file := range []string{"style", "app", "icon"} {
-		path := regexp.MustCompile(`/portal/assets/` + file + `-[0-9a-f]{12}\.[a-z]+`).FindString(page)
+		path := regexp.MustCompile(`/portal/assets/[0-9a-f]{12}/` + file + `\.[a-z]+`).FindString(page)
 		if path == "" {
 			t.Fatalf("the page names no asset %s:\n%s", file, page)
 		}
@@ -151,7 +151,7 @@ func TestAnAssetIsKeptForeverUnderTheHashOfItsContent(t *testing.T) {
 			t.Errorf("%s: Cache-Control is %q", path, got)
 		}
 	}
-	w.want(b.get("/portal/assets/style-000000000000.css"), http.StatusNotFound)
+	w.want(b.get("/portal/assets/000000000000/style.css"), http.StatusNotFound)
 	w.want(b.get("/portal/assets/style.css"), http.StatusNotFound)
 }
 

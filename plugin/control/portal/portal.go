@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"html/template"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -49,13 +50,13 @@ type Options struct {
 // Portal serves the pages. It is an http.Handler and safe for concurrent use. Create it with New.
 type Portal struct {
 	Options
-	mux      *http.ServeMux
-	origins  *http.CrossOriginProtection
-	jar      *session.Jar
-	sessions *session.Sessions
-	views    *views
-	shared   answerCache
-	metrics  *metrics
+	mux       *http.ServeMux
+	origins   *http.CrossOriginProtection
+	jar       *session.Jar
+	sessions  *session.Sessions
+	templates *template.Template
+	shared    answerCache
+	metrics   *metrics
 }
 
 // New returns a portal. It does no I/O.
@@ -70,23 +71,22 @@ func New(o Options) (*Portal, error) {
 		o.Key = make([]byte, session.KeySize)
 		_, _ = rand.Read(o.Key) // never fails
 	}
-	p := &Portal{Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection()}
+	p := &Portal{
+		Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), templates: newTemplates(),
+	}
 	var err error
 	if p.jar, err = session.NewJar(o.Key, o.Now); err != nil {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
 	p.sessions = session.New(p.jar, o.Idle)
 	p.metrics = newMetrics(o.Metrics)
-	if p.views, err = newViews(); err != nil {
-		return nil, fmt.Errorf("make the portal: %w", err)
-	}
 	p.route()
 	return p, nil
 }
 
 // route connects paths to what serves them.
 func (p *Portal) route() {
-	p.mux.HandleFunc("GET /portal/assets/{name}", p.serveAsset)
+	p.mux.HandleFunc("GET "+assetsPath+"{name}", p.serveAsset)
 	p.mux.HandleFunc("GET "+signInPath, p.showSignIn)
 	p.mux.HandleFunc("POST "+signInPath, p.signIn)
 	p.mux.HandleFunc("POST /portal/sign-out", p.signOut)

@@ -2,18 +2,18 @@ package portal
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"fmt"
 	"html/template"
+	"io/fs"
 	"math"
 	"net/http"
-	"path"
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -24,26 +24,9 @@ import (
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// views are the parsed templates, and the names of assets.
-type views struct {
-	templates *template.Template
-	assets    *assets
-	nav       map[api.Role][]page
-}
-
-// newViews parses the templates. A file is a page, named by the file without .html, or has parts of pages.
-func newViews() (*views, error) {
-	found, err := newAssets()
-	if err != nil {
-		return nil, err
-	}
-	v := &views{assets: found, nav: navigation()}
-	v.templates, err = template.New("portal").Funcs(functions()).Funcs(template.FuncMap{"asset": found.path}).
-		ParseFS(templateFiles, "templates/*.html")
-	if err != nil {
-		return nil, fmt.Errorf("parse the templates: %w", err)
-	}
-	return v, nil
+// newTemplates parses the templates. A file is a page, named by the file without .html, or has parts of pages.
+func newTemplates() *template.Template {
+	return template.Must(template.New("portal").Funcs(functions()).ParseFS(templateFiles, "templates/*.html"))
 }
 
 // layout is what surrounds a page.
@@ -64,21 +47,25 @@ type link struct {
 // layout returns the surroundings of a page for a caller, or for none.
 func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
 	l := &layout{Title: title, Caller: caller}
-	for _, to := range p.views.nav[caller.Role] {
-		l.Nav = append(l.Nav, link{Label: to.Nav, Path: to.Path(), Current: to.Path() == r.URL.Path})
+	for _, to := range pages() {
+		path := to.Path()
+		isOrgHome := caller.Role == api.Tenant && path == home // leads to the page of the org, which has a link
+		if to.Nav != "" && slices.Contains(to.For, caller.Role) && !isOrgHome {
+			l.Nav = append(l.Nav, link{Label: to.Nav, Path: path, Current: path == r.URL.Path})
+		}
 	}
 	return l
 }
 
 // show answers with a template inside the layout. It writes nothing before all is rendered.
 func (p *Portal) show(w http.ResponseWriter, status int, name string, l *layout, data any) error {
-	body, err := p.views.fragment(name+".html", data)
+	body, err := p.fragment(name+".html", data)
 	if err != nil {
 		return err
 	}
 	l.Body = body
 	var page bytes.Buffer
-	if err := p.views.templates.ExecuteTemplate(&page, "layout.html", l); err != nil {
+	if err := p.templates.ExecuteTemplate(&page, "layout.html", l); err != nil {
 		return fmt.Errorf("render the layout: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -89,9 +76,9 @@ func (p *Portal) show(w http.ResponseWriter, status int, name string, l *layout,
 }
 
 // fragment renders a template alone.
-func (v *views) fragment(name string, data any) (template.HTML, error) {
+func (p *Portal) fragment(name string, data any) (template.HTML, error) {
 	var text bytes.Buffer
-	if err := v.templates.ExecuteTemplate(&text, name, data); err != nil {
+	if err := p.templates.ExecuteTemplate(&text, name, data); err != nil {
 		return "", fmt.Errorf("render %s: %w", name, err)
 	}
 	return template.HTML(text.String()), nil // #nosec G203 -- a template has escaped it
@@ -100,46 +87,29 @@ func (v *views) fragment(name string, data any) (template.HTML, error) {
 //go:embed assets
 var assetFiles embed.FS
 
-const assetsPath = home + "assets/"
+// assetsPath is where the files are that pages load. It has a hash of them, so browsers may keep them forever.
+var assetsPath = home + "assets/" + assetsHash() + "/"
 
-// assets are the files that pages load. Their names contain a hash of the content, so browsers may keep them forever.
-type assets struct {
-	hashed  map[string]string // the name in a URL, by the name of the file
-	content map[string][]byte // by the name in a URL
-}
-
-func newAssets() (*assets, error) {
-	files, err := assetFiles.ReadDir("assets")
-	if err != nil {
-		return nil, fmt.Errorf("read the assets: %w", err)
-	}
-	a := &assets{hashed: map[string]string{}, content: map[string][]byte{}}
+// assetsHash returns a hash of all assets.
+func assetsHash() string {
+	sum := sha256.New()
+	files, err := fs.Glob(assetFiles, "assets/*")
 	for _, file := range files {
-		text, err := assetFiles.ReadFile("assets/" + file.Name())
-		if err != nil {
-			return nil, fmt.Errorf("read the assets: %w", err)
-		}
-		sum, extension := sha256.Sum256(text), path.Ext(file.Name())
-		name := strings.TrimSuffix(file.Name(), extension) + "-" + hex.EncodeToString(sum[:6]) + extension
-		a.hashed[file.Name()], a.content[name] = name, text
+		text, failed := assetFiles.ReadFile(file)
+		err = cmp.Or(err, failed)
+		_, _ = sum.Write(text) // never fails
 	}
-	return a, nil
+	if err != nil {
+		panic(err) // the files are part of the program
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6])
 }
 
-// path returns the URL of a file. The error of a file that does not exist ends the template.
-func (a *assets) path(file string) (string, error) {
-	name, ok := a.hashed[file]
-	if !ok {
-		return "", fmt.Errorf("there is no asset %s", file)
-	}
-	return assetsPath + name, nil
-}
-
-// serveAsset serves a file by its hashed name.
+// serveAsset serves a file.
 func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	content, ok := p.views.assets.content[name]
-	if !ok {
+	content, err := assetFiles.ReadFile("assets/" + name)
+	if err != nil {
 		p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusNotFound})
 		return
 	}
@@ -150,6 +120,7 @@ func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 // functions returns the functions of templates.
 func functions() template.FuncMap {
 	return template.FuncMap{
+		"asset":   func(file string) string { return assetsPath + file },
 		"number":  number,
 		"percent": percent,
 		"when":    when,

@@ -76,7 +76,7 @@ func isLive(r *http.Request) bool {
 
 // renderLive answers with a live part, or with 304 if the browser has the same already.
 func (v *visit) renderLive(template string, data any) error {
-	part, err := v.portal.views.fragment(template+liveSuffix, data)
+	part, err := v.portal.fragment(template+liveSuffix, data)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (v *visit) renderLive(template string, data any) error {
 }
 
 func (v *visit) renderStatus(status int, template, title string, data any) error {
-	if v.caller.Routine && v.portal.views.templates.Lookup(template+liveSuffix) != nil {
+	if v.caller.Routine && v.portal.templates.Lookup(template+liveSuffix) != nil {
 		return v.renderLive(template, data)
 	}
 	l := v.portal.layout(v.r, v.caller, title)

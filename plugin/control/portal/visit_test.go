@@ -23,7 +23,7 @@ func (w *world) visiting(pattern string, serve func(*visit) error) {
 // define adds a template.
 func (w *world) define(name, text string) {
 	w.Helper()
-	if _, err := w.portal.views.templates.New(name).Parse(text); err != nil {
+	if _, err := w.portal.templates.New(name).Parse(text); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -127,7 +127,7 @@ func TestPeopleCanSignInByOpenIDConnect(t *testing.T) {
 	b := w.browser()
 	w.want(b.get(signInPath), http.StatusOK, "Sign in with OpenID Connect",
 		`href="/portal/oidc/start?next=%2fportal%2f"`, `href="/portal/oidc/start?next=%2fportal%2f&amp;switch"`)
-	w.want(b.get("/portal/oidc/start"), http.StatusServiceUnavailable, "not available at the moment", `<label for="token">`)
+	w.want(b.get("/portal/oidc/start"), http.StatusServiceUnavailable, "not available at the moment", `id="token"`)
 	w.want(b.get("/portal/oidc/callback?state=x"), http.StatusBadRequest, "was not started in this browser")
 }
 

@@ -149,7 +149,8 @@ func roleOf(values []string) (api.Caller, error) {
 	case len(orgs) == 1:
 		return api.Caller{Role: api.Tenant, Org: orgs[0]}, nil
 	case len(orgs) > 1:
-		return api.Caller{}, fmt.Errorf("it names several tenants, %q and %q: one person can see one tenant", orgs[0], orgs[1])
+		const text = "it names several tenants, %q and %q: one person can see one tenant"
+		return api.Caller{}, fmt.Errorf(text, orgs[0], orgs[1])
 	}
 	return api.Caller{}, errors.New("it has none of ratelimit:admin, ratelimit:viewer and ratelimit:tenant:{org}")
 }

@@ -47,9 +47,11 @@ func (s *Session) ends() time.Time { return time.Unix(s.Start, 0).Add(Absolute) 
 
 // Sessions starts, finds and ends sessions. It is safe for concurrent use. Create it with New.
 type Sessions struct {
-	jar   *Jar
-	idle  time.Duration
-	ended endings
+	jar  *Jar
+	idle time.Duration
+
+	mu    sync.Mutex
+	ended map[string]time.Time // when every copy of its cookie has run out, by the id of a session that was ended
 }
 
 // New returns the sessions whose cookies are in a Jar. Zero is DefaultIdle.
@@ -57,16 +59,14 @@ func New(jar *Jar, idle time.Duration) *Sessions {
 	if idle <= 0 {
 		idle = DefaultIdle
 	}
-	return &Sessions{jar: jar, idle: min(idle, Absolute)}
+	return &Sessions{jar: jar, idle: min(idle, Absolute), ended: map[string]time.Time{}}
 }
 
 // Start starts a session with a new id, which ends the session that the browser had. The error is ErrPlain where
 // cookies are not safe.
 func (s *Sessions) Start(w http.ResponseWriter, r *http.Request, who Session) error {
 	now := s.jar.now()
-	if before, ok := s.Read(r); ok {
-		s.ended.add(before, now, s.idle)
-	}
+	s.forget(r)
 	who.ID, who.Start = rand.Text(), now.Unix()
 	return s.issue(w, r, who, now)
 }
@@ -96,7 +96,7 @@ func (s *Sessions) Resume(w http.ResponseWriter, r *http.Request) (Session, bool
 func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
 	now := s.jar.now()
 	if s.jar.Get(r, sessionCookie, &who) != nil || !now.Before(who.ends()) ||
-		!now.Before(time.Unix(who.Seen, 0).Add(s.idle)) || s.ended.has(who, now) {
+		!now.Before(time.Unix(who.Seen, 0).Add(s.idle)) || s.hasEnded(who, now) {
 		return Session{}, false
 	}
 	return who, true
@@ -104,51 +104,27 @@ func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
 
 // End ends the session of a request, also for copies of its cookie, and has the browser delete the cookie.
 func (s *Sessions) End(w http.ResponseWriter, r *http.Request) {
-	if who, ok := s.Read(r); ok {
-		s.ended.add(who, s.jar.now(), s.idle)
-	}
+	s.forget(r)
 	s.jar.Delete(w, r, sessionCookie)
 }
 
-// maxEndings bounds how many ended sessions are remembered.
-const maxEndings = 50_000
-
-// endings remembers sessions that were ended, for as long as a copy of their cookie could be used. If there are too
-// many, all sessions that began before have ended: nothing that was ended comes back. The zero value is empty and safe
-// for concurrent use.
-type endings struct {
-	mu        sync.Mutex
-	ended     map[string]ending // by the id of the session
-	notBefore int64             // sessions that began before it have ended, in Unix seconds
+// forget ends the session of a request, for as long as a copy of its cookie could be used. A request in progress may
+// issue the cookie once more, so that is a little longer than the idle timeout.
+func (s *Sessions) forget(r *http.Request) {
+	who, ok := s.Read(r)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.jar.now()
+	maps.DeleteFunc(s.ended, func(_ string, until time.Time) bool { return !until.After(now) })
+	s.ended[who.ID] = now.Add(s.idle + reissue)
 }
 
-type ending struct {
-	start  int64     // of the session, in Unix seconds
-	forget time.Time // when every copy of its cookie has run out
-}
-
-// add remembers a session. A request in progress may issue its cookie once more, so it is remembered for a little
-// longer than the idle timeout.
-func (e *endings) add(who Session, now time.Time, idle time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ended == nil {
-		e.ended = map[string]ending{}
-	}
-	if len(e.ended) >= maxEndings {
-		maps.DeleteFunc(e.ended, func(_ string, at ending) bool { return !at.forget.After(now) })
-	}
-	if len(e.ended) >= maxEndings {
-		e.notBefore = now.Unix()
-		maps.DeleteFunc(e.ended, func(_ string, at ending) bool { return at.start < e.notBefore })
-	}
-	e.ended[who.ID] = ending{who.Start, now.Add(idle + reissue)}
-}
-
-// has reports whether a session was ended.
-func (e *endings) has(who Session, now time.Time) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	at, ok := e.ended[who.ID]
-	return who.Start < e.notBefore || ok && at.forget.After(now)
+// hasEnded reports whether a session was ended.
+func (s *Sessions) hasEnded(who Session, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[who.ID].After(now)
 }
