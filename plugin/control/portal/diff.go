@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -28,21 +30,21 @@ func diffJSON(before, after json.RawMessage) ([]fieldChange, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the state after: %w", err)
 	}
+	all := maps.Clone(was)
+	maps.Copy(all, is)
 	var changes []fieldChange
-	for path, old := range was {
-		switch now, ok := is[path]; {
-		case !ok:
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		old, had := was[path]
+		now, has := is[path]
+		switch {
+		case !had:
+			changes = append(changes, fieldChange{path, "", now, "added"})
+		case !has:
 			changes = append(changes, fieldChange{path, old, "", "removed"})
 		case now != old:
 			changes = append(changes, fieldChange{path, old, now, "changed"})
 		}
 	}
-	for path, now := range is {
-		if _, ok := was[path]; !ok {
-			changes = append(changes, fieldChange{path, "", now, "added"})
-		}
-	}
-	slices.SortFunc(changes, func(a, b fieldChange) int { return cmp.Compare(a.Path, b.Path) })
 	return changes, nil
 }
 
@@ -68,30 +70,24 @@ func flatten(raw json.RawMessage) (map[string]string, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return nil, err
 	}
-	return leaves, addLeaves(leaves, "", value)
+	addLeaves(leaves, "", value)
+	return leaves, nil
 }
 
 // addLeaves adds the leaves of a value at a path. Null is no leaf, and a list is one.
-func addLeaves(leaves map[string]string, path string, value any) error {
+func addLeaves(leaves map[string]string, path string, value any) {
 	switch v := value.(type) {
 	case nil:
 	case map[string]any:
 		for name, field := range v {
-			if path != "" {
-				name = path + "." + name
-			}
-			if err := addLeaves(leaves, name, field); err != nil {
-				return err
-			}
+			addLeaves(leaves, strings.TrimPrefix(path+"."+name, "."), field)
 		}
 	case string:
 		leaves[path] = v
 	default: // a number, a boolean or a list
-		text, err := json.Marshal(v)
+		text, _ := json.Marshal(v) // it was decoded from JSON
 		leaves[path] = string(text)
-		return err
 	}
-	return nil
 }
 
 // auditEntry is a change with the fields that it changed.

@@ -45,8 +45,7 @@ type graphLabel struct {
 	Anchor, Label string
 }
 
-// lineGraph draws points, oldest first, with a line at a limit; 0: there is none. Times without a value are the
-// caller's to fill.
+// lineGraph draws points, which are equally far apart and the oldest first, with a line at a limit; 0: there is none.
 func lineGraph(points []graphPoint, limit int64, title string) graph {
 	g := graph{Title: title, Width: graphWidth, Height: graphHeight, Summary: "There are no values."}
 	top := max(limit, 1)
@@ -71,7 +70,7 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 	if len(points) == 0 {
 		return g
 	}
-	xs := positions(points)
+	xs := positions(len(points))
 	g.draw(points, xs, y)
 	g.Times = timeLabels(points, xs)
 	g.Summary = summarizePoints(points, limit)
@@ -81,17 +80,11 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 // lineAt returns a horizontal line with its label above.
 func lineAt(y float64, label string) graphLine { return graphLine{y, tenth(y - 4), label} }
 
-// positions returns the horizontal position of each point, by its time.
-func positions(points []graphPoint) []float64 {
-	first := points[0].At
-	span := points[len(points)-1].At.Sub(first)
-	xs := make([]float64, len(points))
-	for i, p := range points {
-		share := 0.0
-		if span > 0 {
-			share = float64(p.At.Sub(first)) / float64(span)
-		}
-		xs[i] = tenth(graphLeft + (graphWidth-graphLeft-graphRight)*share)
+// positions returns the horizontal position of each of so many points.
+func positions(points int) []float64 {
+	xs := make([]float64, points)
+	for i := range xs {
+		xs[i] = tenth(graphLeft + (graphWidth-graphLeft-graphRight)*float64(i)/float64(max(points-1, 1)))
 	}
 	return xs
 }

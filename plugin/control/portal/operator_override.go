@@ -168,8 +168,7 @@ func previewOverride(v *visit) error {
 	}
 	err := v.send(http.MethodPost, orgAPI(o.Org, "/ratelimit/overrides/preview"), overrideBody(o.Form), &o.Preview)
 	if o.NoPreview, err = unavailable(err); err != nil {
-		o.Problem = answers.ProblemOf(err)
-		return v.renderFault(err, "operator_override", "New override", o)
+		return v.renderFault(err, &o.Problem, "operator_override", "New override", o)
 	}
 	o.Previewed = true
 	o.Lines = linesOf(&o.Preview, o.Org, o.Form.Get("endpoint"), v.portal.Now())
@@ -196,11 +195,10 @@ func createOverride(v *visit) error {
 	}
 	path := orgAPI(o.Org, "/ratelimit/overrides?wait="+waitForNodes)
 	if err := v.send(http.MethodPost, path, overrideBody(o.Form), &done, header...); err != nil {
-		o.Problem = answers.ProblemOf(err)
 		if err := o.readPolicies(v); err != nil {
 			return err
 		}
-		return v.renderFault(err, "operator_override", "New override", o)
+		return v.renderFault(err, &o.Problem, "operator_override", "New override", o)
 	}
 	return v.redirect(tenantPath(o.Org, ""), noticeOf(&done.Written, fmt.Sprintf("Override %d is made", done.Override.ID)))
 }
@@ -252,8 +250,7 @@ func endOverride(v *visit) error {
 		err = v.send(http.MethodDelete, e.api()+"?"+query.Encode(), nil, &done)
 	}
 	if err != nil {
-		e.Problem = answers.ProblemOf(err)
-		return v.renderFault(err, "operator_end", "End an override", e)
+		return v.renderFault(err, &e.Problem, "operator_end", "End an override", e)
 	}
 	return v.redirect(tenantPath(e.Org, ""), noticeOf(&done, "Override "+e.ID+" has ended"))
 }

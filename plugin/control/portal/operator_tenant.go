@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -24,70 +23,42 @@ type tenantView struct {
 	Graph     graph
 	Denials   answers.DenialList
 	Abuse     answers.AbuseState
-	HasAbuse  bool
 }
 
 // maxBuckets bounds the buckets on a page.
 const maxBuckets = 50
 
-// serveTenant shows a tenant: its limits in words, what it has used, its denials and its overrides.
+// serveTenant shows a tenant: its limits in words, what it has used, its denials and its overrides. One without a row
+// has the default tier.
 func serveTenant(v *visit) error {
-	t := tenantView{Org: v.org(), CanWrite: v.isAdmin()}
-	for _, read := range []func(*visit) error{
-		t.readRow, t.readLimits, t.readUsage, t.readRequests, t.readDenials, t.readAbuse,
+	t, usage := &tenantView{Org: v.org(), CanWrite: v.isAdmin()}, answers.Usage{}
+	var without string
+	for _, part := range []struct {
+		below string
+		query url.Values
+		into  any
+		why   *string // it is missing
+	}{
+		{"", nil, &t.Row, &without},
+		{"/ratelimit/policies", url.Values{"limit": {pageRows}}, &t.Limits, &t.NoLimits},
+		{"/ratelimit/usage", nil, &usage, &t.NoUsage},
+		{"/ratelimit/denials", url.Values{"limit": {"10"}}, &t.Denials, &without},
+		{"/ratelimit/abuse", nil, &t.Abuse, &without},
 	} {
-		if err := read(v); err != nil {
+		var err error
+		if *part.why, err = unavailable(v.get(orgAPI(t.Org, part.below), part.query, part.into)); err != nil {
 			return err
 		}
 	}
-	return v.render("operator_tenant", t.Org, &t)
-}
-
-// readRow reads the tier of the tenant. One without a row has the default.
-func (t *tenantView) readRow(v *visit) error {
-	err := v.get(orgAPI(t.Org, ""), nil, &t.Row)
-	if isStatus(err, http.StatusNotFound) {
-		return nil
-	}
-	return err
-}
-
-func (t *tenantView) readLimits(v *visit) (err error) {
-	t.NoLimits, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &t.Limits))
-	return err
-}
-
-func (t *tenantView) readUsage(v *visit) (err error) {
-	var found answers.Usage
-	t.NoUsage, err = unavailable(v.get(orgAPI(t.Org, "/ratelimit/usage"), nil, &found))
-	t.MoreUsage = max(0, len(found.Items)-maxBuckets)
-	t.Usage = found.Items[:len(found.Items)-t.MoreUsage]
-	return err
-}
-
-// readRequests reads the requests of a day.
-func (t *tenantView) readRequests(v *visit) error {
+	t.Usage = usage.Items[:min(len(usage.Items), maxBuckets)]
+	t.MoreUsage = len(usage.Items) - len(t.Usage)
 	requests, err := v.history(t.Org, v.portal.Now().Add(-aDay.length), aDay.Step, nil)
 	if err != nil {
 		return err
 	}
 	points := pointsOf(requests, aDay.step(), func(r *answers.UsageRow) int64 { return r.Admitted + r.Denied })
 	t.Graph = lineGraph(points, 0, "Requests of "+t.Org+" by minute")
-	return nil
-}
-
-func (t *tenantView) readDenials(v *visit) error {
-	_, err := unavailable(v.get(orgAPI(t.Org, "/ratelimit/denials"), url.Values{"limit": {"10"}}, &t.Denials))
-	return err
-}
-
-func (t *tenantView) readAbuse(v *visit) error {
-	err := v.get(orgAPI(t.Org, "/ratelimit/abuse"), nil, &t.Abuse)
-	if isStatus(err, http.StatusNotFound) {
-		return nil
-	}
-	t.HasAbuse = err == nil && t.Abuse.Step != "none" && t.Abuse.Step != ""
-	return err
+	return v.render("operator_tenant", t.Org, t)
 }
 
 // limitGraph draws the use of a limit. A window that is shorter than a step is counted by step, with what the limit

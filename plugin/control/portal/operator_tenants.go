@@ -161,8 +161,7 @@ func forgive(v *visit) error {
 	body := map[string]any{"for": f.For, "reason": f.Reason}
 	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
 	if err != nil {
-		f.Problem = answers.ProblemOf(err)
-		return v.renderFault(err, "operator_forgive", "Forgive a tenant", f)
+		return v.renderFault(err, &f.Problem, "operator_forgive", "Forgive a tenant", f)
 	}
 	until := clockTime(done.Until, v.portal.Now())
 	return v.redirect(home+"abuse", noticeOf(&done.Written, fmt.Sprintf("%s is forgiven until %s", f.Org, until)))

@@ -23,8 +23,7 @@ type orgTokens struct {
 	Tokens []answers.OrgToken
 	Lives  []tokenLife
 	Form   tokenForm
-	Fault  *problem
-	Shown  *shownSecret
+	outcome
 }
 
 const tokensTitle = "Tokens"
@@ -75,13 +74,12 @@ func changeOrgToken(v *visit) error {
 // showToken serves the page of tokens after a write, with the secret that it made, or with its fault.
 func (v *visit) showToken(made *answers.IssuedToken, form tokenForm, failed error) error {
 	data, err := readOrgTokens(v)
-	switch {
-	case err != nil:
+	if err != nil {
 		return cmp.Or(failed, err)
-	case failed != nil:
-		data.Form, data.Fault = form, answers.ProblemOf(failed)
-		return v.renderFault(failed, "tenant_tokens", tokensTitle, data)
 	}
-	data.Shown = &shownSecret{"token " + made.Name, made.Secret}
-	return v.render("tenant_tokens", tokensTitle, data)
+	if failed != nil {
+		data.Form = form
+	}
+	shown := shownSecret{"token " + made.Name, made.Secret}
+	return v.renderOutcome(&data.outcome, failed, shown, "tenant_tokens", tokensTitle, data)
 }

@@ -195,7 +195,7 @@ func quotasOf(
 			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
 			if !q.Empty && !q.Unknown {
 				q.Exhausted = use.exhaustedAt(now)
-				q.Ahead = relativeTime(q.Exhausted, now)
+				q.Ahead = timeAhead(q.Exhausted, now)
 			}
 			quotas = append(quotas, q)
 		}

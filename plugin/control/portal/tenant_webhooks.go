@@ -56,12 +56,28 @@ type orgWebhooks struct {
 	Webhooks []answers.Webhook
 	Events   []eventKind
 	Form     webhookForm
-	Fault    *problem
-	Shown    *shownSecret
+	outcome
+}
+
+// outcome is what a page shows of the write that it answers: its fault, or the secret that it made.
+type outcome struct {
+	Fault *problem
+	Shown *shownSecret
 }
 
 // shownSecret is a secret that is shown once.
 type shownSecret struct{ What, Secret string }
+
+// renderOutcome answers a write with a page, whose data has the outcome.
+func (v *visit) renderOutcome(
+	o *outcome, failed error, made shownSecret, template, title string, data any,
+) error {
+	if failed != nil {
+		return v.renderFault(failed, &o.Fault, template, title, data)
+	}
+	o.Shown = &made
+	return v.render(template, title, data)
+}
 
 const webhooksTitle = "Webhooks"
 
@@ -80,15 +96,14 @@ func createOrgWebhook(v *visit) error {
 		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,
 	}, &made)
 	data, err := readOrgWebhooks(v)
-	switch {
-	case err != nil:
+	if err != nil {
 		return cmp.Or(failed, err)
-	case failed != nil:
-		data.Form, data.Fault = form, answers.ProblemOf(failed)
-		return v.renderFault(failed, "tenant_webhooks", webhooksTitle, data)
 	}
-	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}
-	return v.render("tenant_webhooks", webhooksTitle, data)
+	if failed != nil {
+		data.Form = form
+	}
+	shown := shownSecret{"webhook " + made.Webhook.URL, made.Secret}
+	return v.renderOutcome(&data.outcome, failed, shown, "tenant_webhooks", webhooksTitle, data)
 }
 
 // portalReason is the reason of changes in the audit.
@@ -98,8 +113,7 @@ const portalReason = "changed by its org in the portal"
 type orgWebhookPage struct {
 	Webhook    answers.Webhook
 	Deliveries []answers.Delivery
-	Fault      *problem
-	Shown      *shownSecret
+	outcome
 }
 
 // webhookPath returns the path of the API of the webhook that a page names. One of another org does not exist there.
@@ -162,13 +176,9 @@ func changeOrgWebhook(v *visit) error {
 		return notFound(err)
 	}
 	data, readErr := readOrgWebhook(v)
-	switch {
-	case readErr != nil:
+	if readErr != nil {
 		return cmp.Or(err, readErr)
-	case err != nil:
-		data.Fault = answers.ProblemOf(err)
-		return v.renderFault(err, "tenant_webhook", webhooksTitle, data)
 	}
-	data.Shown = &shownSecret{"webhook " + made.Webhook.URL, made.Secret}
-	return v.render("tenant_webhook", webhooksTitle, data)
+	shown := shownSecret{"webhook " + made.Webhook.URL, made.Secret}
+	return v.renderOutcome(&data.outcome, err, shown, "tenant_webhook", webhooksTitle, data)
 }

@@ -51,14 +51,13 @@ func (v *visit) render(template, title string, data any) error {
 	return v.renderStatus(http.StatusOK, template, title, data)
 }
 
-// renderFault answers a write that the API denied with the page of its form, where data shows the problem. Errors that
+// renderFault answers a write that the API denied with the page of its form, whose data gets the problem. Errors that
 // are not faults of the request are returned.
-func (v *visit) renderFault(err error, template, title string, data any) error {
-	p := answers.ProblemOf(err)
-	if p == nil || !isFault(p) {
+func (v *visit) renderFault(err error, into **problem, template, title string, data any) error {
+	if *into = answers.ProblemOf(err); *into == nil || !isFault(*into) {
 		return err
 	}
-	return v.renderStatus(p.Status, template, title, data)
+	return v.renderStatus((*into).Status, template, title, data)
 }
 
 // liveHeader has a page answer with its live part alone: the template with the page's name and liveSuffix. A page marks
@@ -106,9 +105,6 @@ type notice struct {
 
 // redirect answers with 303 to a path of the portal, which shows a notice.
 func (v *visit) redirect(path string, shown notice) error {
-	if !isOwnPath(path) {
-		return fmt.Errorf("redirect to %q: the path is not of the portal", path)
-	}
 	v.portal.redirect(v.w, v.r, path, shown)
 	return nil
 }

@@ -18,8 +18,8 @@ func limitWords(l *answers.LimitInForce, who string) string {
 	if l.Endpoint != "" {
 		parts[0] += " to " + l.Endpoint
 	}
-	if scope := scopeWords(l.Scope, who); scope != "" {
-		parts = append(parts, scope)
+	if scope := scopeWords[l.Scope]; scope != "" {
+		parts = append(parts, strings.Replace(scope, "WHO", who, 1))
 	}
 	if way := algorithmWords(l); way != "" {
 		parts = append(parts, way)
@@ -39,27 +39,16 @@ func quantityWords(l *answers.LimitInForce) string {
 	return plural(l.Limit, unit) + " per " + windowWords(l.WindowSize)
 }
 
-// scopeWords returns which requests spend from the same bucket.
-func scopeWords(scope, who string) string {
-	switch scope {
-	case "tenant":
-		return "shared by all users of " + who
-	case "user":
-		return "for each user of " + who
-	case "credential":
-		return "for each credential of " + who
-	case "ip":
-		return "for each address"
-	case "endpoint":
-		return "for each endpoint, shared by all tenants"
-	case "global":
-		return "shared by all tenants"
-	case "tenant+endpoint":
-		return "for each endpoint, shared by all users of " + who
-	case "user+endpoint":
-		return "for each user of " + who + " and each endpoint"
-	}
-	return ""
+// scopeWords say which requests spend from the same bucket. WHO is the tenant.
+var scopeWords = map[string]string{
+	"tenant":          "shared by all users of WHO",
+	"user":            "for each user of WHO",
+	"credential":      "for each credential of WHO",
+	"ip":              "for each address",
+	"endpoint":        "for each endpoint, shared by all tenants",
+	"global":          "shared by all tenants",
+	"tenant+endpoint": "for each endpoint, shared by all users of WHO",
+	"user+endpoint":   "for each user of WHO and each endpoint",
 }
 
 // algorithmWords returns when a limit allows more again.
@@ -113,21 +102,14 @@ func plural(n int64, noun string) string {
 	return humanize.Comma(n) + " " + noun + "s"
 }
 
-// relativeTime returns an instant as seen from now: "in 3 minutes", "2 hours ago". It returns "" for the zero time.
-func relativeTime(at, now time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	distance := at.Sub(now)
+// timeAhead returns how far an instant is ahead of now: "in 3 minutes". It returns "" for one that is not.
+func timeAhead(at, now time.Time) string {
 	for _, u := range units {
-		if n := int64(distance.Abs().Seconds()) / u.seconds; n > 0 {
-			if distance > 0 {
-				return "in " + plural(n, u.name)
-			}
-			return plural(n, u.name) + " ago"
+		if n := int64(at.Sub(now).Seconds()) / u.seconds; n > 0 {
+			return "in " + plural(n, u.name)
 		}
 	}
-	return "now"
+	return ""
 }
 
 // clockTime returns an instant in UTC as short as it is clear from now: with the hour alone on the same day, with the
