@@ -15,6 +15,12 @@ const daySeconds = 86400 // seconds
 
 func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 	t.Parallel()
+	type quotaUse struct {
+		capacity, used, limit, window int64
+		algorithm                     string
+		reset                         time.Time
+		rate                          float64
+	}
 	for name, c := range map[string]struct {
 		use  quotaUse
 		want time.Duration // from noon; 0: it lasts
@@ -36,9 +42,11 @@ func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 		"as much leaves a sliding window as is spent": {
 			quotaUse{2400, 2399, 2400, daySeconds, "sliding_window", noon, 99.0 / 3600}, 0,
 		},
-		"a window of no length": {quotaUse{Capacity: 5, Algorithm: "token_bucket", Rate: 1}, 0},
+		"a window of no length": {quotaUse{capacity: 5, algorithm: "token_bucket", rate: 1}, 0},
 	} {
-		at := c.use.exhaustedAt(noon)
+		b := answers.BucketUsage{Limit: c.use.capacity, Used: c.use.used, Reset: c.use.reset}
+		l := answers.LimitInForce{Limit: c.use.limit, WindowSize: c.use.window, Algorithm: c.use.algorithm}
+		at := exhaustedAt(&b, &l, c.use.rate, noon)
 		switch {
 		case c.want < 0 && !at.Equal(noon), c.want == 0 && !at.IsZero(),
 			c.want > 0 && at.Sub(noon.Add(c.want)).Abs() > time.Second:

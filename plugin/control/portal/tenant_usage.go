@@ -188,13 +188,10 @@ func quotasOf(
 			if of.Scope == "tenant+endpoint" {
 				of.Endpoint = b.Endpoint
 			}
-			use := quotaUse{
-				Capacity: b.Limit, Used: b.Used, Limit: p.Limit, Window: p.WindowSize, Algorithm: p.Algorithm, Reset: b.Reset,
-				Rate: rateOf(&of, limits, lately.Items, now.Sub(lately.From)),
-			}
-			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: use.Rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
+			rate := rateOf(&of, limits, lately.Items, now.Sub(lately.From))
+			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
 			if !q.Empty && !q.Unknown {
-				q.Exhausted = use.exhaustedAt(now)
+				q.Exhausted = exhaustedAt(&b, &of, rate, now)
 				q.Ahead = timeAhead(q.Exhausted, now)
 			}
 			quotas = append(quotas, q)
@@ -204,40 +201,28 @@ func quotasOf(
 	return quotas
 }
 
-// quotaUse is what is used of a limit, and how fast.
-type quotaUse struct {
-	Capacity  int64 // tokens that can be spent at once
-	Used      int64 // tokens
-	Limit     int64 // tokens that a window allows
-	Window    int64 // seconds
-	Algorithm string
-	Reset     time.Time // when the window ends
-	Rate      float64   // tokens spent per second lately
-}
-
-// exhaustedAt returns the instant at which nothing is left if tokens are spent at the same rate from now on, or the
-// zero time if the limit lasts: until its window ends, or for good, because it refills as fast. What a bucket refills,
-// and what leaves a sliding window if it was spent evenly, is subtracted from the rate.
-func (q *quotaUse) exhaustedAt(now time.Time) time.Time {
-	left := float64(q.Capacity - q.Used)
+// exhaustedAt returns the instant at which nothing is left of a limit's bucket if tokens are spent at the same rate, per
+// second, from now on, or the zero time if the limit lasts: until its window ends, or for good, because it refills as
+// fast. What a bucket refills, and what leaves a sliding window if it was spent evenly, is subtracted from the rate.
+func exhaustedAt(b *answers.BucketUsage, l *answers.LimitInForce, rate float64, now time.Time) time.Time {
+	left, window := float64(b.Limit-b.Used), float64(l.WindowSize)
 	if left <= 0 {
 		return now
 	}
-	if q.Window <= 0 {
+	if window <= 0 {
 		return time.Time{}
 	}
-	rate := q.Rate
-	switch q.Algorithm {
+	switch l.Algorithm {
 	case "token_bucket", "leaky_bucket":
-		rate -= float64(q.Limit) / float64(q.Window)
+		rate -= float64(l.Limit) / window
 	case "sliding_window", "sliding_log":
-		rate -= float64(q.Used) / float64(q.Window)
+		rate -= float64(b.Used) / window
 	}
-	if rate <= 0 || left/rate >= float64(q.Window) {
+	if rate <= 0 || left/rate >= window {
 		return time.Time{}
 	}
 	at := now.Add(time.Duration(left / rate * float64(time.Second))).Truncate(time.Second)
-	if q.Algorithm == "fixed_window" && !q.Reset.IsZero() && !at.Before(q.Reset) {
+	if l.Algorithm == "fixed_window" && !b.Reset.IsZero() && !at.Before(b.Reset) {
 		return time.Time{}
 	}
 	return at

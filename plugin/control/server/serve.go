@@ -23,7 +23,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/relay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
@@ -148,20 +147,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if s.Keeper != nil {
 		server.background = append(server.background, s.newLeading(d, tiers, numbers, log)...)
 	}
-	relays, runs, err := s.newTopics(log)
-	if err != nil {
-		return nil, err
-	}
-	if relays != nil {
-		numbers.MustRegister(metrics.Read(func() (all []relay.Stats) {
-			for _, r := range relays {
-				all = append(all, r.Stats())
-			}
-			return all
-		}))
-		server.background = append(server.background, runs...)
-	}
-	return server, nil
+	relays, err := s.newTopics(numbers, log)
+	server.background = append(server.background, relays...)
+	return server, err
 }
 
 // newLeading returns the tasks of the process that leads, and registers their numbers.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -32,7 +33,7 @@ func publish(t *testing.T, cluster *kfake.Cluster, keeper string, log io.Writer)
 		Options:      kafka.Options{Brokers: cluster.ListenAddrs()},
 		UpdatesTopic: "policy.updates", NoticesTopic: "ratelimit.notices",
 	}}
-	_, runs, err := s.newTopics(slog.New(slog.NewTextHandler(log, nil)))
+	runs, err := s.newTopics(prometheus.NewRegistry(), slog.New(slog.NewTextHandler(log, nil)))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
@@ -181,7 +182,7 @@ func TestWithoutKafkaServeEndsAndTheEventsStayInPostgres(t *testing.T) {
 
 func TestKafkaNeedsTheRightsOfKeeperAndValidSettings(t *testing.T) {
 	s := &Settings{Listen: "127.0.0.1:0", Kafka: Kafka{Options: kafka.Options{Brokers: []string{"k:9092"}}}}
-	_, _, err := s.newTopics(slog.New(slog.DiscardHandler))
+	_, err := s.newTopics(prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "--keeper-database") {
 		t.Errorf("without keeper: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -23,6 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/usage"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
 // newLeader returns the leader of this process. It unpacks usage, and tidies as ratelimit tidy does. With a watcher it
@@ -119,22 +121,26 @@ func isUpdate(t events.Type) bool { return t == events.PolicyUpdated }
 // isNotice reports whether the topic of notices gets events of a type. Nodes send denials themselves.
 func isNotice(t events.Type) bool { return t != events.PolicyUpdated && t != events.Denial }
 
-// newTopics makes the relays of both topics, with what runs for each; none: there is no Kafka. It opens no connection.
-func (s *Settings) newTopics(log *slog.Logger) (relays []*relay.Relay, runs []func(context.Context) error, err error) {
+// newTopics returns the tasks that relay events to both topics, and registers their numbers; none: there is no Kafka. It
+// opens no connection.
+func (s *Settings) newTopics(
+	numbers *prometheus.Registry, log *slog.Logger,
+) (runs []func(context.Context) error, err error) {
 	if len(s.Kafka.Brokers) == 0 {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if s.Keeper == nil {
-		return nil, nil, errors.New("--kafka-brokers: events are read with the rights of keeper: " +
+		return nil, errors.New("--kafka-brokers: events are read with the rights of keeper: " +
 			"give its login by --keeper-database-file in place of off, or remove --kafka-brokers")
 	}
+	var relays []*relay.Relay
 	for _, o := range []relay.Options{
 		{Consumer: updatesConsumer, Lock: updatesLock, Topic: s.Kafka.UpdatesTopic, Wants: isUpdate},
 		{Consumer: noticesConsumer, Lock: noticesLock, Topic: s.Kafka.NoticesTopic, Wants: isNotice},
 	} {
 		producer, err := kafka.New(s.Kafka.Options, o.Topic)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.SendInOrder, log, leaderAdvice
 		made := relay.New(o)
@@ -143,5 +149,11 @@ func (s *Settings) newTopics(log *slog.Logger) (relays []*relay.Relay, runs []fu
 			return made.Run(ctx)
 		})
 	}
-	return relays, runs, nil
+	numbers.MustRegister(metrics.Read(func() (all []relay.Stats) {
+		for _, r := range relays {
+			all = append(all, r.Stats())
+		}
+		return all
+	}))
+	return runs, nil
 }
