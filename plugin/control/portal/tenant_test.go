@@ -111,22 +111,16 @@ func TestAnOrgWhoseNameIsADotSegmentReachesItself(t *testing.T) {
 	}
 }
 
-func TestThePlanShowsLimitsInWordsWithWhatIsUsed(t *testing.T) {
+func TestThePlanShowsLimitsInWordsWithWhatIsUsedIfThatCanBeRead(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	answersWith(w, "daily")
-	w.want(w.signedIn(acmeSecret).get("/portal/org"), http.StatusOK,
+	b := w.signedIn(acmeSecret)
+	w.want(b.get("/portal/org"), http.StatusOK,
 		"1,000 requests per day to daily", "90 % used", "900 of 1,000, 100 left", "2026-11-23", "are denied",
 		`high="0.95" optimum="0" value="0.9"`)
-}
-
-func TestThePlanIsShownWhileUsageCannotBeRead(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	answersWith(w, "daily")
 	w.api.answer("GET /v1/orgs/acme", http.StatusNotFound, `{"status":404}`)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusServiceUnavailable, `{"status":503}`)
-	b := w.signedIn(acmeSecret)
 	w.want(b.get("/portal/org"), http.StatusOK, "1,000 requests", "cannot be read at the moment", "UTC")
 	w.want(b.get("/portal/org/usage"), http.StatusOK, "<svg", "cannot be read at the moment")
 	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusServiceUnavailable,

@@ -221,20 +221,6 @@ func save(t *testing.T, dsn, dir string) {
 	}
 }
 
-// What this process denies is recorded as what the plugin denies, so that people find it in the same list.
-func TestServeReportsTheDenialsOfItsDecisions(t *testing.T) {
-	dsn := pgtest.Shared(t).Database(t)
-	t.Cleanup(func() { wantDenials(t, dsn, 3) }) // after the end of the process, which reports what was denied last
-	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(s *Settings) {
-		s.Database, s.DenialRecent = Database{DSN: dsn}, true
-	})
-	for range 43 {
-		var x admit.Exchange
-		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}, Route: "records"}
-		require.NoError(t, d.decider.Admit(t.Context(), request, &x))
-	}
-}
-
 // wantDenials checks what Postgres has of denials of one limit.
 func wantDenials(t *testing.T, dsn string, want int64) {
 	t.Helper()
@@ -259,24 +245,26 @@ func TestServeRecordsNoDenialsIfThatIsOffOrItDecidesNothing(t *testing.T) {
 	}
 }
 
-// What this process decides counts like what the plugin decides, and its routes are those of its file.
-func TestServeReportsTheUsageOfItsDecisions(t *testing.T) {
+// What this process decides counts like what the plugin decides, its denials are in the same list, and its routes are
+// those of its file.
+func TestServeReportsTheUsageAndTheDenialsOfItsDecisions(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)
-	t.Cleanup(func() { wantReported(t, dsn) }) // after the end of the process, which reports what was counted last
-	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(s *Settings) {
-		s.Database, s.Usage = Database{DSN: dsn}, true
+	t.Cleanup(func() { // after the end of the process, which reports what was counted last
+		wantDenials(t, dsn, 3)
+		wantReported(t, dsn)
 	})
-	for _, endpoint := range []string{"records", "records", "invented"} {
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(s *Settings) {
+		s.Database, s.Usage, s.DenialRecent = Database{DSN: dsn}, true, true
+	})
+	for _, endpoint := range append(slices.Repeat([]string{"records"}, 43), "invented") {
 		var x admit.Exchange
-		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
+		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}}
 		request.Method, request.Path, request.Route = admit.Target(endpoint)
-		if d.decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
-			t.Fatalf("%s: %+v", endpoint, x.Decision)
-		}
+		require.NoError(t, d.decider.Admit(t.Context(), request, &x))
 	}
 }
 
-// wantReported checks what Postgres has of two requests of the route records, and one of a route that does not exist.
+// wantReported checks what Postgres has of 40 requests of the route records that were admitted, and one of a route that does not exist.
 func wantReported(t *testing.T, dsn string) {
 	t.Helper()
 	var name string
@@ -295,7 +283,7 @@ func wantReported(t *testing.T, dsn string) {
 			requests[row.Endpoint] = row.Admitted
 		}
 	}
-	if want := map[string]int64{"records": 2, "": 1}; !maps.Equal(requests, want) || !strings.Contains(name, "/control/") {
+	if want := map[string]int64{"records": 40, "": 1}; !maps.Equal(requests, want) || !strings.Contains(name, "/control/") {
 		t.Errorf("%s has counted %v, want %v", name, requests, want)
 	}
 }

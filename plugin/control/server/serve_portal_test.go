@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -115,21 +114,5 @@ func TestAKeyFileHas32BytesOrTheirBase64(t *testing.T) {
 	}
 	if _, err := (&Portal{KeyFile: file + ".away"}).readKey(); err == nil {
 		t.Error("a file that does not exist is accepted")
-	}
-}
-
-func TestEachRequestHasADeadline(t *testing.T) {
-	var hasDeadline bool
-	d := newDraining(&http.Server{
-		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, hasDeadline = r.Context().Deadline()
-		}),
-	}, nil, slog.New(slog.DiscardHandler))
-	for _, path := range []string{"/portal/", "/v1/orgs"} {
-		d.http.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, http.NoBody))
-		if !hasDeadline {
-			t.Errorf("%s has no deadline", path)
-		}
 	}
 }

@@ -19,7 +19,6 @@ var accounts = map[string]map[string]any{
 	"cat": {"roles": []string{"ratelimit:tenant:acme"}},
 	"dan": {"email": "dan@example.org"},
 	"eve": {"roles": []string{"ratelimit:tenant:acme", "ratelimit:tenant:other"}},
-	"fay": {"realm_access": map[string]any{"roles": []string{"ratelimit:tenant:acme"}}},
 }
 
 // newWorld starts a portal and a provider that has its client, with a secret or without.
@@ -124,12 +123,4 @@ func TestAWrongSecretIsReportedAsAFaultOfTheSetUp(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.flow.SecretFile, []byte("right"), 0o600))
 	r, err = p.SignIn(newBrowser(t), s.URL+StartPath, "ann") // the file is read again
 	expect(t, r, err, http.StatusOK, "is admin")
-}
-
-func TestARoleIsFoundByAPathOfNames(t *testing.T) {
-	t.Parallel()
-	s, p := newWorld(t, "", true)
-	s.flow.RolesClaim = "realm_access.roles"
-	r, err := p.SignIn(newBrowser(t), s.URL+StartPath, "fay")
-	expect(t, r, err, http.StatusOK, "oidc:fay is tenant acme")
 }
