@@ -28,7 +28,13 @@
 //	is claimed by another    does nothing: another settles      does nothing
 //	was not written          settles                            does nothing
 //	is out of reach          parks the end of the request       parks the end of the request
-//	is gone                  does nothing: another has settled  looks once more a second later, then does nothing
+//	is gone, and no call     does nothing: another has settled  looks once more a second later, then does nothing
+//	  was lost
+//	is gone, and its writing charges more, returns nothing      looks once more a second later, then does nothing
+//	  or a claim was lost
+//
+// The last line charges twice what was used beyond a reservation only if another process has settled it more than 30
+// seconds before.
 //
 // The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
 // a forged one settles nothing, or returns no more than a reservation took.

@@ -99,17 +99,18 @@ const maxWriting = 1024
 
 // writing follows the background call that writes the record of a reservation.
 type writing struct {
-	done   chan struct{} // closed at its end
-	absent bool          // at its end: the record was not written, and will not be
+	done            chan struct{} // closed at its end
+	written, absent bool          // at its end: whether it is certain that the record is there, or never will be
 }
 
-// await waits for the end of the call, but not beyond ctx, and reports whether the record may be there.
-func (w *writing) await(ctx context.Context) bool {
+// await waits for the end of the call, but not beyond ctx. It reports whether it is certain that the record was written,
+// and whether it is certain that it was not.
+func (w *writing) await(ctx context.Context) (written, absent bool) {
 	select {
 	case <-w.done:
-		return !w.absent
+		return w.written, w.absent
 	case <-ctx.Done():
-		return true
+		return false, false
 	}
 }
 
@@ -126,8 +127,7 @@ func (l *Ledger) startWriting(r *reservation) {
 	r.writing = w
 	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer close(w.done)
-		var written bool
-		if written, w.absent = r.writeRecord(ctx); !written {
+		if w.written, w.absent = r.writeRecord(ctx); !w.written {
 			l.count(&l.stats.Unrecorded)
 		}
 	}) {
@@ -137,8 +137,7 @@ func (l *Ledger) startWriting(r *reservation) {
 	}
 }
 
-// writeRecord adds the record to the central store. It reports whether the record was written, and whether it is
-// certain that it was not.
+// writeRecord adds the record to the central store. Its results are those of [writing.await].
 func (r *reservation) writeRecord(ctx context.Context) (written, absent bool) {
 	text, err := r.MarshalBinary()
 	if err != nil {
@@ -159,7 +158,8 @@ func (l *Ledger) discard(r *reservation) {
 		return
 	}
 	l.inBackground(r.keeper, func(ctx context.Context) {
-		if text, err := r.MarshalBinary(); err == nil && r.writing.await(ctx) {
+		text, err := r.MarshalBinary()
+		if _, absent := r.writing.await(ctx); err == nil && !absent {
 			_, _ = r.keeper.records.Swap(ctx, r.key, text, nil, 0)
 		}
 	})
@@ -187,7 +187,8 @@ type claim uint8
 
 const (
 	claimWon         claim = iota
-	claimedElsewhere       // another process has settled it, or the record was lost
+	claimedElsewhere       // another process has settled it
+	claimDoubtful          // there is neither record nor claim, and a call that had no answer may be the cause
 	claimMissing           // another process has made it, and its record may be on its way
 	claimUnreachable       // the store is not open, or did not answer
 )
@@ -208,6 +209,7 @@ func isRecord(text []byte) bool { return len(text) > 0 && text[0] != claimMark[0
 
 // claim claims the record of a request that has ended.
 func (end *requestEnd) claim(ctx context.Context) claim {
+	written := true
 	switch r := end.own; {
 	case r == nil && end.text == nil:
 		if read := end.read(ctx); read != claimWon {
@@ -217,7 +219,8 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	case r.writing == nil:
 		return claimWon
 	default:
-		if !r.writing.await(ctx) {
+		var absent bool
+		if written, absent = r.writing.await(ctx); absent {
 			return claimWon
 		}
 		end.text, _ = r.MarshalBinary() // as it was written
@@ -225,9 +228,12 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	present, err := end.keeper.records.Swap(ctx, end.key, end.text, end.mark, claimTime)
 	switch {
 	case err != nil:
+		end.doubtful = end.doubtful || MayHaveRun(err)
 		return claimUnreachable
 	case bytes.Equal(present, end.text), bytes.Equal(present, end.mark):
 		return claimWon
+	case present == nil && end.own != nil && (end.doubtful || !written):
+		return claimDoubtful
 	}
 	return claimedElsewhere
 }

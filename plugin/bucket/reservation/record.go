@@ -25,8 +25,8 @@ type Record struct {
 	Tenant   string            // of the request; "": none
 	Endpoint string            // of the request; "": none
 
-	// Of a record that another process has made: the bounds that only that process could return tokens to. They can be
-	// charged more, in the central store.
+	// Of a record that another process has made, or that this one may have claimed before: the bounds that only that
+	// process could return tokens to. They can be charged more, in the central store.
 	chargeOnly []bool
 }
 

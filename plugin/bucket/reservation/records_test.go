@@ -199,7 +199,8 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 			Stats{Unrecorded: 1},
 		},
 		{"perhaps recorded, and it is", fails(true), none, 30, 30, []Outcome{Measured}, Stats{Unrecorded: 1}},
-		{"perhaps recorded, and it is not there", fails(true), gone, 130, 100, nil, Stats{Unrecorded: 1, Elsewhere: 1}},
+		{"perhaps recorded, and it is not there", fails(true), gone, 30, 100, []Outcome{Lost}, Stats{Unrecorded: 1}},
+		{"perhaps recorded, and more was used", fails(true), gone, 130, 130, []Outcome{Measured}, Stats{Unrecorded: 1}},
 		{"perhaps recorded, and claimed", fails(true), taken, 130, 100, nil, Stats{Unrecorded: 1, Elsewhere: 1}},
 		{"claimed by another process", none, taken, 130, 100, nil, Stats{Elsewhere: 1}},
 		{"settled by another process", none, gone, 30, 100, nil, Stats{Elsewhere: 1}},
@@ -224,19 +225,21 @@ func TestWhateverBecomesOfTheRecordAReservationIsSettledOnceAndNeverReturnedInDo
 	}
 }
 
-func TestALostClaimIsMadeAgainAndSettlesNothingOnceItsTimeIsUp(t *testing.T) {
+func TestALostClaimIsMadeAgainAndReturnsNothingOnceItsTimeIsUp(t *testing.T) {
 	for _, test := range []struct {
 		ran     bool // the claim was made
 		expired bool // and its time is up
 		used    float64
 		want    int64
-		outcome []Outcome
+		outcome Outcome
 	}{
-		{false, false, 30, 30, []Outcome{Measured}},
-		{false, false, 130, 130, []Outcome{Measured}},
-		{true, false, 30, 30, []Outcome{Measured}},
-		{true, false, 130, 130, []Outcome{Measured}},
-		{true, true, 130, 100, nil},
+		{false, false, 30, 30, Measured},
+		{false, false, 130, 130, Measured},
+		{true, false, 30, 30, Measured},
+		{true, false, 130, 130, Measured},
+		{true, true, 30, 100, Lost},
+		{true, true, 130, 130, Measured},
+		{true, true, 100, 100, Measured},
 	} {
 		w, records := newWorld(t, 0), newRecords()
 		w.shares(records)
@@ -255,8 +258,8 @@ func TestALostClaimIsMadeAgainAndSettlesNothingOnceItsTimeIsUp(t *testing.T) {
 			records.expire()
 		}
 		w.table.retry(t.Context())
-		w.expect(b, test.want, test.outcome...)
-		if s := w.table.Stats(); s.Parked != 0 || records.left() != 0 {
+		w.expect(b, test.want, test.outcome)
+		if s := w.table.Stats(); s != (Stats{}) || records.left() != 0 {
 			t.Errorf("%+v: the numbers are %+v, %d records are left", test, s, records.left())
 		}
 	}
@@ -327,7 +330,7 @@ func TestALogPhaseWaitsForTheRecordOnItsWay(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.NoError(t, w.table.Settle(ended, text, usedTokens(30)))
-	w.expect(b, 130, Measured)
+	w.expect(b, 130, Measured, Lost)
 	close(records.holdAdds)
 	w.recorded()
 }

@@ -29,8 +29,9 @@ type requestEnd struct {
 	at     limit.Micros // when it was read, by the wall clock
 	since  limit.Micros // the same, by Options.Elapsed
 
-	missing bool // its record was looked for once, and may have been on its way
-	over    bool // it need not be parked any more
+	missing  bool // its record was looked for once, and may have been on its way
+	doubtful bool // a claim by this process may have been made
+	over     bool // it need not be parked any more
 }
 
 // Settle settles the reservation of a token with what source reads. Another process may have made it: then its record
@@ -108,9 +109,24 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	if r.follow != nil {
 		r.follow(&end.answer, late)
 	}
+	if won == claimDoubtful {
+		r.chargeOnly = slices.Repeat([]bool{true}, len(all))
+	}
 	err = r.Settle(ctx, end.keeper.buckets, all)
+	if won == claimDoubtful {
+		r.markLost(all)
+	}
 	r.ReportSettled(l.options.Observer, all, l.options.Elapsed()-r.made)
 	return won, err
+}
+
+// markLost marks the settlements that would have returned tokens, and did not.
+func (r *Record) markLost(all []Settlement) {
+	for i := range all {
+		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
+			all[i].Outcome = Lost
+		}
+	}
 }
 
 // Observer receives what becomes of reservations. Its methods must not block, and must not keep what they are given.
