@@ -101,3 +101,39 @@ func TestAForgivenessWithoutAReasonOrTooLongIsDenied(t *testing.T) {
 		w.wantFaults(w.as("POST", acmeForgive, body), path)
 	}
 }
+
+func TestTheTenantsOfAbuseHavePages(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	onLadder(w)
+	var seen []string
+	for next := ""; ; {
+		answer := w.want(w.as("GET", abuseList+"?limit=1&cursor="+next, ""), http.StatusOK)
+		page := read[answers.Page[rows.AbuseState]](w, answer)
+		for _, row := range page.Items {
+			seen = append(seen, row.Tenant)
+		}
+		if next = page.NextCursor; next == "" {
+			break
+		}
+	}
+	if got := strings.Join(seen, ", "); got != "acme, globex" {
+		t.Errorf("the pages have %s", got)
+	}
+}
+
+// What the tests of the operations for operators add to those of all.
+func init() {
+	for id, s := range map[string]sample{
+		"create-token": {body: `{"name":"july","role":"viewer","reason":"a test"}`}, "revoke-token": {query: "?reason=over"},
+		"put-tier": {body: `{"description":"the best"}`}, "delete-tier": {query: "?reason=over"},
+		"delete-org": {query: "?reason=over"},
+	} {
+		samples[id], may[id] = s, "y...???"
+	}
+	for _, id := range []string{"list-tokens", "list-ended-overrides"} {
+		may[id] = "yy..???"
+	}
+}
+
+const tokens = "/v1/ratelimit/tokens"

@@ -76,24 +76,27 @@ func TestACostAboveTheCapacityOfALimitIsDeniedForAReasonOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAnUnansweredLimitIsShownWithoutNumbers(t *testing.T) {
+func TestWithoutRedisFailModesDecideChecksAndNoNumbersAreShown(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"open", "closed", "local"} {
+	p := planning(t, plan(), enterprise())
+	p.redis.Kill()
+	for mode, allowed := range map[string]bool{"open": true, "closed": false, "local": true} {
 		config := plan()
 		config.FailMode = mode
-		p := planning(t, config, enterprise())
-		p.redis.Kill()
+		ruled(t, p.decider, config, enterprise())
 		for _, dry := range []string{"", `,"dry_run":true`} {
 			a := p.want(p.as("POST", "/v1/ratelimit/check", `{"org_id":"acme"`+dry+`}`), http.StatusOK)
 			got := read[struct {
-				Statuses []map[string]any
+				Allowed, Degraded bool
+				Reason            string
+				Statuses          []map[string]any
 			}](p.world, a)
-			if len(got.Statuses) == 0 {
+			if got.Allowed != allowed || !got.Degraded || len(got.Statuses) == 0 || !allowed && got.Reason != "store_away" {
 				t.Fatalf("fail_mode %s: %s", mode, a.Body)
 			}
 			for _, status := range got.Statuses {
 				for _, number := range []string{"used", "remaining", "reset", "retry_after"} {
-					if _, shown := status[number]; shown || status["source"] != "unanswered" {
+					if _, shown := status[number]; shown || status["source"] != "unanswered" || status["failure"] == "" {
 						t.Errorf("fail_mode %s: %v shows %s", mode, status, number)
 					}
 				}

@@ -196,26 +196,6 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 	}
 }
 
-func TestWithoutRedisFailModesDecideChecks(t *testing.T) {
-	t.Parallel()
-	for mode, allowed := range map[string]bool{"open": true, "closed": false} {
-		config := plan()
-		config.FailMode = mode
-		p := planning(t, config, enterprise())
-		p.redis.Kill()
-		for _, dry := range []string{"", `,"dry_run":true`} {
-			got := p.checks(admin, `{"org_id":"acme"`+dry+`}`)
-			if got.Allowed != allowed || !got.Degraded || got.Statuses[0].Source != "unanswered" ||
-				got.Statuses[0].Failure == "" {
-				t.Errorf("fail_mode %s: %+v", mode, got)
-			}
-			if !allowed && got.Reason != "store_away" {
-				t.Errorf("fail_mode %s: because of %s", mode, got.Reason)
-			}
-		}
-	}
-}
-
 func TestACheckOfAPathAloneMeetsPatternsOfAnyMethod(t *testing.T) {
 	t.Parallel()
 	config := plan()

@@ -87,7 +87,6 @@ type parameter struct {
 	Schema struct {
 		Type string `json:"type"`
 	} `json:"schema"`
-	AllowEmptyValue bool `json:"allowEmptyValue"`
 }
 
 // operation is a described operation with a request that it accepts.

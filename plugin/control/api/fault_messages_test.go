@@ -161,6 +161,7 @@ func TestATextWithAReplacementCharacterIsAFaultInEveryField(t *testing.T) {
 			{"POST", overrides, `{"kind":"ban","permanent":true,"reason":"r","user":"$"}`, "body.user"},
 			{"POST", overrides, `{"kind":"ban","permanent":true,"reason":"r","credential":"$"}`, "body.credential"},
 			{"POST", overrides, `{"kind":"ban","permanent":true,"reason":"$"}`, "body.reason"},
+			{"POST", policies, `{"orgTier":"$","name":"x","limit":1,"window":"1m"}`, "body.orgTier"},
 			{"PUT", "/v1/orgs/acme", `{"tier":"$"}`, "body.tier"},
 			{"PUT", "/v1/orgs/acme", `{"reason":"$"}`, "body.reason"},
 			{"POST", acmeReset, `{"reason":"r","policy":"$"}`, "body.policy"},
@@ -176,6 +177,7 @@ func TestATextWithAReplacementCharacterIsAFaultInEveryField(t *testing.T) {
 		for at, where := range map[string]string{
 			"/v1/orgs/" + url.PathEscape(lost):                                    "path.org",
 			policies + "?tier=" + url.QueryEscape(lost):                           "query.tier",
+			policies + "?tier=%00":                                                "query.tier",
 			"/v1/orgs/acme/ratelimit/usage?user=" + url.QueryEscape(lost):         "query.user",
 			"/v1/ratelimit/audit?tenant=" + url.QueryEscape("acme"+lost+"globex"): "query.tenant",
 		} {

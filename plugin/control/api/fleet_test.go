@@ -9,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -112,27 +111,6 @@ func TestWaitWithoutATimeWaitsForTheDefault(t *testing.T) {
 		if waits := got != nil; waits != c.waits || waits && !got.Enforced {
 			t.Errorf("%s: enforcement %+v, want one: %v", c.query, got, c.waits)
 		}
-	}
-}
-
-func TestTheOpenAPIDocumentAllowsWaitWithoutATime(t *testing.T) {
-	t.Parallel()
-	d, _ := describe(open(t))
-	found := 0
-	for path, methods := range d.Paths {
-		for method, o := range methods {
-			for _, p := range o.Parameters {
-				if p.Name != "wait" {
-					continue
-				}
-				if found++; !p.AllowEmptyValue || p.In != "query" {
-					t.Errorf("%s %s: parameter wait is %+v, want allowEmptyValue", method, path, p)
-				}
-			}
-		}
-	}
-	if found == 0 || api.DefaultWait <= 0 {
-		t.Errorf("%d operations wait, by default %v", found, api.DefaultWait)
 	}
 }
 

@@ -78,40 +78,6 @@ func TestAPathWithDotsOrDoubledSlashesIsNotFound(t *testing.T) {
 	}
 }
 
-func TestAnOrgNamedDotsIsReadWhereItIsWritten(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	for _, org := range []string{"%2e%2e", "%2E", "a%2F..%2Fb"} {
-		a := w.want(w.as("PUT", "/v1/orgs/"+org, `{"tier":"gold"}`), http.StatusCreated)
-		at := a.Header().Get("Location")
-		got := read[map[string]any](w, w.want(w.as("GET", at, ""), http.StatusOK))
-		if want := map[string]string{"%2e%2e": "..", "%2E": ".", "a%2F..%2Fb": "a/../b"}[org]; got["id"] != want {
-			t.Errorf("%s: at %s there is %v", org, at, got)
-		}
-	}
-}
-
-func TestTextWithNULIsAFaultWithItsPath(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const text = `a\u0000b`
-	ban := `"kind":"ban","permanent":true`
-	for _, test := range []struct{ method, path, body, field string }{
-		{"POST", policies, `"limit":5,"window":"1m"`, "tier orgTier tenant orgId"},
-		{"POST", policies, `"limit":5,"window":"1m","tier":"gold"`, "endpoint endpointPattern reason"},
-		{"PUT", "/v1/orgs/acme", `"tier":"gold"`, "reason time_zone"},
-		{"PUT", "/v1/orgs/acme", `"time_zone":"UTC"`, "tier"},
-		{"POST", overrides, ban, "reason"},
-		{"POST", overrides, ban + `,"reason":"r"`, "user endpoint credential"},
-	} {
-		for _, field := range strings.Fields(test.field) {
-			body := fmt.Sprintf(`{%s,%q:"%s"}`, test.body, field, text)
-			w.wantFaults(w.as(test.method, test.path, body), "body."+field)
-		}
-	}
-	w.wantFaults(w.as("DELETE", overrides+"/1?reason=a%00b", ""), "query.reason")
-}
-
 func TestABodyThatIsNoObjectHasThatOneFault(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)
@@ -141,15 +107,6 @@ func TestAFaultOfAValueThatIsNotAnObjectListsNothingWithinIt(t *testing.T) {
 			strings.Contains(got, "body.") {
 			t.Errorf("without a body %s answers %d, with faults at %q", path, a.Code, got)
 		}
-	}
-}
-
-func TestABodyMayHaveThirtyTwoLevels(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	for depth, code := range map[int]int{32: http.StatusUnprocessableEntity, 33: http.StatusBadRequest} {
-		body := `{"surprise":` + strings.Repeat("[", depth-1) + strings.Repeat("]", depth-1) + `}`
-		w.want(w.as("POST", policies, body), code)
 	}
 }
 

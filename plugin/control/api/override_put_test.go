@@ -272,14 +272,3 @@ func TestAPreviewChangesNothing(t *testing.T) {
 		t.Errorf("after a preview the audit is %s", a.Body)
 	}
 }
-
-func TestAPreviewReportsTheFaultsOfAnOverride(t *testing.T) {
-	t.Parallel()
-	w := previews(t)
-	a := w.want(w.as("POST", overrides+"/preview", `{"kind":"custom_limit","limit":0,"reason":""}`),
-		http.StatusUnprocessableEntity)
-	paths := read[problem](w, a).paths()
-	if !strings.Contains(paths, "body.policy") || !strings.Contains(paths, "body.limit") {
-		t.Errorf("the faults are at %s", paths)
-	}
-}

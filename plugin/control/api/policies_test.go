@@ -143,6 +143,8 @@ func TestARevisionTakesThePlaceOfAnETag(t *testing.T) {
 	w.want(w.as("DELETE", at+"?reason=over&revision=2", ""), http.StatusPreconditionFailed)
 	w.want(w.as("DELETE", at+"?reason=over&revision=3", ""), http.StatusOK)
 	w.want(w.as("PUT", policies+"?revision=3", daily), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", policies+"?overwrite=true", daily), http.StatusCreated)
+	w.want(w.as("PUT", policies+"?overwrite=true", changed), http.StatusOK)
 }
 
 func TestAPolicyKeepsItsKey(t *testing.T) {

@@ -48,10 +48,7 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 		`"reserve":-1,"reservation_id":" ","reserve_timeout":-5,"until":1`: "body.reservation_id body.reserve " +
 			"body.reserve_timeout body.until",
 	} {
-		a := r.want(r.as("POST", checkPath, `{"org_id":"acme",`+body+`}`), http.StatusUnprocessableEntity)
-		if got := read[problem](r.world, a).paths(); !samePaths(got, want) {
-			t.Errorf("check %.80s: faults at %s, want %s: %s", body, got, want, a.Body)
-		}
+		r.wantFaults(r.as("POST", checkPath, `{"org_id":"acme",`+body+`}`), want)
 	}
 	for body, want := range map[string]string{
 		`{}`:                                            "body.actual body.id",
@@ -74,10 +71,7 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 		`{"id":"chat-1","actual":5,"org_id":"a\u0000"}`: "body.org_id",
 		`{"id":"chat-1","actual":5,"tokens":5}`:         "body.tokens",
 	} {
-		a := r.want(r.as("POST", "/v1/ratelimit/settle", body), http.StatusUnprocessableEntity)
-		if got := read[problem](r.world, a).paths(); !samePaths(got, want) {
-			t.Errorf("settle %.80s: faults at %s, want %s: %s", body, got, want, a.Body)
-		}
+		r.wantFaults(r.as("POST", "/v1/ratelimit/settle", body), want)
 	}
 	for _, body := range []string{`{"id":"chat-1","actual":NaN}`, `{"id":"chat-1","actual":5,"actual":6}`, `{"id":`} {
 		r.want(r.as("POST", "/v1/ratelimit/settle", body), http.StatusBadRequest)
@@ -89,23 +83,6 @@ func TestFaultyReservationsAndSettlementsAreListedWithTheirPaths(t *testing.T) {
 		t.Errorf("a batch with a reservation: %s", a.Body)
 	}
 	r.wantUsed("after faulty requests", 10, 10, 1)
-}
-
-// samePaths reports whether two lists have the same paths.
-func samePaths(a, b string) bool {
-	count := map[string]int{}
-	for _, path := range strings.Fields(a) {
-		count[path]++
-	}
-	for _, path := range strings.Fields(b) {
-		count[path]--
-	}
-	for _, n := range count {
-		if n != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // slowBuckets wait in a take until they may go on.

@@ -56,11 +56,12 @@ func TestUnroutedRequestsGetAProblemDocument(t *testing.T) {
 		{call{admin, "POST", policies, strings.Repeat("x", 2<<20), nil}, http.StatusRequestEntityTooLarge, ""},
 		{call{admin, "POST", policies, "", nil}, http.StatusBadRequest, ""},
 		{call{panics, "GET", policies, "", nil}, http.StatusInternalServerError, ""},
+		{call{away, "GET", policies, "", nil}, http.StatusServiceUnavailable, ""},
 	}
 	for _, test := range tests {
 		a := w.want(w.do(test.call), test.code)
 		if p := read[problem](w, a); p.Status != test.code || p.Detail == "" ||
-			a.Header().Get("Content-Type") != "application/problem+json" {
+			strings.Contains(p.Detail, "hunter2") || a.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %v %s", test.call.method, test.call.path, a.Header(), a.Body)
 		}
 		if got := a.Header().Get("Allow"); got != test.allow {

@@ -118,19 +118,6 @@ func TestAnAnswerThatIsGivenAgainHasItsWarnings(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfAnOverrideAreListedAlthoughItsSubjectsConflict(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	a := w.want(w.as("POST", overrides, `{"kind":"multiplier","user":"u","ip":"nonsense","endpoint":"records","permanent":true,"reason":"a test"}`), http.StatusUnprocessableEntity)
-	got := read[problem](w, a)
-	if got.paths() != "body.endpoint body.factor body.ip body.user" {
-		t.Fatalf("%s", a.Body)
-	}
-	if got.Errors[1].Message != "is required for a multiplier, such as 1.5" {
-		t.Errorf("the message about the missing factor is %q", got.Errors[1].Message)
-	}
-}
-
 func TestAConflictOfOverridesNamesTheOneInTheWay(t *testing.T) {
 	t.Parallel()
 	w := open(t)
