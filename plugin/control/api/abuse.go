@@ -59,6 +59,6 @@ type forgiveInput struct {
 
 // forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (done[rows.Forgiven], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "forgive-org", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	return done[rows.Forgiven]{change: c}.with(s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour)))
 }

@@ -37,11 +37,6 @@ func onLadder(w *world) {
 	require.NoError(w, err)
 }
 
-func init() {
-	samples["forgive-org"] = sample{body: `{"reason":"a load test"}`}
-	may["list-abuse"], may["get-org-abuse"], may["forgive-org"] = "yy..???", "yy..???", "y...???"
-}
-
 func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {
 	t.Parallel()
 	w := open(t)
@@ -119,20 +114,6 @@ func TestTheTenantsOfAbuseHavePages(t *testing.T) {
 	}
 	if got := strings.Join(seen, ", "); got != "acme, globex" {
 		t.Errorf("the pages have %s", got)
-	}
-}
-
-// What the tests of the operations for operators add to those of all.
-func init() {
-	for id, s := range map[string]sample{
-		"create-token": {body: `{"name":"july","role":"viewer","reason":"a test"}`}, "revoke-token": {query: "?reason=over"},
-		"put-tier": {body: `{"description":"the best"}`}, "delete-tier": {query: "?reason=over"},
-		"delete-org": {query: "?reason=over"},
-	} {
-		samples[id], may[id] = s, "y...???"
-	}
-	for _, id := range []string{"list-tokens", "list-ended-overrides"} {
-		may[id] = "yy..???"
 	}
 }
 

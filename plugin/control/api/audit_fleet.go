@@ -76,7 +76,7 @@ type forgetOutput struct {
 
 // forgetNode drops the last report of a silent node.
 func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "forget node", in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	node, err := s.Rows.ForgetNode(ctx, c, in.Body.Node)
 	if err != nil {
 		return nil, s.writeError("forget a node", err)

@@ -115,7 +115,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	if in.Body.Preview {
 		return out, nil
 	}
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "reset", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	action, err := rows.ResetOf(in.Org, found.bounds, statuses)
 	if err != nil {
 		return nil, err

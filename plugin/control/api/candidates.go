@@ -138,7 +138,7 @@ type createCandidateInput struct {
 }
 
 func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) (done[rows.Candidate], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "create-candidate", in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	return done[rows.Candidate]{change: c}.with(s.Rows.CreateCandidate(ctx, c, in.Body.Name))
 }
 
@@ -219,7 +219,7 @@ type assignBody struct {
 }
 
 func (s *Server) assignCandidate(ctx context.Context, in *forcedInput[assignBody]) (done[rows.Candidate], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "assign-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	var warnings []string
 	a := rows.Assignment{
 		Percent: in.Body.Percent, Add: in.Body.Add, Remove: in.Body.Remove, Approval: s.approval(in.Force, &warnings),
@@ -240,7 +240,7 @@ type promoteBody struct {
 }
 
 func (s *Server) promoteCandidate(ctx context.Context, in *forcedInput[promoteBody]) (done[rows.Diff], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "promote-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	var warnings []string
 	p := rows.Promotion{UnchangedSince: in.Body.IfVersion, Approval: s.approval(in.Force, &warnings)}
 	d, version, err := s.Rows.PromoteCandidate(ctx, c, in.Name, p)
@@ -248,7 +248,7 @@ func (s *Server) promoteCandidate(ctx context.Context, in *forcedInput[promoteBo
 }
 
 func (s *Server) rollBackCandidate(ctx context.Context, in *candidateInput[requiredReason]) (done[rows.Diff], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "roll-back-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	return done[rows.Diff]{change: c}.with(s.Rows.RollBackCandidate(ctx, c, in.Name))
 }
 
@@ -258,6 +258,6 @@ type rebaseBody struct {
 }
 
 func (s *Server) rebaseCandidate(ctx context.Context, in *candidateInput[rebaseBody]) (done[rows.Candidate], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "rebase-candidate", in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	return done[rows.Candidate]{change: c}.with(s.Rows.RebaseCandidate(ctx, c, in.Name, in.Body.Version))
 }

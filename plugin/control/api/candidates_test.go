@@ -29,31 +29,6 @@ func openJuly(w *world) {
 	w.want(w.as("PUT", july+"/policies", strings.Replace(daily, "1000", "500", 1)), http.StatusOK)
 }
 
-func init() {
-	for id, s := range map[string]sample{
-		"list-candidates":      {},
-		"get-candidate":        {},
-		"diff-candidate":       {},
-		"report-candidate":     {},
-		"create-candidate":     {body: `{"name":"july","reason":"a test"}`},
-		"drop-candidate":       {query: "?reason=over"},
-		"put-candidate-policy": {body: strings.Replace(daily, "1000", "600", 1)},
-		"put-candidate-policies": {body: `{"policies":[
-			{"name":"daily","tier":"gold","scope":"tenant","limit":600,"window_size":86400}],"reason":"a test"}`},
-		"delete-candidate-policy": {query: "?policy=daily&tier=gold&reason=over"},
-		"assign-candidate":        {body: `{"percent":5,"add":["acme"],"reason":"a test"}`},
-		"promote-candidate":       {body: why},
-		"roll-back-candidate":     {body: why},
-		"rebase-candidate":        {body: `{"version":1,"reason":"a test"}`},
-	} {
-		samples[id] = s
-		may[id] = "y...???"
-	}
-	for _, id := range []string{"list-candidates", "get-candidate", "diff-candidate", "report-candidate"} {
-		may[id] = "yy..???"
-	}
-}
-
 func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {
 	t.Parallel()
 	w := open(t)

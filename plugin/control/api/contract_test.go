@@ -134,40 +134,47 @@ func operations(w *world) []operation {
 // sample holds the query and the body of a request; {id} in its path is replaced by the id of a scenario's row.
 type sample struct{ query, body string }
 
-// samples lists valid requests by operation; an operation without one needs no query and no body.
+// samples lists valid requests by operation. Without one a deletion has a reason, and a body is empty.
 var samples = map[string]sample{
 	"create-policy":    {body: daily},
 	"put-policy":       {body: daily},
 	"put-policy-by-id": {body: daily},
-	"delete-policy":    {query: "?reason=over"},
 	"create-override":  {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
 	"put-override":     {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
-	"delete-override":  {query: "?reason=over"},
+	"preview-override": {body: `{"kind":"ban","reason":"abuse","permanent":true}`},
 
 	"create-general-override": {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
 	"put-general-override":    {body: `{"kind":"exempt","tag":"monitoring","reason":"ours","permanent":true}`},
-	"delete-general-override": {query: "?reason=over"},
 
-	"create-webhook":          {body: hooked},
-	"create-general-webhook":  {body: hooked},
-	"delete-webhook":          {query: "?reason=over"},
-	"delete-general-webhook":  {query: "?reason=over"},
-	"enable-webhook":          {body: `{}`},
-	"enable-general-webhook":  {body: `{}`},
-	"disable-webhook":         {body: `{}`},
-	"disable-general-webhook": {body: `{}`},
-	"rotate-webhook":          {body: `{}`},
-	"rotate-general-webhook":  {body: `{}`},
-	"test-webhook":            {body: `{}`},
-	"test-general-webhook":    {body: `{}`},
+	"create-webhook":         {body: hooked},
+	"create-general-webhook": {body: hooked},
+	"create-org-token":       {body: `{"name":"july","expires_in":"90d"}`},
+	"rotate-org-token":       {body: `{"overlap":"2h","reason":"a new laptop"}`},
+	"create-token":           {body: `{"name":"july","role":"viewer","reason":"a test"}`},
+	"list-denials":           {query: "?tenant=acme&policy=daily&since=24h"},
+	"list-org-denials":       {query: "?policy=daily&since=24h"},
+	"forget-node":            {body: `{"node":"edge-1","reason":"the machine is gone"}`},
+	"forgive-org":            {body: `{"reason":"a load test"}`},
+	"put-cost":               {body: ofExports},
+	"put-tier":               {body: `{"description":"the best"}`},
+	"put-org":                {body: `{"tier":"enterprise"}`},
+	"diff-document":          {body: full},
+	"apply-document":         {body: full},
+	"reset-org-usage":        {body: `{"reason":"billed twice"}`},
+	"export-usage":           {query: "?month=2026-11"},
+	"check":                  {body: `{"org_id":"acme"}`},
+	"check-batch":            {body: `{"checks":[{"org_id":"acme"}]}`},
+	"settle":                 {body: `{"id":"chat-1","actual":5}`},
 
-	"create-org-token": {body: `{"name":"july","expires_in":"90d"}`},
-	"rotate-org-token": {body: `{"overlap":"2h","reason":"a new laptop"}`},
-	"revoke-org-token": {query: "?reason=over"},
-	"list-denials":     {query: "?tenant=acme&policy=daily&since=24h"},
-	"list-org-denials": {query: "?policy=daily&since=24h"},
-
-	"forget-node": {body: `{"node":"edge-1","reason":"the machine is gone"}`},
+	"create-candidate":     {body: `{"name":"july","reason":"a test"}`},
+	"put-candidate-policy": {body: strings.Replace(daily, "1000", "600", 1)},
+	"put-candidate-policies": {body: `{"policies":[
+		{"name":"daily","tier":"gold","scope":"tenant","limit":600,"window_size":86400}],"reason":"a test"}`},
+	"delete-candidate-policy": {query: "?policy=daily&tier=gold&reason=over"},
+	"assign-candidate":        {body: `{"percent":5,"add":["acme"],"reason":"a test"}`},
+	"promote-candidate":       {body: why},
+	"roll-back-candidate":     {body: why},
+	"rebase-candidate":        {body: `{"version":1,"reason":"a test"}`},
 }
 
 // mostBody returns the bytes of a body that is too long.
@@ -184,6 +191,12 @@ func (o operation) mostBody() int {
 // call returns a request for row 1 that the operation accepts.
 func (o operation) call(token string) call {
 	s := samples[o.id]
+	if o.method == http.MethodDelete && s.query == "" {
+		s.query = "?reason=over"
+	}
+	if o.hasBody && s.body == "" {
+		s.body = `{}`
+	}
 	id := "1"
 	if strings.Contains(o.id, "general") {
 		id = "2" // fill makes it after the one of an org

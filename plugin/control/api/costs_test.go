@@ -18,11 +18,6 @@ const (
 	ofExports = `{"endpoint":"POST /exports","cost":50}`
 )
 
-func init() {
-	samples["put-cost"], samples["delete-cost"] = sample{body: ofExports}, sample{query: "?reason=over"}
-	may["list-costs"], may["get-cost"], may["put-cost"], may["delete-cost"] = "yy..???", "yy..???", "y...???", "y...???"
-}
-
 func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	t.Parallel()
 	w := open(t)

@@ -18,13 +18,6 @@ const (
 		"overrides":[{"kind":"multiplier","tenant":"acme","factor":1.5,"permanent":true,"reason":"r","author":"eve"}]}`
 )
 
-func init() {
-	samples["get-document"] = sample{}
-	samples["diff-document"] = sample{body: full}
-	samples["apply-document"] = sample{body: full}
-	may["get-document"], may["diff-document"], may["apply-document"] = "yy..???", "yy..???", "y...???"
-}
-
 func TestADocumentThatWasReadChangesNothingWhenItIsApplied(t *testing.T) {
 	t.Parallel()
 	w := open(t)

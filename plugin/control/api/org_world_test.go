@@ -32,22 +32,6 @@ func init() {
 		buckets := shelf{memory.New(memory.Options{Now: clock})}
 		o.Buckets, o.Decider = buckets, deciderOf(t, plan(), buckets, policy.Rows{})
 	})
-	for id, s := range map[string]sample{
-		"put-org": {body: `{"tier":"enterprise"}`}, "reset-org-usage": {body: `{"reason":"billed twice"}`},
-		"check": {body: `{"org_id":"acme"}`}, "check-batch": {body: `{"checks":[{"org_id":"acme"}]}`},
-		"export-usage": {query: "?month=2026-11"},
-	} {
-		samples[id] = s
-	}
-	for id, who := range map[string]string{
-		"list-orgs": "yy..???", "list-tiers": "yy..???",
-		"get-org": "yyy.???", "put-org": "y...???", "get-org-policies": "yyy.???", "get-org-usage": "yyy.???",
-		"get-org-usage-history": "yyy.???", "reset-org-usage": "y...???", "get-usage-top": "yy..???",
-		"list-near-limit": "yy..???", "export-usage": "yy..???", "list-quota-notices": "yy..???",
-		"check": "y.y.???", "check-batch": "y.y.???", // a viewer would pass with dry_run
-	} {
-		may[id] = who
-	}
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {
 		again := o.call(admin).with("Idempotency-Key", "k")
 		by := rows.Change{Actor: "token:ann", Reason: "r", Idempotency: &rows.Idempotency{Token: "ann", Key: "k"}}

@@ -176,11 +176,6 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 	}
 }
 
-func init() {
-	samples["preview-override"] = sample{body: `{"kind":"ban","reason":"abuse","permanent":true}`}
-	may["preview-override"] = "yy..???"
-}
-
 // previews returns a server on which acme has the limits of enterprise and an override on the limit per user.
 func previews(t *testing.T) *world {
 	t.Helper()

@@ -150,7 +150,7 @@ type createOverrideInput struct {
 }
 
 func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (made done[rows.Override], err error) {
-	made.change = changeOnce(ctx, in.Once, in.Body.Reason, "create-override", orgOf(ctx), in.Body)
+	made.change = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	desired, err := in.Body.override(orgOf(ctx), s.Now())
 	if err != nil {
 		return made, err

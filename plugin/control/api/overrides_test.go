@@ -124,18 +124,6 @@ func TestAnOddStartOfAnOverrideIsAFault(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfAnOverrideIsOfItsOrg(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const body = `{"kind":"ban","reason":"abuse","permanent":true}`
-	w.want(w.as("POST", overrides, body, "Idempotency-Key", "k"), http.StatusCreated)
-	const globex = "/v1/orgs/globex/ratelimit/overrides"
-	w.wantFaults(w.as("POST", globex, body, "Idempotency-Key", "k"), "header.Idempotency-Key")
-	if list := read[answers.Page[api.Override]](w, w.as("GET", globex, "")); len(list.Items) != 0 {
-		t.Errorf("globex has %+v, want nothing", list.Items)
-	}
-}
-
 func TestTheOverrideOfAnotherOrgDoesNotExist(t *testing.T) {
 	t.Parallel()
 	w := open(t)

@@ -68,7 +68,7 @@ type createPolicyInput struct {
 }
 
 func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (made done[rows.Policy], err error) {
-	made.change = changeOnce(ctx, in.Once, in.Body.Reason, "create-policy", in.Body)
+	made.change = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	var replayed bool // which needs no force
 	made.row, made.version, replayed, err = s.Rows.ReplayPolicy(ctx, made.change)
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path"
+	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -23,15 +24,18 @@ const (
 	jsonType    = "application/json"
 	problemType = "application/problem+json"
 
-	requestID    = "X-Request-Id"
-	maxRequestID = 64 // bytes
+	requestID = "X-Request-Id"
 )
+
+// safeID matches a request id that is safe in logs and headers.
+var safeID = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // exchange is a request and the state of its answer.
 type exchange struct {
 	http.ResponseWriter
 	id       string
-	length   int64    // of the body, in bytes; -1: unknown
+	length   int64 // of the body, in bytes; -1: unknown
+	path     string
 	org      string   // in the path, or ""
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
@@ -84,8 +88,8 @@ func (x *exchange) endReading() error {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength}
-	if !isRequestID(x.id) {
+	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength, path: r.URL.EscapedPath()}
+	if !safeID.MatchString(x.id) {
 		x.id = rand.Text()
 	}
 	setSecurityHeaders(x.Header(), r.TLS != nil)
@@ -186,17 +190,6 @@ func setSecurityHeaders(h http.Header, overTLS bool) {
 	if overTLS {
 		h.Set("Strict-Transport-Security", "max-age=31536000")
 	}
-}
-
-// isRequestID reports whether a request id is safe in logs and headers.
-func isRequestID(id string) bool {
-	for _, c := range []byte(id) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && !strings.ContainsRune("-_.", rune(c)) {
-			return false
-		}
-	}
-	return id != "" && len(id) <= maxRequestID
 }
 
 // maxAccept bounds how much of Accept headers is read, in bytes: browsers send a quarter of it.

@@ -78,7 +78,7 @@ type createOrgTokenInput struct {
 func (s *Server) createOrgToken(
 	ctx context.Context, in *createOrgTokenInput,
 ) (*writeOutput[answers.IssuedToken], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "create-org-token", in.Org, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
 	secret, t, err := s.Rows.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
 	if err != nil {
@@ -110,7 +110,7 @@ type rotateOrgTokenInput struct {
 func (s *Server) rotateOrgToken(
 	ctx context.Context, in *rotateOrgTokenInput,
 ) (*writeOutput[answers.IssuedToken], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, "rotate-org-token", in.Org, in.Name, in.Body)
+	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	secret, t, err := s.Rows.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
 	if err != nil {
 		return nil, s.writeError("rotate a token of an org", err)

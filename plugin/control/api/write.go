@@ -58,14 +58,14 @@ func newChange[R ~string](ctx context.Context, why R) rows.Change {
 	return rows.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault)}
 }
 
-// changeOnce returns a change by the caller, which happens once if it sent a key. request is all that the change depends
-// on.
-func changeOnce[R ~string](ctx context.Context, o Once, why R, request ...any) rows.Change {
+// changeOnce returns a change by the caller, which happens once if it sent a key. It depends on the path and the body
+// of the request.
+func changeOnce[R ~string](ctx context.Context, o Once, why R, body any) rows.Change {
 	c := newChange(ctx, why)
 	if o.Key == "" {
 		return c
 	}
-	text, err := json.Marshal(request)
+	text, err := json.Marshal([]any{exchangeOf(ctx).path, body})
 	if err != nil {
 		panic(fmt.Sprintf("api: a request cannot be encoded: %v", err)) // it was decoded from JSON
 	}
