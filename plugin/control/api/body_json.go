@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -256,7 +257,12 @@ func echo(value any) any {
 			return nil
 		}
 		return shorten(v)
-	case bool, float64, int64, int, json.Number:
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil // JSON has no form for it
+		}
+		return v
+	case bool, int64, int, json.Number:
 		return v
 	}
 	return nil

@@ -125,14 +125,16 @@ type checkOutput struct {
 }
 
 func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error) {
-	if in.Body.reserves() {
-		return s.reserve(ctx, &in.Body)
-	}
-	results, err := s.decide(ctx, []Check{in.Body}, func(int) string { return "body" })
+	checks := []Check{in.Body} // authorizeChecks adds what is known of the org
+	policies, err := s.authorizeChecks(ctx, checks, func(int) string { return "body" })
 	if err != nil {
 		return nil, err
 	}
-	return &checkOutput{Body: results[0]}, nil
+	if c := &checks[0]; c.reserves() {
+		return s.reserve(ctx, policies, c)
+	}
+	answer, _ := s.decideOne(ctx, policies, &checks[0])
+	return &checkOutput{Body: answer}, nil
 }
 
 type checkBatchInput struct {
@@ -172,7 +174,7 @@ func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string
 				fmt.Sprintf("the time was up after %d of %d decisions, which were made and spent", i, len(checks)),
 			)
 		}
-		results[i] = s.decideOne(ctx, policies, &checks[i])
+		results[i], _ = s.decideOne(ctx, policies, &checks[i])
 	}
 	return results, nil
 }
@@ -195,15 +197,11 @@ func (s *Server) authorizeChecks(ctx context.Context, checks []Check, at func(in
 	return policies, s.checkNewSubjects(ctx, policies, checks)
 }
 
-// decideOne decides about a request that the caller may check.
-func (s *Server) decideOne(ctx context.Context, policies *resolve.Plan, c *Check) Checked {
+// decideOne decides about a request that the caller may check, and returns what the caller may read of the decision.
+func (s *Server) decideOne(
+	ctx context.Context, policies *resolve.Plan, c *Check,
+) (answer Checked, decided *decision.Decision) {
 	var x admit.Exchange
-	s.admitCheck(ctx, policies, c, &x)
-	return s.newAnswer(ctx, policies, c, &x.Decision)
-}
-
-// admitCheck admits or denies a request that the caller may check.
-func (s *Server) admitCheck(ctx context.Context, policies *resolve.Plan, c *Check, x *admit.Exchange) {
 	decider, v := s.Decider, s.viewOf(callerOf(ctx))
 	if c.DryRun {
 		decider = s.dryRunDecider(policies)
@@ -214,18 +212,13 @@ func (s *Server) admitCheck(ctx context.Context, policies *resolve.Plan, c *Chec
 	if c.Reserve != nil {
 		decider = decider.With(policies, reservingBuckets{decider.Buckets, *c.Reserve, v})
 	}
-	if err := decider.Admit(ctx, c.admitRequest(), x); err != nil {
+	if err := decider.Admit(ctx, c.admitRequest(), &x); err != nil {
 		s.Log.Error("decide a request: on_internal_error applies", "error", err)
 	}
-}
-
-// newAnswer returns what the caller may read of a decision.
-func (s *Server) newAnswer(ctx context.Context, policies *resolve.Plan, c *Check, decided *decision.Decision) Checked {
-	v := s.viewOf(callerOf(ctx))
-	d := v.filter(decided)
-	answer := newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
+	d := v.filter(&x.Decision)
+	answer = newChecked(d, c, s.checkNotes(policies.ForTenant(c.Org), d, c, v), v)
 	answer.TierSource, answer.TierSeenAt = s.Tiers.sourceOf(d, c.Tier != "")
-	return answer
+	return answer, &x.Decision
 }
 
 // requireIdentity returns the faults of requests without any identity where limits are counted per org: they would all

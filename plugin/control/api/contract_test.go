@@ -23,7 +23,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 const description = "../../../schema/openapi.yaml"
@@ -37,16 +36,6 @@ func TestThePublishedDescriptionIsThatOfTheServer(t *testing.T) {
 	if served := w.want(w.do(call{method: "GET", path: "/openapi.yaml"}),
 		http.StatusOK); !bytes.Equal(served.Body.Bytes(), got) {
 		t.Error("/openapi.yaml is another one")
-	}
-}
-
-func TestTheGuideListsTheKindsOfTheAudit(t *testing.T) {
-	t.Parallel()
-	guide, err := os.ReadFile("../../../docs/control-api.md")
-	require.NoError(t, err)
-	listed := "Kinds: `" + strings.Join(rows.AuditKinds, "`, `") + "`."
-	if text := strings.Join(strings.Fields(string(guide)), " "); !strings.Contains(text, listed) {
-		t.Errorf("docs/control-api.md has no list: %s", listed)
 	}
 }
 

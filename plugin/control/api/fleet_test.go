@@ -3,9 +3,12 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -146,5 +149,15 @@ func TestAWriteThatCannotReadTheNodesWarnsAndReportsNoFleet(t *testing.T) {
 		if got.Version == 0 || got.Enforcement != nil || !slices.ContainsFunc(got.Warnings, unread) {
 			t.Errorf("%s %s: %s, want the version, no enforcement, and a warning", c.method, c.path, a.Body)
 		}
+	}
+}
+
+func TestTheGuideListsTheKindsOfTheAudit(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../../docs/control-api.md")
+	require.NoError(t, err)
+	listed := "Kinds: `" + strings.Join(rows.AuditKinds, "`, `") + "`."
+	if text := strings.Join(strings.Fields(string(guide)), " "); !strings.Contains(text, listed) {
+		t.Errorf("docs/control-api.md has no list: %s", listed)
 	}
 }

@@ -24,18 +24,15 @@ type Readiness struct {
 	Missing []string `json:"missing,omitempty"                    doc:"What does not answer, and what is unavailable because of it."`
 }
 
-type (
-	healthOutput    struct{ Body Health }
-	readinessOutput struct{ Body Readiness }
-)
-
 // registerHealth adds the probes. They need no token, and reveal only what is missing.
 func (s *Server) registerHealth() {
 	tags := []string{"health"}
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-healthz", Method: http.MethodGet, Path: "/healthz", Tags: tags,
 		Summary: "Check that the process is alive", Errors: []int{http.StatusNotAcceptable},
-	}, func(context.Context, *struct{}) (*healthOutput, error) { return &healthOutput{Health{"ok"}}, nil })
+	}, func(context.Context, *struct{}) (*bodyOutput[Health], error) {
+		return &bodyOutput[Health]{Health{"ok"}}, nil
+	})
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-readyz",
 		Method:      http.MethodGet,
@@ -63,7 +60,7 @@ const findingsAge = time.Second
 // ready answers a readiness probe. Its failure ends the traffic of this process, so it fails only if the process
 // can serve none. If it failed without the database, all processes would fail at once, including decisions that need no
 // database.
-func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
+func (s *Server) ready(context.Context, *struct{}) (*bodyOutput[Readiness], error) {
 	found := s.findings()
 	decides := s.Decider != nil && isLoaded(s.Decider.Policies.Load())
 	switch {
@@ -74,9 +71,9 @@ func (s *Server) ready(context.Context, *struct{}) (*readinessOutput, error) {
 	case found.noAnswer && !decides:
 		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
 	case len(found.degraded) > 0:
-		return &readinessOutput{Readiness{"degraded", found.degraded}}, nil
+		return &bodyOutput[Readiness]{Readiness{"degraded", found.degraded}}, nil
 	}
-	return &readinessOutput{Readiness{Status: "ok"}}, nil
+	return &bodyOutput[Readiness]{Readiness{Status: "ok"}}, nil
 }
 
 // findings returns recent findings. Probes need no token, so all that arrive at the same time share one check, and one

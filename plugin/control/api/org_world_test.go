@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -34,7 +35,9 @@ func init() {
 	})
 	scenarios["reset-org-usage"] = func(c *contract, o operation) {
 		again := o.call(admin).with("Idempotency-Key", "k")
-		by := rows.Change{Actor: "token:ann", Reason: "r", Idempotency: &rows.Idempotency{Token: "ann", Key: "k"}}
+		same := sha256.Sum256([]byte(`["` + acmeReset + `",` + samples[o.id].body + `]`))
+		once := rows.Idempotency{Token: "ann", Key: "k", Request: same}
+		by := rows.Change{Actor: "token:ann", Reason: "r", Idempotency: &once}
 		if err := c.store.Do(c.Context(), by, rows.Action{Operation: "reset"}, nil, func(ctx context.Context) error {
 			hasty, cancel := context.WithTimeout(ctx, 4*time.Second)
 			defer cancel()

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,8 +75,6 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 			faults = append(faults, fault("query."+name, "is given more than once", nil))
 		case !isText(list[0]):
 			faults = append(faults, fault("query."+name, notText, nil))
-		case isNoNumber(ctx.Operation(), name, list[0]):
-			faults = append(faults, fault("query."+name, "must be a finite number", nil))
 		}
 	}
 	if len(faults) > 0 {
@@ -86,18 +82,6 @@ func (s *Server) rejectAmbiguous(ctx huma.Context, next func(huma.Context)) {
 		return
 	}
 	next(ctx)
-}
-
-// isNoNumber reports whether a parameter is a number, and its text is infinite or NaN. No answer in JSON could have it.
-func isNoNumber(o *huma.Operation, name, text string) bool {
-	isParam := func(p *huma.Param) bool {
-		return p.In == "query" && p.Name == name && p.Schema != nil && p.Schema.Type == huma.TypeNumber
-	}
-	if !slices.ContainsFunc(o.Parameters, isParam) {
-		return false
-	}
-	x, err := strconv.ParseFloat(text, 64)
-	return err == nil && (math.IsNaN(x) || math.IsInf(x, 0))
 }
 
 // isRepeated reports whether a request has more than one header of a name.

@@ -61,11 +61,7 @@ func denyReservations(checks []Check, at func(int) string) error {
 }
 
 // reserve decides about a check that reserves, once for each id.
-func (s *Server) reserve(ctx context.Context, c *Check) (*checkOutput, error) {
-	policies, err := s.authorizeChecks(ctx, []Check{*c}, func(int) string { return "body" })
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) (*checkOutput, error) {
 	if s.Reservations == nil {
 		return nil, errNoReservations()
 	}
@@ -91,16 +87,14 @@ func (s *Server) reserve(ctx context.Context, c *Check) (*checkOutput, error) {
 func (s *Server) decideClaimed(
 	ctx context.Context, policies *resolve.Plan, c *Check, claim *reservation.Claim,
 ) (*checkOutput, error) {
-	var x admit.Exchange
-	s.admitCheck(ctx, policies, c, &x)
-	out := &checkOutput{Body: s.newAnswer(ctx, policies, c, &x.Decision)}
-	if x.Decision.Denied() {
+	made, decided := s.decideOne(ctx, policies, c)
+	if decided.Denied() {
 		claim.Release(ctx)
-		return out, nil
+		return &checkOutput{Body: made}, nil
 	}
-	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settledPart(&x.Decision), s.now())
-	out.Body.addReservation(c, record, claim.SettleBy())
-	answer, err := json.Marshal(out.Body)
+	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settledPart(decided), s.now())
+	made.addReservation(c, record, claim.SettleBy())
+	answer, err := json.Marshal(made)
 	if err == nil {
 		err = claim.Keep(ctx, record, answer)
 	}
@@ -109,7 +103,7 @@ func (s *Server) decideClaimed(
 		return nil, huma.Error503ServiceUnavailable("the check was allowed and charged, but its reservation could not be " +
 			"kept: it stays charged, and cannot be settled. Choose a new id if you check again")
 	}
-	return out, nil
+	return &checkOutput{Body: made}, nil
 }
 
 // addReservation adds a reservation to the answer.

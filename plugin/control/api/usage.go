@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/http"
 	"reflect"
 	"slices"
@@ -249,6 +250,9 @@ const longestNear = 24 * time.Hour
 
 // Resolve implements [huma.Resolver].
 func (in *NearLimitQuery) Resolve(huma.Context) []error {
+	if math.IsNaN(in.Above) { // it is within any bounds
+		return []error{fault("query.above", "must be a number", nil)}
+	}
 	return checkSpan("query.last", in.Last, longestNear)
 }
 
