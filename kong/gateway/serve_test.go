@@ -118,16 +118,6 @@ services: [{name: up, host: answer.internal, routes: [{name: all, paths: [/]}]}]
 			t.Errorf("%s: %d with %d bytes", query, got.status, len(got.body))
 		}
 	}
-	for query, fault := range map[string]string{
-		"status=x":  `status: "x" is no number from 0`,
-		"status=99": "status: 99 is not from 200 to 599",
-		"size=-1":   `size: "-1" is no number from 0`,
-		"delay=1":   "delay: ",
-	} {
-		if got := send(t, g, "GET /?"+query+" HTTP/1.1"); got.status != 400 || !strings.HasPrefix(got.body, fault) {
-			t.Errorf("%s: %d %s", query, got.status, got.body)
-		}
-	}
 }
 
 // innerInfo returns the info of a plugin without settings.

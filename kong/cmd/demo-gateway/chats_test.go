@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -28,91 +27,6 @@ func TestReservationsKeepTheBudgetOfConcurrentChats(t *testing.T) {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in\n%s", want, &stdout)
 		}
-	}
-}
-
-// fakeBudget limits chats as it is made to. Its headers show what is left as if it took what it should.
-type fakeBudget struct {
-	llm      *model
-	reserves map[string]int64 // by key: what it takes for a chat
-	settles  bool
-
-	mu    sync.Mutex
-	spent map[string]int64
-}
-
-// fakeLimit is the budget of each key.
-const fakeLimit = 100_000
-
-func (f *fakeBudget) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	key, reserved := r.Header.Get("apikey"), f.reserves[r.Header.Get("apikey")]
-	left, admitted := f.take(key, reserved)
-	w.Header().Set("X-RateLimit-Limit", fmt.Sprint(fakeLimit))
-	w.Header().Set("X-RateLimit-Reset", "1")
-	if !admitted {
-		w.Header().Set("X-RateLimit-Remaining", fmt.Sprint(left))
-		w.Header().Set("Retry-After", "1")
-		w.WriteHeader(http.StatusTooManyRequests)
-		fmt.Fprint(w, `{"title": "Too Many Requests", "message": "later"}`)
-		return
-	}
-	shown := map[string]int64{"acme-key": promptTokens(prompt) + maxTokens, "beta-key": 1}[key]
-	w.Header().Set("X-RateLimit-Remaining", fmt.Sprint(left-shown))
-	answer := httptest.NewRecorder()
-	f.llm.ServeHTTP(answer, r)
-	if used, err := usedTokens(reply{body: answer.Body.String()}); err == nil && f.settles {
-		f.add(key, used-reserved)
-	}
-	if _, err := w.Write(answer.Body.Bytes()); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-	}
-}
-
-// take takes a reservation if it fits. It returns what was left before.
-func (f *fakeBudget) take(key string, reserved int64) (left int64, admitted bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	left = max(0, fakeLimit-f.spent[key])
-	if reserved > left {
-		return left, false
-	}
-	f.spent[key] += reserved
-	return left, true
-}
-
-func (f *fakeBudget) add(key string, tokens int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.spent[key] += tokens
-}
-
-func TestChatsThatShowNoPromiseFail(t *testing.T) {
-	most := promptTokens(prompt) + maxTokens
-	for name, c := range map[string]struct {
-		acme, beta int64 // reserved
-		settles    bool
-		want       string // in the error; "": none
-	}{
-		"as promised":                 {most, 1, true, ""},
-		"no reservation for acme":     {1, 1, true, "acme overspent its budget by 44840 tokens"},
-		"a reservation for beta too":  {most, most, true, "beta did not overspend"},
-		"acme's never fits":           {fakeLimit + 1, 1, true, "acme: no chat was admitted"},
-		"nothing is ever settled":     {most, 1, false, "acme, round 2: the headers show 19720 tokens left, want 51720"},
-		"a chat costs nothing at all": {0, 0, false, "the headers show 100000 tokens left"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := &fakeBudget{
-				llm: newModel(), settles: c.settles, spent: map[string]int64{},
-				reserves: map[string]int64{"acme-key": c.acme, "beta-key": c.beta},
-			}
-			server := httptest.NewServer(f)
-			defer server.Close()
-			var out bytes.Buffer
-			err := playChats(context.Background(), server.URL, f.llm, func() int64 { return math.MaxInt64 }, &out)
-			if c.want == "" && err != nil || !strings.Contains(fmt.Sprint(err), c.want) {
-				t.Errorf("%v, want %q\n%s", err, c.want, &out)
-			}
-		})
 	}
 }
 
