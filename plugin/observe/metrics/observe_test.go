@@ -1,6 +1,9 @@
 package metrics
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,16 +16,42 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// counted lists the counters of m that are not 0, as a scrape shows them, without their prefix.
+// counted lists the counters of m that are not 0, as a scrape shows them, without their prefix: the tenants and endpoints
+// of one together.
 func counted(t *testing.T, m *Metrics) string {
 	t.Helper()
-	numbers, err := lastNumbers(m)
+	lines, err := gathered(m)
 	require.NoError(t, err)
+	return lines
+}
+
+// gathered returns what counted does, and the error of the scrape.
+func gathered(m *Metrics) (string, error) {
+	families, err := m.Gather()
 	var lines strings.Builder
-	for _, number := range numbers {
-		lines.WriteString(strings.TrimPrefix(number.Key, prefix) + " " + number.Value.String() + "\n")
+	for _, family := range families {
+		sums := map[string]float64{}
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				if name := label.GetName(); name != orgLabel && name != endpointLabel {
+					labels = append(labels, fmt.Sprintf("%s=%q", name, label.GetValue()))
+				}
+			}
+			sums[strings.Join(labels, ",")] += metric.GetCounter().GetValue()
+		}
+		for _, labels := range slices.Sorted(maps.Keys(sums)) {
+			name, ours := strings.CutPrefix(family.GetName(), prefix)
+			if !ours || sums[labels] == 0 {
+				continue
+			}
+			if labels != "" {
+				name += "{" + labels + "}"
+			}
+			fmt.Fprintln(&lines, name, sums[labels])
+		}
 	}
-	return lines.String()
+	return lines.String(), err
 }
 
 func TestADecisionIsCountedByWhatItsBoundsDid(t *testing.T) {

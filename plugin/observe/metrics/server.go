@@ -6,18 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -48,7 +45,7 @@ const (
 // ServerOptions configures a Server. Metrics and Log must be set.
 type ServerOptions struct {
 	Metrics *Metrics
-	// Address is host:port; port 0 selects a free one. "": the server does not listen, and only logs the last numbers.
+	// Address is host:port; port 0 selects a free one. "": the server does not listen.
 	Address string
 	// AllowRemote permits an Address that other machines can reach.
 	AllowRemote bool
@@ -108,22 +105,12 @@ func checkAddress(address string, remote bool, dashes string) error {
 	return nil
 }
 
-// Run listens until ctx ends, or until the process is superseded. At the end of ctx it logs the last numbers, unless
-// the process is still [Starting]. If it cannot listen it logs a warning and retries: a process without metrics still
-// decides.
+// Run listens until ctx ends, or until the process is superseded. If it cannot listen it logs a warning and retries: a
+// process without metrics still decides.
 func (s *Server) Run(ctx context.Context) error {
-	if s.options.Address != "" {
-		s.listen(ctx)
+	if s.options.Address == "" {
+		return nil
 	}
-	<-ctx.Done()
-	if State(s.state.Load()) != Starting {
-		s.logLast()
-	}
-	return nil
-}
-
-// listen serves until ctx ends or the process is superseded, and retries whenever listening fails.
-func (s *Server) listen(ctx context.Context) {
 	var config net.ListenConfig
 	failures := 0
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -131,7 +118,7 @@ func (s *Server) listen(ctx context.Context) {
 		if err == nil {
 			pause, failures = firstPause, 0
 			if err = s.serve(ctx, listener); err == nil {
-				return
+				return nil
 			}
 		}
 		if failures++; failures == warnAfter {
@@ -139,7 +126,7 @@ func (s *Server) listen(ctx context.Context) {
 				"setting", Setting, "address", s.options.Address, "error", err)
 		}
 		if !s.wait(ctx, pause) {
-			return
+			return nil
 		}
 	}
 }
@@ -294,72 +281,4 @@ func (s *Server) writeJSON(w http.ResponseWriter, status int, document any) {
 	if err := json.NewEncoder(w).Encode(document); err != nil {
 		s.options.Log.Debug("writing a health response failed", "error", err)
 	}
-}
-
-// lineBytes bounds the numbers of one log line, in bytes. Kong writes the lines into its error log, where OpenResty
-// cuts lines off after 4096 bytes.
-const lineBytes = 3000
-
-// logLast logs the plugin's counters that are not 0 after the last scrape, in lines that fit into Kong's log.
-func (s *Server) logLast() {
-	numbers, err := lastNumbers(s.options.Metrics)
-	if err != nil {
-		s.options.Log.Warn("gathering the last numbers of this process failed: some are missing", "error", err)
-	}
-	parts := splitLines(numbers)
-	for i, part := range parts {
-		s.options.Log.LogAttrs(context.Background(), slog.LevelInfo, "last numbers of this process",
-			slog.Int("part", i+1), slog.Int("parts", len(parts)), slog.GroupAttrs("counters", part...))
-	}
-}
-
-// lastNumbers returns the plugin's counters that are not 0, each under its name and labels as Prometheus writes them.
-// It adds up tenants and endpoints, which may be thousands.
-func lastNumbers(from prometheus.Gatherer) ([]slog.Attr, error) {
-	families, err := from.Gather()
-	if err != nil {
-		err = fmt.Errorf("gather the last numbers: %w", err)
-	}
-	var numbers []slog.Attr
-	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), prefix) {
-			continue
-		}
-		sums := map[string]float64{}
-		for _, metric := range family.GetMetric() {
-			if metric.GetCounter().GetValue() == 0 { // also of a metric that is not a counter
-				continue
-			}
-			var labels []string
-			for _, label := range metric.GetLabel() {
-				if name := label.GetName(); name != orgLabel && name != endpointLabel {
-					labels = append(labels, fmt.Sprintf("%s=%q", name, label.GetValue()))
-				}
-			}
-			name := family.GetName()
-			if len(labels) > 0 {
-				name += "{" + strings.Join(labels, ",") + "}"
-			}
-			sums[name] += metric.GetCounter().GetValue()
-		}
-		for _, name := range slices.Sorted(maps.Keys(sums)) {
-			numbers = append(numbers, slog.Float64(name, sums[name]))
-		}
-	}
-	return numbers, err
-}
-
-// splitLines splits numbers into parts that fit into a line each. It returns at least one part, which may be empty.
-func splitLines(numbers []slog.Attr) [][]slog.Attr {
-	var parts [][]slog.Attr
-	begin, length := 0, 0
-	for i, number := range numbers {
-		// Quotes are escaped; around the name there are quotes, a colon and a comma, and a value has up to 20 bytes.
-		size := len(number.Key) + strings.Count(number.Key, `"`) + 24
-		if length > 0 && length+size > lineBytes {
-			parts, begin, length = append(parts, numbers[begin:i]), i, 0
-		}
-		length += size
-	}
-	return append(parts, numbers[begin:])
 }

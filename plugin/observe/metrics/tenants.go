@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,8 @@ const (
 	nameBytes = 256
 	// lanesEach is the number of lanes for each tenant with a label, on average.
 	lanesEach = 20
+	// candidatesEach is the number of candidates for each label.
+	candidatesEach = 4
 )
 
 // TenantLabels selects the tenants with an org_id of their own. All others are "other".
@@ -56,7 +59,7 @@ func (l TenantLabels) Validate() error {
 // tenants chooses the tenants with a label, and counts their requests.
 //
 // While there is room, a tenant has its own label from its first request on. After that, new tenants count as other,
-// and in a sketch. Each minute those of the sketch that sent more than the least busy labelled ones replace them, at
+// and are candidates. Each minute the candidates that sent more than the least busy labelled tenants replace them, at
 // most a quarter of all, and all scores are halved.
 //
 // A tenant that loses its label keeps its series for another minute without new counts, and its requests count as
@@ -70,7 +73,7 @@ type tenants struct {
 	ceiling  int64        // of lanes
 
 	anonymous, other *tenant
-	sketch           *sketch // of tenants without a label
+	candidates       candidates
 
 	mu        sync.Mutex // guards changes of labelled and leaving, and the scores
 	leaving   map[string]*tenant
@@ -95,8 +98,46 @@ func newTenants(labels TenantLabels) *tenants {
 	t.labelled.Store(&labelled)
 	t.free.Store(int64(t.busiest))
 	t.ceiling = int64(max(maxSeries, lanesEach*(t.busiest+len(labelled))))
-	t.sketch = newSketch(t.busiest)
+	t.candidates = candidates{most: candidatesEach * t.busiest, scores: map[string]uint64{}}
 	return t
+}
+
+// candidates counts the requests of tenants without a label: of those that come first while there is room. Halving the
+// scores each minute makes room where a tenant sends little, so a busy one is soon among them.
+type candidates struct {
+	most int
+
+	mu     sync.Mutex
+	scores map[string]uint64 // by id
+}
+
+// count counts a request. It skips the request while another one is counted: an estimate is not worth a wait.
+func (c *candidates) count(id string) {
+	if !c.mu.TryLock() {
+		return
+	}
+	defer c.mu.Unlock()
+	if score, ok := c.scores[id]; ok {
+		c.scores[id] = score + 1
+	} else if len(c.scores) < c.most {
+		c.scores[strings.Clone(id)] = 1 // an id may be a part of something longer
+	}
+}
+
+// remove drops a tenant.
+func (c *candidates) remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.scores, id)
+}
+
+// halve halves the scores a number of times. c.mu is held.
+func (c *candidates) halve(times int64) {
+	for id := range c.scores {
+		if c.scores[id] >>= times; c.scores[id] == 0 {
+			delete(c.scores, id)
+		}
+	}
 }
 
 // canBeLabel reports whether an id can be a label: it is no reserved word, and no other id becomes the same label.
@@ -124,7 +165,7 @@ func (t *tenants) byUnlabelled(id string) *tenant {
 			return who
 		}
 	}
-	t.sketch.count(id)
+	t.candidates.count(id)
 	return t.other
 }
 
@@ -141,7 +182,7 @@ func (t *tenants) addLabel(id string) *tenant {
 	}
 	more := maps.Clone(labelled)
 	who := t.label(more, id)
-	t.sketch.remove(id)
+	t.candidates.remove(id)
 	t.labelled.Store(&more)
 	return who
 }
@@ -178,7 +219,7 @@ func (t *tenants) rotate(now time.Time) {
 	labelled := maps.Clone(*t.labelled.Load())
 	byScore := t.updateScores(labelled, now)
 	moves := max(t.busiest/4, 1)
-	moves -= t.exchange(labelled, byScore, moves)
+	moves -= t.exchange(labelled, byScore, moves, halvings)
 	for _, who := range byScore {
 		if moves > 0 && now.Sub(who.active) >= idleAfter && labelled[who.name] == who {
 			t.unlabel(labelled, who)
@@ -187,7 +228,6 @@ func (t *tenants) rotate(now time.Time) {
 	}
 	t.labelled.Store(&labelled)
 
-	t.sketch.decay(uint(min(halvings, 63)))
 	lanes := t.anonymous.size() + t.other.size()
 	for _, who := range labelled {
 		who.score = math.Ldexp(who.score, -int(min(halvings, 1000)))
@@ -221,25 +261,27 @@ func (t *tenants) updateScores(labelled map[string]*tenant, now time.Time) []*te
 	return byScore
 }
 
-// exchange gives the labels of the least busy to tenants of the sketch that are busier by a quarter, so that tenants of
-// similar traffic do not alternate. It returns the number of exchanges.
-func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most int) int {
-	hasLabel := func(c sketchEntry) bool { return labelled[c.id] != nil }
-	candidates := slices.DeleteFunc(t.sketch.entries(), hasLabel)
-	slices.SortFunc(candidates, func(a, b sketchEntry) int {
-		return cmp.Or(cmp.Compare(b.least, a.least), cmp.Compare(a.id, b.id))
+// exchange gives the labels of the least busy to candidates that are busier by a quarter, so that tenants of similar
+// traffic do not alternate. It returns the number of exchanges, and halves the scores of the candidates.
+func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most int, halvings int64) (n int) {
+	c := &t.candidates
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.halve(halvings)
+	busiest := slices.SortedFunc(maps.Keys(c.scores), func(a, b string) int {
+		return cmp.Or(cmp.Compare(c.scores[b], c.scores[a]), cmp.Compare(a, b))
 	})
-	n := min(len(candidates), len(byScore), most)
-	for i := range n {
-		out, in := byScore[i], candidates[i]
-		if float64(in.least) <= out.score*1.25 {
-			return i
+	for ; n < min(len(busiest), len(byScore), most); n++ {
+		out, id := byScore[n], busiest[n]
+		score := c.scores[id]
+		if float64(score) <= out.score*1.25 {
+			break
 		}
 		t.unlabel(labelled, out)
-		t.sketch.remove(in.id)
-		t.sketch.put(out.name, uint64(out.score))
-		who := t.label(labelled, in.id)
-		who.score, who.scored = float64(in.least), who.total()
+		delete(c.scores, id)
+		c.scores[out.name] = uint64(out.score)
+		who := t.label(labelled, id)
+		who.score, who.scored = float64(score), who.total()
 	}
 	return n
 }

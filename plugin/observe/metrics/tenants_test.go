@@ -174,6 +174,22 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 	})
 }
 
+func TestABusyTenantIsFoundAmongAnyNumberOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 4})
+		for minute := range 4 { // 1,000 others come before the busy one each minute, and others the next one
+			for i := range 1000 {
+				observe(m, 1, strconv.Itoa(minute*1000+i))
+			}
+			observe(m, 50, "busy")
+			time.Sleep(rotateEvery)
+			byOrg(t, m)
+			observe(m, 50, "busy")
+		}
+		assert.NotZero(t, byOrg(t, m)["busy"], "requests of the busy tenant by its label")
+	})
+}
+
 func TestTenantsWithoutAUsableNameAreOtherAndAnonymousRequestsAreNone(t *testing.T) {
 	long := strings.Repeat("x", nameBytes+1)
 	labels := TenantLabels{Always: []string{"other", "\xff", long, "fine"}}
