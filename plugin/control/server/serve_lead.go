@@ -142,7 +142,7 @@ func (s *Settings) newTopics(
 		if err != nil {
 			return nil, err
 		}
-		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.SendInOrder, log, leaderAdvice
+		o.Connect, o.Send, o.Log, o.Advice = s.Keeper.connect, producer.Send, log, leaderAdvice
 		made := relay.New(o)
 		relays, runs = append(relays, made), append(runs, func(ctx context.Context) error {
 			defer producer.Close()

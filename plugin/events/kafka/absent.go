@@ -22,8 +22,5 @@ func New(Options, string) (*Producer, error) { return nil, errAbsent }
 // Send returns an error.
 func (*Producer) Send(context.Context, []events.Event) error { return errAbsent }
 
-// SendInOrder returns an error.
-func (*Producer) SendInOrder(context.Context, []events.Event) error { return errAbsent }
-
 // Close does nothing.
 func (*Producer) Close() {}

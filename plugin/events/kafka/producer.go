@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -75,58 +74,16 @@ func New(o Options, topic string) (*Producer, error) {
 // answer: a pending event is not written again.
 func (p *Producer) Send(ctx context.Context, batch []events.Event) error {
 	p.forget(batch)
-	all := make([]int, len(batch))
-	for i := range all {
-		all[i] = i
+	for _, e := range batch {
+		if p.sent[e.ID] == nil {
+			p.produce(e)
+		}
 	}
 	left := &Unsent{}
-	p.sendSome(ctx, batch, all, left)
-	return p.result(batch, left)
-}
-
-// SendInOrder is Send, and the events of one tenant are first stored in the order of the batch. Kafka may store a
-// request although it has failed the one before, so an event is sent when the one before it of its tenant is stored, or
-// is rejected.
-func (p *Producer) SendInOrder(ctx context.Context, batch []events.Event) error {
-	p.forget(batch)
-	byTenant := map[string][]int{}
 	for i, e := range batch {
-		byTenant[e.Tenant] = append(byTenant[e.Tenant], i)
+		left.add(i, p.sent[e.ID].await(ctx))
 	}
-	left := &Unsent{}
-	for len(byTenant) > 0 {
-		var next []int
-		for _, waiting := range byTenant {
-			next = append(next, waiting[0])
-		}
-		p.sendSome(ctx, batch, next, left)
-		for tenant, waiting := range byTenant {
-			switch {
-			case slices.Contains(left.retry, waiting[0]):
-				left.retry = append(left.retry, waiting[1:]...)
-				delete(byTenant, tenant)
-			case len(waiting) == 1:
-				delete(byTenant, tenant)
-			default:
-				byTenant[tenant] = waiting[1:]
-			}
-		}
-	}
-	slices.Sort(left.retry)
-	slices.Sort(left.rejected)
 	return p.result(batch, left)
-}
-
-// sendSome sends the events at some indexes of a batch, waits for their results, and adds what is not stored to left.
-func (p *Producer) sendSome(ctx context.Context, batch []events.Event, indexes []int, left *Unsent) {
-	for _, i := range indexes {
-		if p.sent[batch[i].ID] == nil {
-			p.produce(batch[i])
-		}
-	}
-	for _, i := range indexes {
-		left.add(i, p.sent[batch[i].ID].await(ctx))
-	}
 }
 
 // result returns the result of sending a batch, and forgets the events that have one.

@@ -82,25 +82,6 @@ func TestWhatABrokerCannotDoForAWhileIsRetriedAndStoredOnce(t *testing.T) {
 	}
 }
 
-// A request takes few of these large events, so the events of a tenant need several, and some of these fail.
-func TestEventsSentInOrderAreStoredInOrderAlthoughKafkaFailsSomeRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.sendAll(batchOf(3))
-		batch := batchOf(90)
-		for i := range batch {
-			batch[i].ID = fmt.Sprint("later-", i)
-			batch[i].Data = json.RawMessage(fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", maxRequest/3)))
-		}
-		failing := w.cluster.Fault(kfake.Fault{
-			Keys: []kmsg.Key{kmsg.Produce}, Topic: topic, Err: kerr.TopicAuthorizationFailed, Count: 3,
-		})
-		w.sendAllBy(w.producer.SendInOrder, batch)
-		assert.EqualValues(t, 3, failing.Hits(), "the fault was met times")
-		w.wantOnce(append(batchOf(3), batch...))
-	})
-}
-
 func TestWhatKafkaNeverTakesIsRejectedAndTheOthersAreStored(t *testing.T) {
 	t.Run("an event above the size of a request", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

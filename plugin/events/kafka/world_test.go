@@ -69,17 +69,8 @@ func (w *world) send(patience time.Duration, batch []events.Event) error {
 // sendAll sends a batch until all is stored or rejected, as its users do.
 func (w *world) sendAll(batch []events.Event) (rejected []events.Event) {
 	w.t.Helper()
-	return w.sendAllBy(w.producer.Send, batch)
-}
-
-func (w *world) sendAllBy(
-	send func(context.Context, []events.Event) error, batch []events.Event,
-) (rejected []events.Event) {
-	w.t.Helper()
 	for range 100 {
-		ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
-		err := send(ctx, batch)
-		cancel()
+		err := w.send(10*time.Second, batch)
 		if err == nil {
 			return rejected
 		}

@@ -38,7 +38,7 @@ type Options struct {
 	Consumer string                 // the name of the cursor
 	Topic    string                 // for logs and metrics
 	Wants    func(events.Type) bool // which events the topic gets; the cursor passes the others
-	// Send sends events, and returns nil when all are stored. Other errors than a Partial retry all of them.
+	// Send sends events of different tenants, and returns nil when all are stored. Other errors than a Partial retry all.
 	Send   func(ctx context.Context, batch []events.Event) error
 	Log    *slog.Logger
 	Advice func(error) string // what an operator has to do about an error, or ""; nil: there is no advice
@@ -156,18 +156,20 @@ func (r *Relay) round(ctx context.Context, conn *pgx.Conn) (more bool, err error
 	return len(entries) == maxBatch, nil
 }
 
-// send sends a batch until each event is stored or rejected. The error is one of Postgres, or of ctx.
+// send sends a batch until each event is stored or rejected, those of one tenant one after the other: Kafka may store a
+// request although it has failed the one before. The error is one of Postgres, or of ctx.
 func (r *Relay) send(ctx context.Context, conn *pgx.Conn, batch []events.Event) error {
 	for len(batch) > 0 {
+		n := countTenants(batch)
 		trying, cancel := context.WithTimeout(ctx, sendTime)
-		err := r.options.Send(trying, batch)
+		err := r.options.Send(trying, batch[:n])
 		cancel()
-		left := r.settle(batch, err)
+		left := r.settle(batch[:n], err)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if batch = left; len(batch) == 0 {
-			return nil
+		if batch = slices.Concat(left, batch[n:]); len(left) == 0 {
+			continue
 		}
 		r.job.Fault.Record(err)
 		// Without the session another process sends too, and this one stops.
@@ -180,6 +182,16 @@ func (r *Relay) send(ctx context.Context, conn *pgx.Conn, batch []events.Event) 
 		leadership.Pause(ctx, every)
 	}
 	return nil
+}
+
+// countTenants returns how many events come before the second one of a tenant.
+func countTenants(batch []events.Event) (n int) {
+	seen := map[string]bool{}
+	for n < len(batch) && !seen[batch[n].Tenant] {
+		seen[batch[n].Tenant] = true
+		n++
+	}
+	return n
 }
 
 // settle counts what was sent and what was rejected, and returns the events to be sent again.
