@@ -12,7 +12,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
 // minSalt is the fewest bytes of a salt.
@@ -51,21 +50,9 @@ func (d *DenialRecord) Run(ctx context.Context) error {
 	return err
 }
 
-// Metrics returns the counts of written, queued and dropped lines of every sink. Every reason is there from the start,
-// so that an alert sees the first loss.
-func (d *DenialRecord) Metrics() (sinks []metrics.DenialSink) {
-	s := d.Stats()
-	for _, sink := range s.Sinks {
-		dropped := map[string]uint64{}
-		for reason, tally := range sink.Dropped {
-			dropped[denial.Reason(reason).String()] = tally.Denials
-		}
-		dropped[denial.Groups.String()] = s.Folded
-		sinks = append(sinks, metrics.DenialSink{
-			Name: sink.Name, Written: sink.Written.Lines, Dropped: dropped, Queued: int(sink.Queued.Lines),
-			Failing: sink.Failing,
-		})
-	}
+// Metrics returns the numbers of every sink.
+func (d *DenialRecord) Metrics() []denial.SinkStats {
+	sinks := d.Stats()
 	if d.recent != nil {
 		sinks = append(sinks, d.recent.metrics())
 	}
@@ -113,7 +100,7 @@ type recentDenials struct {
 	problem string           // the error of the last report, or ""
 
 	mu     sync.Mutex
-	counts metrics.DenialSink
+	counts denial.SinkStats
 }
 
 // run reports until ctx ends, and then what is left, and counts what could not be stored.
@@ -193,22 +180,22 @@ func (d *recentDenials) drop(rows []*denial.Recent, reason denial.Reason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.counts.Dropped == nil {
-		d.counts.Dropped = map[string]uint64{}
+		d.counts.Dropped = map[denial.Reason]uint64{}
 	}
 	for _, row := range rows {
-		d.counts.Dropped[reason.String()] += row.Count
+		d.counts.Dropped[reason] += row.Count
 	}
 }
 
-// metrics returns the counts of the sink recent.
-func (d *recentDenials) metrics() metrics.DenialSink {
+// metrics returns the numbers of the sink recent.
+func (d *recentDenials) metrics() denial.SinkStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := d.counts
 	n.Name = "recent"
-	n.Dropped = map[string]uint64{}
+	n.Dropped = map[denial.Reason]uint64{}
 	for _, reason := range []denial.Reason{denial.Rejected, denial.Shutdown} {
-		n.Dropped[reason.String()] = d.counts.Dropped[reason.String()]
+		n.Dropped[reason] = d.counts.Dropped[reason]
 	}
 	return n
 }

@@ -66,14 +66,14 @@ func TestRecentDenialsAreKeptWhilePostgresIsAwayAndDroppedIfItNeverTakesThem(t *
 		to.err, d.take = &pgconn.PgError{Code: code}, recentRowsOf(3)
 		d.report(t.Context(), false)
 	}
-	if n := d.metrics(); n.Dropped["rejected"] != 12 || n.Queued != 0 || n.Dropped["shutdown"] != 0 {
+	if n := d.metrics(); n.Dropped[denial.Rejected] != 12 || n.Queued != 0 || n.Dropped[denial.Shutdown] != 0 {
 		t.Errorf("what Postgres never takes: %+v", n)
 	}
 	to.err, d.take = errors.New("away"), recentRowsOf(3)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	d.run(ended)
-	if n := d.metrics(); n.Dropped["shutdown"] != 6 || n.Queued != 0 {
+	if n := d.metrics(); n.Dropped[denial.Shutdown] != 6 || n.Queued != 0 {
 		t.Errorf("at the end: %+v", n)
 	}
 }

@@ -58,7 +58,7 @@ func TestDenialsAreSentToKafkaAsCloudEvents(t *testing.T) {
 		d.Observe(deny(tenant))
 	}
 	await.That(t, "the denials are written", func() bool {
-		return d.Stats().Sinks[0].Written.Lines >= uint64(len(tenants))
+		return d.Stats()[0].Written >= uint64(len(tenants))
 	})
 	end()
 	consumer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic))
@@ -109,7 +109,7 @@ func TestAtTheEndABrokerThatNeverAnswersIsNotAwaited(t *testing.T) {
 	d, log, end := recordDenials(t, "-kafka-brokers", listener.Addr().String())
 	d.Observe(deny("acme"))
 	end() // returns after FlushTime
-	if s := d.Stats().Sinks[0]; s.Dropped[denial.Shutdown].Denials != 1 || s.Queued.Lines != 0 ||
+	if s := d.Stats()[0]; s.Dropped[denial.Shutdown] != 1 || s.Queued != 0 ||
 		!strings.Contains(log.String(), "dropped at shutdown") {
 		t.Errorf("counted %+v, logged %s; want one denial dropped at shutdown", s, log)
 	}

@@ -2,14 +2,12 @@ package denial
 
 import (
 	"fmt"
-	"log/slog"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -48,9 +46,8 @@ func TestSoakAnAttackGivesExactCountsAndBoundedLinesAndMemory(t *testing.T) {
 				t.Fatalf("%s has %d denials, want %d", org, count, seconds*perSecond/orgs)
 			}
 		}
-		stats := accounted(t, r)
-		written := Tally{uint64(orgs * seconds), uint64(seconds * perSecond)}
-		if len(byOrg) != orgs || stats.Sinks[0].Written != written || stats.Folded != 0 {
+		stats := r.Stats()
+		if len(byOrg) != orgs || stats[0].Written != uint64(orgs*seconds) || stats[0].Dropped[Groups] != 0 {
 			t.Errorf("%d tenants, %+v; want %d lines and no drops", len(byOrg), stats, orgs*seconds)
 		}
 	})
@@ -87,24 +84,10 @@ func TestAnAttackUnderManyNamesIsBounded(t *testing.T) {
 		}
 		end()
 		count, _ := sums(to.events(t))
-		stats := accounted(t, r)
-		if s := stats.Sinks[0]; s.Written != (Tally{seconds * (DefaultMaxGroups + 1), seconds * orgs}) ||
-			count != seconds*orgs {
+		stats := r.Stats()
+		if s := stats[0]; s.Written != seconds*(DefaultMaxGroups+1) || count != seconds*orgs {
 			t.Errorf("%d denials written, %+v; want %d lines a second that count all", count, s, DefaultMaxGroups+1)
 		}
-		assert.EqualValues(t, seconds*(orgs-DefaultMaxGroups), stats.Folded, "are in lines of others")
+		assert.EqualValues(t, seconds*(orgs-DefaultMaxGroups), stats[0].Dropped[Groups], "are in lines of others")
 	})
-}
-
-// BenchmarkLine measures what it costs to make a line, beside the requests.
-func BenchmarkLine(b *testing.B) {
-	r := New(Options{Log: slog.New(slog.DiscardHandler)})
-	r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
-	b.ReportAllocs()
-	for b.Loop() {
-		for _, g := range r.window.groups {
-			_, err := r.encode(g)
-			require.NoError(b, err)
-		}
-	}
 }

@@ -34,7 +34,7 @@ const (
 
 // Options configures a recorder. Only Log is required.
 type Options struct {
-	Sinks map[string]Sink // where lines go, by their names in logs and Stats
+	Sinks map[string]Sink // where lines go, by their names in logs and SinkStats
 	Log   *slog.Logger    // one line when a sink begins to fail, fails with another error, or works again
 	Node  string          // this node's name, in every line; "": none
 
@@ -89,10 +89,7 @@ type Recorder struct {
 	window   *window   // the current second; nil: it has no denial yet
 	finished []*window // they wait for Run, at most maxFinished
 	ended    bool      // Run has taken the last one
-	denials  uint64    // observed
-	queued   uint64    // of those, the ones whose lines have reached the queues
-	folded   uint64    // of those, the ones in lines for others
-	lost     [reasons]Tally
+	lost     [reasons]uint64
 }
 
 // New makes a recorder. Run starts it.
@@ -124,46 +121,23 @@ func (r Reason) String() string {
 	return [...]string{"groups", "queue", "sink", "rejected", "shutdown"}[r]
 }
 
-// Tally is a number of lines, and of the denials in them.
-type Tally struct{ Lines, Denials uint64 }
-
-func (t *Tally) add(lines, denials uint64) {
-	t.Lines += lines
-	t.Denials += denials
-}
-
-// SinkStats counts all observed denials for one sink: each is in Written, Queued, Dropped or Stats.Open.
+// SinkStats holds the numbers of one sink, all but Queued and Failing since New.
 type SinkStats struct {
-	Name     string
-	Written  Tally
-	Queued   Tally          // the batch that is being written included
-	Dropped  [reasons]Tally // by Reason, without Groups, which lose no denial
-	Failures uint64         // of calls of the sink's Write
-	Failing  bool           // the last one failed
+	Name    string            `label:"sink"`                                // one of a fixed list
+	Written uint64            `metric:"denial_events_total"`                // lines that it has accepted
+	Dropped map[Reason]uint64 `metric:"denial_events_dropped_total reason"` // denials
+	Queued  int               `metric:"denial_queue_depth"`                 // lines that wait, or are being written
+	Failing bool              `metric:"denial_sink_failing"`                // its last Write failed
 }
 
-// Stats counts what a recorder has done since New. Its parts are read one after another: a line that moves to a queue
-// meanwhile can be in two of them.
-type Stats struct {
-	Denials uint64 // observed: one for each policy that denied a request, or would have
-	Open    uint64 // of those, the ones whose second is not finished, or not handed to the queues yet
-	Folded  uint64 // of those, the ones in a line for others (the reason Groups)
-	Sinks   []SinkStats
-}
-
-// Stats returns the numbers of all denials so far.
-func (r *Recorder) Stats() Stats {
+// Stats returns the numbers of all sinks, in the order of their names. Every reason is there from the start, so that an
+// alert sees the first loss.
+func (r *Recorder) Stats() (all []SinkStats) {
 	r.mu.Lock()
-	stats := Stats{Denials: r.denials, Folded: r.folded}
 	lost := r.lost
-	stats.Open = r.denials - r.queued - lost[Queue].Denials - lost[Shutdown].Denials
 	r.mu.Unlock()
 	for _, o := range r.outlets {
-		sink := o.stats()
-		for reason := range lost {
-			sink.Dropped[reason].add(lost[reason].Lines, lost[reason].Denials)
-		}
-		stats.Sinks = append(stats.Sinks, sink)
+		all = append(all, o.stats(lost))
 	}
-	return stats
+	return all
 }

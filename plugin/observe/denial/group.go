@@ -51,9 +51,6 @@ func (w *window) all() iter.Seq[*group] {
 	}
 }
 
-// lines returns how many lines the second has.
-func (w *window) lines() int { return len(w.singles) + len(w.groups) }
-
 // key identifies a group of a second. A policy that denies for two reasons or in two modes, because two configs have
 // it, has two groups: a line holds for every denial that it counts.
 type key struct {
@@ -303,9 +300,8 @@ func causeOf(d *decision.Decision, i int) (cause, bool) {
 
 // count adds one denial to its group. The caller must hold the lock.
 func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
-	r.denials++
 	if r.ended {
-		r.lost[Shutdown].add(0, 1)
+		r.lost[Shutdown]++
 		return
 	}
 	if second := now.Unix(); r.window == nil || r.window.second != second {
@@ -325,7 +321,7 @@ func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
 		g = r.newGroup(k, now, d, c)
 		w.groups[g.key] = g
 	default:
-		r.folded++
+		r.lost[Groups]++
 		g = w.othersGroup(k, now)
 	}
 	g.countDenial(now, d, c)
@@ -348,7 +344,7 @@ func (r *Recorder) closeWindow() {
 	case len(r.finished) < maxFinished:
 		r.finished = append(r.finished, w)
 	default: // Run was not started, or the machine is too busy to run it
-		r.lost[Queue].add(uint64(w.lines()), w.denials)
+		r.lost[Queue] += w.denials
 	}
 	r.window = nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,16 +30,17 @@ type outlet struct {
 	wake     chan struct{} // has one element if there may be a line to write
 
 	// The next fields belong to the goroutine of round.
-	batch   []Line    // that is being written
 	giveUp  time.Time // when the batch is dropped
 	problem string    // the error of the last Write, or ""
 
 	mu        sync.Mutex
 	queue     []Line
-	bytes     int   // of queue
-	waiting   Tally // the queue and batch
-	abandoned bool  // waiting was counted as dropped
-	account   SinkStats
+	bytes     int    // of queue
+	batch     []Line // that is being written: only the goroutine of round changes it
+	abandoned bool   // queue and batch were counted as dropped
+	written   uint64 // lines
+	dropped   [reasons]uint64
+	failing   bool
 }
 
 func newOutlet(name string, sink Sink, options *Options) *outlet {
@@ -54,11 +54,10 @@ func newOutlet(name string, sink Sink, options *Options) *outlet {
 func (o *outlet) push(line Line) {
 	o.mu.Lock()
 	if o.bytes+len(line.Text) > o.maxBytes {
-		o.account.Dropped[Queue].add(1, line.Denials)
+		o.dropped[Queue] += line.Denials
 	} else {
 		o.queue = append(o.queue, line)
 		o.bytes += len(line.Text)
-		o.waiting.add(1, line.Denials)
 	}
 	o.mu.Unlock()
 	select {
@@ -71,7 +70,7 @@ func (o *outlet) push(line Line) {
 func (o *outlet) round(ctx context.Context, _ bool) (done bool) {
 	for ctx.Err() == nil {
 		if len(o.batch) == 0 {
-			o.batch, o.giveUp = o.takeBatch(), time.Now().Add(o.retryFor)
+			o.takeBatch()
 		}
 		if len(o.batch) == 0 {
 			return true
@@ -83,92 +82,81 @@ func (o *outlet) round(ctx context.Context, _ bool) (done bool) {
 	return false
 }
 
-// takeBatch removes a batch from the queue. The batch is empty if the queue is.
-func (o *outlet) takeBatch() []Line {
+// takeBatch moves lines from the queue to the batch, which is empty if the queue is.
+func (o *outlet) takeBatch() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := min(len(o.queue), maxBatch)
-	batch := o.queue[:n:n]
-	for _, line := range batch {
+	o.batch, o.giveUp = o.queue[:n:n], time.Now().Add(o.retryFor)
+	for _, line := range o.batch {
 		o.bytes -= len(line.Text)
 	}
 	if o.queue = o.queue[n:]; len(o.queue) == 0 {
 		o.queue = nil // frees the memory of the longest queue
 	}
-	return batch
 }
 
-// write writes the batch once, and keeps what is to be tried again. If ctx ends the batch stays in waiting, and abandon
-// counts it.
+// write writes the batch once, and keeps what is to be tried again. If ctx ends, abandon counts that.
 func (o *outlet) write(ctx context.Context) {
 	attempt, cancel := context.WithTimeout(ctx, writeTime)
 	err := o.sink.Write(attempt, o.batch)
 	cancel()
 	o.recordResult(err)
-	left, mayArrive := o.settleResult(o.batch, err)
+	left, rejected, mayArrive := sortOut(o.batch, err)
 	if mayArrive {
 		o.giveUp = time.Now().Add(o.retryFor)
 	}
-	if ctx.Err() == nil && time.Now().Add(retryEvery).After(o.giveUp) {
-		o.settle(left, &o.account.Dropped[SinkFailed])
-		left = nil
-	}
-	o.batch = left
-}
-
-// settleResult counts the lines that a Write has stored, and those that the sink rejects. It returns the others, and
-// whether the sink may still store some of them.
-func (o *outlet) settleResult(batch []Line, err error) (left []Line, mayArrive bool) {
-	var partial Partial
-	switch {
-	case err == nil:
-		o.settle(batch, &o.account.Written)
-		return nil, false
-	case !errors.As(err, &partial):
-		return batch, false
-	}
-	retry, rejected := partial.Left()
-	var stored, lost []Line
-	for i, line := range batch {
-		if _, again := slices.BinarySearch(retry, i); again {
-			left = append(left, line)
-		} else if _, never := slices.BinarySearch(rejected, i); never {
-			lost = append(lost, line)
-		} else {
-			stored = append(stored, line)
-		}
-	}
-	o.settle(stored, &o.account.Written)
-	o.settle(lost, &o.account.Dropped[Rejected])
-	return left, partial.MayArrive()
-}
-
-// settle moves a batch from waiting to a tally, unless abandon has counted it.
-func (o *outlet) settle(batch []Line, to *Tally) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.abandoned {
 		return
 	}
-	for _, line := range batch {
-		o.waiting.Lines--
-		o.waiting.Denials -= line.Denials
-		to.add(1, line.Denials)
+	o.written += uint64(len(o.batch) - len(left) - len(rejected))
+	o.dropped[Rejected] += denialsIn(rejected)
+	if ctx.Err() == nil && time.Now().Add(retryEvery).After(o.giveUp) {
+		o.dropped[SinkFailed] += denialsIn(left)
+		left = nil
 	}
+	o.batch = left
 }
 
-// recordResult counts an error, and logs it if the previous Write had another one or none.
+// sortOut returns which lines of a batch are to be tried again after a Write, and which the sink rejects. The others are
+// stored. mayArrive reports whether the sink may still store some of those that are left.
+func sortOut(batch []Line, err error) (left, rejected []Line, mayArrive bool) {
+	var partial Partial
+	switch {
+	case err == nil:
+		return nil, nil, false
+	case !errors.As(err, &partial):
+		return batch, nil, false
+	}
+	retry, never := partial.Left()
+	for _, i := range retry {
+		left = append(left, batch[i])
+	}
+	for _, i := range never {
+		rejected = append(rejected, batch[i])
+	}
+	return left, rejected, partial.MayArrive()
+}
+
+// denialsIn returns how many denials lines count.
+func denialsIn(lines []Line) (n uint64) {
+	for _, line := range lines {
+		n += line.Denials
+	}
+	return n
+}
+
+// recordResult records an error, and logs it if the previous Write had another one or none.
 func (o *outlet) recordResult(err error) {
 	problem := ""
 	if err != nil {
 		problem = err.Error()
 	}
 	o.mu.Lock()
-	if o.account.Failing = err != nil; err != nil {
-		o.account.Failures++
-	}
-	dropped := o.account.Dropped[Queue].Denials + o.account.Dropped[SinkFailed].Denials +
-		o.account.Dropped[Rejected].Denials
+	o.failing = err != nil
+	dropped := o.dropped[Queue] + o.dropped[SinkFailed] + o.dropped[Rejected]
 	o.mu.Unlock()
 	if problem == o.problem {
 		return
@@ -182,26 +170,31 @@ func (o *outlet) recordResult(err error) {
 	}
 }
 
-// abandon counts the waiting lines as dropped.
+// abandon counts the lines that wait as dropped.
 func (o *outlet) abandon() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.abandoned = true
-	lost := o.waiting
-	if lost.Lines == 0 {
+	lines, denials := len(o.queue)+len(o.batch), denialsIn(o.queue)+denialsIn(o.batch)
+	o.abandoned, o.queue, o.bytes = true, nil, 0
+	if lines == 0 {
 		return
 	}
-	o.queue, o.bytes, o.waiting = nil, 0, Tally{}
-	o.account.Dropped[Shutdown].add(lost.Lines, lost.Denials)
-	o.log.Warn("denial events were dropped at shutdown", "sink", o.name, "lines", lost.Lines, "denials", lost.Denials)
+	o.dropped[Shutdown] += denials
+	o.log.Warn("denial events were dropped at shutdown", "sink", o.name, "lines", lines, "denials", denials)
 }
 
-func (o *outlet) stats() SinkStats {
+// stats returns the numbers of the sink. lost are the denials of which no line has reached it.
+func (o *outlet) stats(lost [reasons]uint64) SinkStats {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	stats := o.account
-	stats.Name, stats.Queued = o.name, o.waiting
-	return stats
+	s := SinkStats{Name: o.name, Written: o.written, Dropped: map[Reason]uint64{}, Failing: o.failing}
+	if !o.abandoned {
+		s.Queued = len(o.queue) + len(o.batch)
+	}
+	for why := range reasons {
+		s.Dropped[why] = o.dropped[why] + lost[why]
+	}
+	return s
 }
 
 const (
@@ -291,33 +284,23 @@ func (r *Recorder) finish(ctx context.Context) {
 	}
 }
 
-// pushLine adds a group's line to the queues of all sinks.
-func (r *Recorder) pushLine(g *group) error {
-	if len(r.outlets) == 0 {
-		return nil
-	}
-	line, err := r.encode(g)
-	if err != nil {
-		r.options.Log.Error("a denial event was dropped", "error", err)
-		return err
-	}
-	for _, o := range r.outlets {
-		o.push(line)
-	}
-	return nil
-}
-
-// queueLine adds a group to the recent denials, and its line to all queues.
+// queueLine adds a group to the recent denials, and its line to the queues of all sinks.
 func (r *Recorder) queueLine(g *group) {
 	if r.recent != nil {
 		r.addRecent(g)
 	}
-	err := r.pushLine(g)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		r.queued += g.count
-	} else {
-		r.lost[Queue].add(1, g.count)
+	if len(r.outlets) == 0 {
+		return
+	}
+	line, err := r.encode(g)
+	if err != nil {
+		r.options.Log.Error("a denial event was dropped", "error", err)
+		r.mu.Lock()
+		r.lost[Queue] += g.count
+		r.mu.Unlock()
+		return
+	}
+	for _, o := range r.outlets {
+		o.push(line)
 	}
 }

@@ -18,7 +18,7 @@ func taken(t *testing.T, options Options, observe func(r *Recorder)) (rows []*Re
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		options.Recent = true
-		r, _, end := running(t, options)
+		r, to, end := running(t, options)
 		observe(r)
 		end()
 		rows = r.TakeRecent()
@@ -28,8 +28,8 @@ func taken(t *testing.T, options Options, observe func(r *Recorder)) (rows []*Re
 			count += row.Count
 			ids[row.ID] = true
 		}
-		if stats := r.Stats(); count != stats.Denials || len(ids) != len(rows) {
-			t.Errorf("%d rows with %d ids count %d denials, want %d", len(rows), len(ids), count, stats.Denials)
+		if all, _ := sums(to.events(t)); count != all || len(ids) != len(rows) {
+			t.Errorf("%d rows with %d ids count %d denials, want %d", len(rows), len(ids), count, all)
 		}
 		if again := r.TakeRecent(); len(again) > 0 {
 			t.Errorf("%d rows are taken twice", len(again))

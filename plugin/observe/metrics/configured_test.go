@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 )
 
 func TestLimitsThatConfigsDifferInShowTheFewestTokens(t *testing.T) {
@@ -36,7 +38,7 @@ func TestAPanicOfOneSourceLeavesTheOthersNumbers(t *testing.T) {
 		Limits: func() []Limit { panic("a config is gone") },
 		Numbers: []prometheus.Collector{
 			Read(func() Overrides { panic("the snapshot is gone") }),
-			of([]DenialSink{{Written: 1, Dropped: map[string]uint64{"\xff": 2}}}),
+			of([]denial.SinkStats{{Name: "\xff", Written: 1, Dropped: map[denial.Reason]uint64{denial.Queue: 2}}}),
 		},
 	})
 	observe(m, 1, "acme")

@@ -128,7 +128,7 @@ candidate_requests_total{result="denied",set="active"} 106
 candidate_requests_total{result="denied",set="candidate"} 108
 config_faults_total 7
 degraded_seconds_total{store="redis:6379"} 21.5
-denial_events_dropped_total{reason="queue_full",sink="file"} 52
+denial_events_dropped_total{reason="queue",sink="file"} 52
 denial_events_total{sink="file"} 51
 events_total 1000
 fair_share_failed_exchanges_total 104

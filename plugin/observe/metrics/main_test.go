@@ -24,6 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/candidate"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/denial"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -105,8 +106,8 @@ func everySource() Sources {
 		}),
 		of(Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44}),
 		of(LogLines{map[string]uint64{"warn": 54, "error": 55}}),
-		of([]DenialSink{
-			{Name: "file", Written: 51, Dropped: map[string]uint64{"queue_full": 52}, Queued: 53, Failing: true},
+		of([]denial.SinkStats{
+			{Name: "file", Written: 51, Dropped: map[denial.Reason]uint64{denial.Queue: 52}, Queued: 53, Failing: true},
 		}),
 		of([]share.Stats{{Limits: 100, Leads: 102, Tenants: 103, Failed: 100}, {Limits: 1, Failed: 4}}),
 		of(candidate.Stats{

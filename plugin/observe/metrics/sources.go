@@ -55,16 +55,6 @@ type Overrides struct {
 	Penalties  int `metric:"active_overrides override_type=penalty"` // a detector's that lower one
 }
 
-// DenialSink holds the numbers of one sink of the record of denials, all but Queued and Failing since the process
-// started.
-type DenialSink struct {
-	Name    string            `label:"sink"`                                // one of a fixed list
-	Written uint64            `metric:"denial_events_total"`                // that it has accepted
-	Dropped map[string]uint64 `metric:"denial_events_dropped_total reason"` // denials by reason: one of a fixed list
-	Queued  int               `metric:"denial_queue_depth"`                 // events that wait for it now
-	Failing bool              `metric:"denial_sink_failing"`                // its last write failed
-}
-
 // Limit describes a configured limit.
 type Limit struct {
 	Policy string
