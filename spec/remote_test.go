@@ -67,7 +67,7 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 
 	file("limits.yaml", "policies: []\ntenants: [{id: acme, tier: gold}]\n")
 	apply := []string{"apply", "-f", "limits.yaml", "--reason", "a spec", "--token-file"}
-	o.want(1, "2 policies would be deleted: use --yes", append(apply, "admin")...)
+	o.want(1, "2 rows would be deleted: use --yes", append(apply, "admin")...)
 	o.want(1, "1 to create, 0 to change, 2 to delete", "diff", "-f", "limits.yaml", "--token-file", "admin")
 	o.want(1, "use a token with the role admin", append(apply, "tenant", "--yes")...)
 	o.want(0, "applied limits.yaml; version", append(apply, "admin", "--partial")...)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -44,16 +45,25 @@ remembered. An exemption keeps a tenant off the ladder for good.
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				var done rows.Forgiven
+			return c.writes(func() change {
 				forgive := post(c.path(abusePath+"/forgive"), object{"for": pardon.length.String()})
-				version, err := c.send(ctx, rest, forgive, &done)
-				text := fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until))
-				for _, id := range done.Overrides {
-					text += fmt.Sprintf(", ended override %d", id)
-				}
-				return written{What: text, Version: version, Row: done}, err
+				forgive.read = forgiven
+				return forgive
 			})
 		},
 	},
+}
+
+// forgiven reads what was forgiven.
+func forgiven(answer map[string]json.RawMessage, to *written) error {
+	var done rows.Forgiven
+	text, err := json.Marshal(answer)
+	if err == nil {
+		err = json.Unmarshal(text, &done)
+	}
+	to.What, to.Row = fmt.Sprintf("forgave %s until %s", done.Tenant, timeText(done.Until)), done
+	for _, id := range done.Overrides {
+		to.What += fmt.Sprintf(", ended override %d", id)
+	}
+	return err
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -53,20 +52,17 @@ compared too.`,
 			c.reviewFlags(query)
 			d := c.documentFlags(query)
 			c.flags.BoolFunc("yes", "allow the deletion of what is not in the file", sets(query, "allow_delete"))
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				var done struct{ Diff shownDiff }
-				version, err := c.send(ctx, rest, change{
+			return c.writes(func() change {
+				return change{
 					method: http.MethodPut, path: documentPath, query: query, body: d.set, reason: "change_reason",
-				}, &done)
-				if err != nil {
-					return written{}, c.declined(d, err)
+					what: "applied " + d.file, fault: func(err error) error { return c.declined(d, err) },
+					read: func(_ map[string]json.RawMessage, done *written) error {
+						if done.Diff.Empty() {
+							done.What += " (no changes)"
+						}
+						return nil
+					},
 				}
-				what := "applied " + d.file
-				if done.Diff.Empty() {
-					what += " (no changes)"
-				}
-				lines := func(out *page) { writeDiff(out, done.Diff) }
-				return written{What: what, Version: version, Diff: done.Diff, lines: lines}, nil
 			})
 		},
 	},
@@ -91,7 +87,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 				if err := rest.Do(ctx, http.MethodPost, documentPath+"/diff", query, d.set, &diff); err != nil {
 					return d.locateProblem(err)
 				}
-				if err := c.print(diff, func(out *page) { writeDiff(out, diff) }); err != nil || diff.Empty() {
+				if err := c.print(diff, func(out *page) { writeDiff(out, &diff) }); err != nil || diff.Empty() {
 					return err
 				}
 				return exitStatus(exitFailed)
@@ -123,11 +119,11 @@ func (c *call) declined(d *document, err error) error {
 			faults = append(faults, fmt.Errorf("%s; use --force to write it anyway", why))
 			continue
 		}
-		if err := c.print(declined, func(out *page) { writeDiff(out, declined.Diff) }); err != nil {
+		if err := c.print(declined, func(out *page) { writeDiff(out, &declined.Diff) }); err != nil {
 			return err
 		}
 		faults = append(faults, fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep what is not in "+
-			"the file", deletionText(declined.Diff)))
+			"the file", counted(declined.Diff.deletions(), "row")))
 	}
 	return errors.Join(faults...)
 }
@@ -161,24 +157,17 @@ func (c *call) readDocument(d *document, flag, file string) error {
 	return d.read(bytes.NewReader(text), name)
 }
 
-// writeDiff writes a diff, one policy in each line.
-func writeDiff(out *page, d shownDiff) {
-	line := func(sign string, key rows.PolicyKey, text string) {
-		out.line("%s %s: %s", sign, key, text)
-	}
-	for _, p := range d.Create {
-		line("+", p.Key(), describe(p))
-	}
+// writeDiff writes a diff, one row in each line.
+func writeDiff(out *page, d *shownDiff) {
+	policies := rows.RowDiff[rows.Policy]{Create: d.Create, Delete: d.Delete, Unchanged: d.Unchanged}
 	for _, r := range d.Update {
-		line("~", r.Before.Key(), strings.Join(changedColumns(columnsOfRow(r.Before), columnsOfRow(r.After)), ", "))
+		policies.Update = append(policies.Update, rows.RewriteRow[rows.Policy](r))
 	}
-	for _, p := range d.Delete {
-		line("-", p.Key(), describe(p))
-	}
-	counts := [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged}
-	writeRowDiff(out, d.Costs, &counts, costText)
-	writeRowDiff(out, d.Tenants, &counts, tenantColumns)
-	writeRowDiff(out, d.Overrides, &counts, overrideColumns)
+	var counts [4]int
+	writeRowDiff(out, &policies, &counts)
+	writeRowDiff(out, d.Costs, &counts)
+	writeRowDiff(out, d.Tenants, &counts)
+	writeRowDiff(out, d.Overrides, &counts)
 	ended := ""
 	if d.Overrides != nil && d.Overrides.Ended > 0 {
 		ended = fmt.Sprintf(", %d ended", d.Overrides.Ended)
@@ -186,6 +175,24 @@ func writeDiff(out *page, d shownDiff) {
 	out.line("%d to create, %d to change, %d to delete, %d unchanged%s", counts[0], counts[1], counts[2], counts[3], ended)
 }
 
-func describe(p rows.Policy) string {
-	return fmt.Sprintf("%s %s (%s)", limitText(p), policy.PerScope(p.Scope), p.Algorithm)
+// writeRowDiff writes a diff of rows of a kind, and adds its numbers to counts.
+func writeRowDiff[T fmt.Stringer](out *page, d *rows.RowDiff[T], counts *[4]int) {
+	if d == nil {
+		return
+	}
+	line := func(sign string, row T, before, after map[string]json.RawMessage) {
+		out.line("%s %s: %s", sign, row, strings.Join(changedColumns(before, after), ", "))
+	}
+	for _, row := range d.Create {
+		line("+", row, nil, columnsOfRow(row))
+	}
+	for _, r := range d.Update {
+		line("~", r.Before, columnsOfRow(r.Before), columnsOfRow(r.After))
+	}
+	for _, row := range d.Delete {
+		line("-", row, columnsOfRow(row), nil)
+	}
+	for i, n := range [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged} {
+		counts[i] += n
+	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,8 +25,14 @@ docs/rollout.md describes how.`
 var candidateCommands = []*command{
 	{
 		words: "candidate create", args: "NAME", brief: "open a candidate, which changes no policy yet",
-		about:  candidateAbout + ` At most one is open. A name is used once.`,
-		define: writesCandidate("created", func(c *call) change { return post(candidatesPath, object{"name": c.arg()}) }),
+		about: candidateAbout + ` At most one is open. A name is used once.`,
+		define: func(c *call) action {
+			return c.writes(func() change {
+				create := c.changeCandidate("created", "", nil, object{"name": c.arg()})
+				create.path = candidatesPath
+				return create
+			})
+		},
 	},
 	candidatePut,
 	candidateDelete,
@@ -50,14 +57,18 @@ var candidateCommands = []*command{
 		brief: "restore the policies that the promotion of a candidate has replaced, in one change",
 		about: `If one of them has changed since the promotion, rollback names those that have changed, and how, on
 standard error, and writes nothing.`,
-		define: writesCandidate("rolled back", func(c *call) change { return c.changeCandidate("/rollback", nil, object{}) }),
+		define: func(c *call) action {
+			return c.writes(func() change { return c.changeCandidate("rolled back", "/rollback", nil, object{}) })
+		},
 	},
 	candidateRebase,
 	{
 		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect",
-		define: writesCandidate("dropped", func(c *call) change {
-			return change{method: http.MethodDelete, path: c.path(candidatePath)}
-		}),
+		define: func(c *call) action {
+			return c.writes(func() change {
+				return change{method: http.MethodDelete, path: c.path(candidatePath), what: "dropped candidate " + c.arg()}
+			})
+		},
 	},
 }
 
@@ -91,18 +102,17 @@ no change.
 			}
 			return err
 		})
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+		return c.writes(func() change {
 			for i := range d.set.Policies {
 				if p := &d.set.Policies[i]; p.Namespace == "" {
 					p.Namespace = d.set.Namespace
 				}
 			}
-			put := c.changeCandidate("/policies", force, object{"policies": d.set.Policies})
-			done, err := c.sendCandidate(ctx, rest, "put into", put)
+			put := c.changeCandidate("put into", "/policies", force, object{"policies": d.set.Policies})
 			if *file != "" {
-				err = d.locateProblem(err)
+				put.fault = d.locateProblem
 			}
-			return done, err
+			return put
 		})
 	},
 }
@@ -114,18 +124,18 @@ var candidateDelete = &command{
 	define: func(c *call) action {
 		key := c.matchFlags()
 		undo := c.flags.Bool("undo", false, "take back what the candidate changes in the policy")
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+		return c.writes(func() change {
 			key.Name = c.args[1]
 			query := keyQuery(*key)
 			query.Set("policy", key.Name)
 			query.Del("name")
-			remove := change{method: http.MethodDelete, path: c.path(candidatePath + "/policies"), query: query}
-			if !*undo {
-				return c.sendCandidate(ctx, rest, "put into", remove)
+			remove := c.changeCandidate("put into", "/policies", query, nil)
+			remove.method = http.MethodDelete
+			if *undo {
+				query.Set("undo", "true")
+				remove.what = fmt.Sprintf("candidate %s leaves %s as it is", c.arg(), key)
 			}
-			query.Set("undo", "true")
-			version, err := c.send(ctx, rest, remove, &struct{}{})
-			return written{What: fmt.Sprintf("candidate %s leaves %s as it is", c.arg(), key), Version: version}, err
+			return remove
 		})
 	},
 }
@@ -151,16 +161,20 @@ denies without --force is not enforced for more tenants without it either.
 			}
 			return nil
 		})
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+		return c.writes(func() change {
 			assigns := object{"add": add, "remove": remove}
 			if percent >= 0 {
 				assigns["percent"] = percent
 			}
-			var done struct{ Candidate rows.Candidate }
-			version, err := c.send(ctx, rest, c.changeCandidate("/assign", force, assigns), &done)
-			row := done.Candidate
-			what := fmt.Sprintf("candidate %s is enforced for %s", row.Name, assigned(&row))
-			return written{What: what, Version: version, Row: row}, err
+			r := c.changeCandidate("assigned", "/assign", force, assigns)
+			r.read = func(_ map[string]json.RawMessage, done *written) error {
+				var row rows.Candidate
+				err := json.Unmarshal(done.Row.(json.RawMessage), &row)
+				done.What = fmt.Sprintf("candidate %s is enforced for %d %% of all tenants and %s", row.Name, row.Percent,
+					cmp.Or(strings.Join(row.Tenants, ", "), "no other"))
+				return err
+			}
+			return r
 		})
 	},
 }
@@ -180,8 +194,9 @@ only with --force.`,
 			seen.Set)
 		force := url.Values{}
 		c.reviewFlags(force)
-		promote := func(c *call) change { return c.changeCandidate("/promote", force, object{"if_version": seen.n}) }
-		return writesCandidate("promoted", promote)(c)
+		return c.writes(func() change {
+			return c.changeCandidate("promoted", "/promote", force, object{"if_version": seen.n})
+		})
 	},
 }
 
@@ -192,11 +207,11 @@ var candidateRebase = &command{
 	define: func(c *call) action {
 		var seen countFlag
 		c.flags.Func("version", "the `version` of the active policies that you have compared", seen.Set)
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+		return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 			if seen.n == 0 {
-				return written{}, c.showRebase(ctx, rest)
+				return change{}, c.showRebase(ctx, rest)
 			}
-			return c.sendCandidate(ctx, rest, "rebased", c.changeCandidate("/rebase", nil, object{"version": seen.n}))
+			return c.changeCandidate("rebased", "/rebase", nil, object{"version": seen.n}), nil
 		})
 	},
 }
@@ -248,49 +263,16 @@ func (c *call) openCandidate(ctx context.Context, rest *answers.Client) (string,
 	return "", errors.New("an open candidate does not exist")
 }
 
-// changeCandidate returns a change of the candidate that the argument names.
-func (c *call) changeCandidate(operation string, query url.Values, body object) change {
-	return change{method: http.MethodPost, path: c.path(candidatePath + operation), query: query, body: body}
-}
-
-// writesCandidate returns what a command does that makes a change of a candidate.
-func writesCandidate(done string, r func(*call) change) func(*call) action {
-	return func(c *call) action {
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-			return c.sendCandidate(ctx, rest, done, r(c))
-		})
+// changeCandidate returns a change of the candidate that the argument names, or of policies by it.
+func (c *call) changeCandidate(done, operation string, query url.Values, body object) change {
+	r := change{
+		method: http.MethodPost, path: c.path(candidatePath + operation), query: query,
+		what: done + " candidate " + c.arg(), row: "candidate",
 	}
-}
-
-// sendCandidate sends a change of a candidate, or of policies by one.
-func (c *call) sendCandidate(
-	ctx context.Context, rest *answers.Client, done string, r change,
-) (result written, err error) {
-	var answer struct {
-		Candidate *rows.Candidate
-		Diff      *rows.Diff
+	if body != nil {
+		r.body = body
 	}
-	result.Version, err = c.send(ctx, rest, r, &answer)
-	result.What = done + " candidate " + c.arg()
-	if answer.Candidate != nil {
-		result.Row = answer.Candidate
-	}
-	if answer.Diff != nil {
-		result.Diff, result.lines = answer.Diff, func(out *page) { writeDiff(out, policyDiff(*answer.Diff)) }
-	}
-	return result, err
-}
-
-// assigned returns for whom a candidate is enforced, in words.
-func assigned(c *rows.Candidate) string {
-	var parts []string
-	if c.Percent > 0 {
-		parts = append(parts, fmt.Sprintf("%d %% of all tenants", c.Percent))
-	}
-	if len(c.Tenants) > 0 {
-		parts = append(parts, strings.Join(c.Tenants, ", "))
-	}
-	return cmp.Or(strings.Join(parts, " and "), "no tenant")
+	return r
 }
 
 // candidatePage adds the state of a candidate, and what it changes.

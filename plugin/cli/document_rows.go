@@ -5,13 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -72,29 +71,37 @@ func (s *section[T, F]) read(d *document, n *yaml.Node) []T {
 	return list
 }
 
-// show writes the section after a text, while its rows come. A fault cuts it short.
-func (s *section[T, F]) show(c *call, part []byte, list iter.Seq2[T, error]) error {
-	part = append(part, s.name+": ["...)
-	last := "]\n"
-	for row, err := range list {
-		if err == nil {
-			part, last = appendRow(part, s.fields, s.in(&row)), "\n]\n"
-		}
-		if err == nil && len(part) < documentPart {
+// text returns the section.
+func (s *section[T, F]) text(list []T) string {
+	if len(list) == 0 {
+		return s.name + ": []\n"
+	}
+	var b strings.Builder
+	b.WriteString(s.name + ": [")
+	for _, row := range list {
+		b.WriteString(rowText(s.fields, row))
+	}
+	return b.String() + "\n]\n"
+}
+
+// rowText returns a row as a line of a document's list, after the end of the line before it. Fields that are absent are
+// left out.
+func rowText[F any](fields []schema.Field[F], row any) string {
+	var parts []string
+	columns := columnsOfRow(row)
+	for i := range fields {
+		value := columns[fields[i].Name]
+		if absent(value) {
 			continue
 		}
-		if _, errWrite := c.stdout.Write(part); err == nil && errWrite != nil {
-			err = fmt.Errorf("write the output: %w", errWrite)
+		var text string
+		if json.Unmarshal(value, &text) == nil {
+			parts = append(parts, fields[i].Name+": "+yamlString(text))
+		} else { // JSON, which is YAML too
+			parts = append(parts, fields[i].Name+": "+string(value))
 		}
-		if err != nil {
-			return err
-		}
-		part = part[:0]
 	}
-	if _, err := c.stdout.Write(append(part, last...)); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return "\n  {" + strings.Join(parts, ", ") + "},"
 }
 
 // fieldsText returns which fields a document may have.
@@ -151,11 +158,18 @@ changes nothing.
 
 // showDump writes rows as a document.
 func (c *call) showDump(namespace string, list documentRows) error {
-	head := []byte("namespace: " + yamlString(namespace) + "\n")
-	return cmp.Or(
-		policySection.show(c, head, items(list.Policies)), costSection.show(c, nil, items(list.Costs)),
-		tenantSection.show(c, nil, items(list.Tenants)), overrideSection.show(c, nil, items(list.Overrides)),
-	)
+	return c.showDocument(namespace, policySection.text(list.Policies), costSection.text(list.Costs),
+		tenantSection.text(list.Tenants), overrideSection.text(list.Overrides))
+}
+
+// showDocument writes the sections of a document. Each list is closed by its last line, so a document that is cut short
+// is no YAML, instead of a document of fewer rows.
+func (c *call) showDocument(namespace string, sections ...string) error {
+	_, err := io.WriteString(c.stdout, "namespace: "+yamlString(namespace)+"\n"+strings.Join(sections, ""))
+	if err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
 }
 
 // items yields the items of a list.
@@ -169,52 +183,19 @@ func items[T any](list []T) iter.Seq2[T, error] {
 	}
 }
 
-// deletionText returns how many rows a diff deletes; "" for none.
-func deletionText(d shownDiff) string {
-	var parts []string
-	add := func(n int, one, several string) {
-		if n > 0 {
-			parts = append(parts, plural(n, one, several))
-		}
-	}
-	add(len(d.Delete), "policy", "policies")
+// deletions returns how many rows a diff deletes.
+func (d *shownDiff) deletions() int {
+	n := len(d.Delete)
 	if d.Costs != nil {
-		add(len(d.Costs.Delete), "cost", "costs")
+		n += len(d.Costs.Delete)
 	}
 	if d.Tenants != nil {
-		add(len(d.Tenants.Delete), "tenant", "tenants")
+		n += len(d.Tenants.Delete)
 	}
 	if d.Overrides != nil {
-		add(len(d.Overrides.Delete), "override", "overrides")
+		n += len(d.Overrides.Delete)
 	}
-	return strings.Join(parts, ", ")
-}
-
-// writeRowDiff writes a diff of costs, tenants or overrides, one in each line, and adds its numbers to counts.
-func writeRowDiff[T fmt.Stringer](out *page, d *rows.RowDiff[T], counts *[4]int, text func(T) string) {
-	if d == nil {
-		return
-	}
-	for _, row := range d.Create {
-		out.line("+ %s: %s", row, text(row))
-	}
-	for _, r := range d.Update {
-		out.line("~ %s: %s", r.Before, strings.Join(changedColumns(columnsOfRow(r.Before), columnsOfRow(r.After)), ", "))
-	}
-	for _, row := range d.Delete {
-		out.line("- %s: %s", row, text(row))
-	}
-	for i, n := range [4]int{len(d.Create), len(d.Update), len(d.Delete), d.Unchanged} {
-		counts[i] += n
-	}
-}
-
-func tenantColumns(t rows.Tenant) string {
-	return fmt.Sprintf("tier %s, time zone %s", cmp.Or(t.Tier, "(from the request)"), cmp.Or(t.TimeZone, "UTC"))
-}
-
-func overrideColumns(o shownOverride) string {
-	return strings.TrimSpace(changeText(o.Override.Override) + " " + timesText(o.Override))
+	return n
 }
 
 // columnsOfRow returns the fields of a row by their names.
@@ -240,79 +221,33 @@ func (c *call) documentOnly() error {
 	return nil
 }
 
+// partialMark marks a document of some of the policies: applied as a whole one, it would delete the others.
+const partialMark = "partial: true # selected by a flag: apply and diff require --partial\n"
+
 // showPolicies shows policies of one namespace as a document, and names the namespaces that it leaves out, unless
 // --namespace chose one.
 func (c *call) showPolicies(ctx context.Context, rest *answers.Client, p *pages) error {
-	chosen, others := p.query.Get("namespace"), map[string]bool{}
-	selects := len(p.query) > 1 || len(p.query) == 1 && chosen == ""
-	err := c.showDocument(cmp.Or(chosen, "default"), selects, func(yield func(rows.Policy, error) bool) {
-		for row, err := range each[rows.Policy](ctx, rest, policiesPath, p) {
-			if err == nil && chosen == "" && row.Namespace != "default" {
-				others[row.Namespace] = true
-			} else if !yield(row, err) {
-				return
-			}
+	chosen, others, mark := p.query.Get("namespace"), map[string]bool{}, ""
+	if len(p.query) > 1 || len(p.query) == 1 && chosen == "" {
+		mark = partialMark
+	}
+	var policies []rows.Policy
+	for row, err := range each[rows.Policy](ctx, rest, policiesPath, p) {
+		switch {
+		case err != nil:
+			return err
+		case chosen == "" && row.Namespace != "default":
+			others[row.Namespace] = true
+		default:
+			policies = append(policies, row)
 		}
-	})
+	}
+	err := c.showDocument(cmp.Or(chosen, "default"), mark, policySection.text(policies))
 	if err == nil && len(others) > 0 {
 		c.warn("the document covers namespace default only; use --namespace for the others: %s",
 			strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 	}
 	return err
-}
-
-// documentPart is how many bytes of a document are collected before they are written.
-const documentPart = 64 << 10
-
-// showDocument writes policies while they come as the document that apply reads. A document of some of the policies is
-// marked as partial: applied as a whole one, it would delete the others. The list is closed by its last line, so a
-// document that is cut short is no YAML, instead of a document of fewer policies.
-func (c *call) showDocument(namespace string, partial bool, list iter.Seq2[rows.Policy, error]) error {
-	part := []byte("namespace: " + yamlString(namespace) + "\n")
-	if partial {
-		part = append(part, "partial: true # selected by a flag: apply and diff require --partial\n"...)
-	}
-	return policySection.show(c, part, list)
-}
-
-// appendRow appends a row as a line of a document's list, after the end of the line before it. Fields that are absent
-// are left out.
-func appendRow[T any](to []byte, fields []schema.Field[T], row *T) []byte {
-	separator := "\n  {"
-	for i := range fields {
-		value, present := fieldValue(fields[i].In(row))
-		if fields[i].Unit == "thousandths" && present {
-			value = formatFactor(*fields[i].In(row).(*int64))
-		}
-		if present {
-			to = append(to, separator+fields[i].Name+": "+value...)
-			separator = ", "
-		}
-	}
-	return append(to, "},"...)
-}
-
-// fieldValue returns the value of a field as YAML, and reports whether it is present.
-func fieldValue(field any) (value string, present bool) {
-	switch field := field.(type) {
-	case **int64:
-		if *field == nil {
-			return "", false
-		}
-		return strconv.FormatInt(**field, 10), true
-	case *int64:
-		return strconv.FormatInt(*field, 10), *field != 0
-	case *string:
-		return yamlString(*field), *field != ""
-	case *bool:
-		return strconv.FormatBool(*field), *field
-	case *time.Time:
-		return yamlString(field.UTC().Format(time.RFC3339Nano)), !field.IsZero()
-	}
-	if r := schema.RecordIn(field); r != nil {
-		return r.JSON(), r.JSON() != "" // which is YAML too
-	}
-	return "", false
 }
 
 // overrideForm has what the REST API and files write otherwise than a row has it. Beside an embedded override it takes
@@ -377,10 +312,10 @@ type shownDiff struct {
 	Overrides *rows.RowDiff[shownOverride] `json:"overrides,omitempty"`
 }
 
-func policyDiff(d rows.Diff) shownDiff { return shownDiff{SetDiff: rows.SetDiff{Diff: d}} }
+func policyDiff(d rows.Diff) *shownDiff { return &shownDiff{SetDiff: rows.SetDiff{Diff: d}} }
 
 // Empty reports whether nothing changes.
-func (d shownDiff) Empty() bool { return d.SetDiff.Empty() && d.Overrides.Empty() }
+func (d *shownDiff) Empty() bool { return d.SetDiff.Empty() && d.Overrides.Empty() }
 
 // documentRows are the rows of a document as the REST API has them. A nil list is absent.
 type documentRows struct {

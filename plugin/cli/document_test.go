@@ -2,6 +2,7 @@ package cli
 
 import (
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -186,6 +187,22 @@ func TestAFaultyPolicyHasTheSameFaultInAFileAsInTheConfig(t *testing.T) {
 		err := d.read(strings.NewReader("policies: ["+c.JSON(t)+"]"), "p.yaml")
 		if want := "p.yaml:1: policies[0]." + c.Field + ": " + c.Message; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a file with %s: %v, want %s", c.JSON(t), err, want)
+		}
+	}
+}
+
+func TestAFileOfPoliciesKeepsEveryFieldOfAPolicy(t *testing.T) {
+	var list []rows.Policy
+	want := policytest.Full(t)
+	for i, p := range want {
+		list = append(list, rows.Policy{Policy: p})
+		want[i].Namespace = "" // it is a field of the file
+	}
+	var d document
+	require.NoError(t, d.read(strings.NewReader(policySection.text(list)), "p.yaml"))
+	for i, p := range d.set.Policies {
+		if !reflect.DeepEqual(p.Policy, want[i]) {
+			t.Errorf("%+v, want %+v", p.Policy, want[i])
 		}
 	}
 }

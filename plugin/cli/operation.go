@@ -166,9 +166,8 @@ func (c *call) overFlag() url.Values {
 func deletes(path, what string) func(*call) action {
 	return func(c *call) action {
 		query := c.overFlag()
-		return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-			version, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(path), query: query}, &struct{}{})
-			return written{What: what + " " + c.arg(), Version: version}, err
+		return c.writes(func() change {
+			return change{method: http.MethodDelete, path: c.path(path), query: query, what: what + " " + c.arg()}
 		})
 	}
 }
@@ -199,11 +198,23 @@ func post(path string, body object) change {
 	return change{method: http.MethodPost, path: path, body: body}
 }
 
-// writes defines the flags of a command that changes what nodes enforce, and connects the REST API for do.
-func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (written, error)) action {
+// writes defines the flags of a command that changes what nodes enforce, and returns what it does.
+func (c *call) writes(r func() change) action {
+	return c.writesFound(func(context.Context, *answers.Client) (change, error) { return r(), nil })
+}
+
+// writesFound is writes for a change that depends on what is there.
+func (c *call) writesFound(find func(ctx context.Context, rest *answers.Client) (change, error)) action {
 	c.waitFlags()
 	return c.changes(func(ctx context.Context, rest *answers.Client) error {
-		done, err := do(ctx, rest)
+		r, err := find(ctx, rest)
+		if err != nil {
+			return err
+		}
+		done, err := c.write(ctx, rest, r)
+		if err != nil && r.fault != nil {
+			err = r.fault(err)
+		}
 		if err != nil {
 			return err
 		}
@@ -221,13 +232,39 @@ func (c *call) writes(do func(ctx context.Context, rest *answers.Client) (writte
 	})
 }
 
-// change is a request that changes something.
+// write sends a change, and returns what it has written.
+func (c *call) write(ctx context.Context, rest *answers.Client, r change) (done written, err error) {
+	answer := map[string]json.RawMessage{}
+	if done.Version, err = c.send(ctx, rest, r, &answer); err != nil {
+		return done, err
+	}
+	done.What = r.what
+	if row, found := answer[r.row]; found {
+		done.Row = row
+	}
+	if diff, found := answer["diff"]; found {
+		err = json.Unmarshal(diff, &done.Diff)
+	}
+	if err == nil && r.read != nil {
+		err = r.read(answer, &done)
+	}
+	if err != nil {
+		return done, fmt.Errorf("decode the answer: %w", err)
+	}
+	return done, nil
+}
+
+// change is a request that changes something, and what people read of it.
 type change struct {
 	method, path string
 	query        url.Values
-	body         any // encoded as an object; nil: the reason is in the query
-	header       []string
+	body         any    // encoded as an object; nil: the reason is in the query
 	reason       string // its field or parameter; "": reason
+
+	what  string                                                     // it does, in words
+	row   string                                                     // the field of the answer with the row; "": none
+	read  func(answer map[string]json.RawMessage, to *written) error // what else there is in the answer; nil: nothing
+	fault func(error) error                                          // tells more about an error; nil: nothing
 }
 
 // send sends a change with its reason, shows the warnings about it, and decodes the answer. The version is that of the
@@ -256,7 +293,7 @@ func (c *call) send(ctx context.Context, rest *answers.Client, r change, into an
 	}
 	var answer json.RawMessage
 	var done answers.Written
-	err = rest.Do(ctx, r.method, r.path, r.query, sent, &answer, r.header...)
+	err = rest.Do(ctx, r.method, r.path, r.query, sent, &answer)
 	if err != nil || len(answer) == 0 {
 		return 0, err
 	}
@@ -301,9 +338,8 @@ type written struct {
 	What    string     `json:"-"`               // in words, without the version
 	Version int64      `json:"version"`         // in which it is in force
 	Row     any        `json:"row,omitempty"`   // as it is then
-	Diff    any        `json:"diff,omitempty"`  // of apply
+	Diff    *shownDiff `json:"diff,omitempty"`  // of apply, and of candidates
 	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
-	lines   func(*page)
 }
 
 // changeFlag defines the flags of a command that writes.
@@ -351,8 +387,8 @@ func namesCaller(actor string) bool {
 
 // writeTo writes what was done, its version and, with --wait, how far that has come.
 func (w *written) writeTo(out *page) {
-	if w.lines != nil {
-		w.lines(out)
+	if w.Diff != nil {
+		writeDiff(out, w.Diff)
 	}
 	out.line("%s; version %d", w.What, w.Version)
 	if w.Fleet != nil {

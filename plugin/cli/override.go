@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -60,19 +61,16 @@ applies.
 				setEnd(o)
 				return nil
 			})
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				return c.sendOverride(ctx, rest, "added", change{method: http.MethodPost}, *o)
-			})
+			return c.writes(func() change { return ofOverride("added", change{method: http.MethodPost}, *o) })
 		},
 	},
 	{
 		words: "override end", args: "ID", brief: "end an override early",
 		define: func(c *call) action {
 			c.idArgument()
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				end := change{method: http.MethodDelete, path: c.path(overridesPath + "/{}" + every)}
-				version, err := c.send(ctx, rest, end, &struct{}{})
-				return written{What: "ended override " + c.arg(), Version: version}, err
+			return c.writes(func() change {
+				path := c.path(overridesPath + "/{}" + every)
+				return change{method: http.MethodDelete, path: path, what: "ended override " + c.arg()}
 			})
 		},
 	},
@@ -117,10 +115,8 @@ One that has ended does not change.
 
 const overridesPath = "/v1/ratelimit/overrides"
 
-// sendOverride sends an override, to the path of its tenant if it has one.
-func (c *call) sendOverride(
-	ctx context.Context, rest *answers.Client, done string, r change, o rows.Override,
-) (written, error) {
+// ofOverride returns a change of an override, at the path of its tenant if it has one.
+func ofOverride(done string, r change, o rows.Override) change {
 	body := newShownOverride(o)
 	r.path = overridesPath
 	if o.Tenant != "" {
@@ -130,10 +126,13 @@ func (c *call) sendOverride(
 		r.path += fmt.Sprint("/", o.ID)
 	}
 	r.body = body
-	var answer struct{ Override shownOverride }
-	version, err := c.send(ctx, rest, r, &answer)
-	row := answer.Override
-	return written{What: done + " " + row.String() + ", " + timesText(row.Override), Version: version, Row: row}, err
+	r.read = func(answer map[string]json.RawMessage, to *written) error {
+		var row shownOverride
+		err := json.Unmarshal(answer["override"], &row)
+		to.What, to.Row = done+" "+row.String()+", "+timesText(row.Override), row
+		return err
+	}
+	return r
 }
 
 // overrideFlags defines an override but its end.
@@ -221,24 +220,6 @@ func oneOf(text string, list []string) error {
 	return fmt.Errorf("must be one of %s", strings.Join(list, ", "))
 }
 
-// changeText returns what an override does to limits; "" for a ban and an exemption.
-func changeText(o schema.Override) string {
-	var text string
-	switch {
-	case o.Limit > 0:
-		text = perWindow(o.Limit, o.WindowSize)
-		if o.Burst > 0 {
-			text += fmt.Sprintf(", burst %d", o.Burst)
-		}
-	case o.Factor > 0:
-		text = "× " + formatFactor(o.Factor)
-	}
-	if o.Policy != "" {
-		text = o.Policy + ": " + text
-	}
-	return text
-}
-
 // extend sets a later end of an override.
 func extend(o *rows.Override, by time.Duration, at time.Time, permanent bool) error {
 	switch {
@@ -299,7 +280,7 @@ func (c *call) changesOverride(done, reason string, edit func(*rows.Override) er
 	c.idArgument()
 	query := c.overFlag()
 	c.knownConfigFlag()
-	return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+	return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 		var current shownOverride
 		err := rest.Get(ctx, c.path(overridesPath+"/{}"+every), nil, &current)
 		o := current.Override
@@ -307,11 +288,11 @@ func (c *call) changesOverride(done, reason string, edit func(*rows.Override) er
 			err = edit(&o)
 		}
 		if err != nil {
-			return written{}, err
+			return change{}, err
 		}
 		if query.Del("overwrite"); !query.Has("revision") {
 			query.Set("revision", fmt.Sprint(o.Revision))
 		}
-		return c.sendOverride(ctx, rest, done, change{method: http.MethodPut, query: query, reason: reason}, o)
+		return ofOverride(done, change{method: http.MethodPut, query: query, reason: reason}, o), nil
 	})
 }

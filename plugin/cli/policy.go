@@ -59,12 +59,12 @@ these the one with the most specific endpoint.`,
 		define: func(c *call) action {
 			key, p, query := c.keyFlags(), c.limitFlags(), c.overFlag()
 			c.reviewFlags(query)
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.writes(func() change {
 				setKey(p, key())
-				put := change{method: http.MethodPut, path: policiesPath, query: query, body: p}
-				var done struct{ Policy rows.Policy }
-				version, err := c.send(ctx, rest, put, &done)
-				return written{What: "put " + done.Policy.Key().String(), Version: version, Row: done.Policy}, err
+				return change{
+					method: http.MethodPut, path: policiesPath, query: query, body: p,
+					what: "put " + key().String(), row: "policy",
+				}
 			})
 		},
 	},
@@ -72,14 +72,12 @@ these the one with the most specific endpoint.`,
 		words: "policy delete", args: "NAME", brief: "delete a policy",
 		define: func(c *call) action {
 			key, query := c.keyFlags(), c.overFlag()
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 				p, err := findPolicy(ctx, rest, key())
-				if err != nil {
-					return written{}, err
-				}
-				remove := change{method: http.MethodDelete, path: fmt.Sprint(policiesPath, "/", p.ID), query: query}
-				version, err := c.send(ctx, rest, remove, &struct{}{})
-				return written{What: "deleted " + key().String(), Version: version}, err
+				return change{
+					method: http.MethodDelete, path: fmt.Sprint(policiesPath, "/", p.ID), query: query,
+					what: "deleted " + key().String(),
+				}, err
 			})
 		},
 	},
@@ -179,38 +177,6 @@ func (c *call) limitFlags() *rows.Policy {
 	return p
 }
 
-// limitText returns the quantity of a policy and what changes it, in words.
-func limitText(p rows.Policy) string {
-	parts := []string{perWindow(p.Limit.Limit, p.WindowSize)}
-	add := func(given bool, format string, args ...any) {
-		if given {
-			parts = append(parts, fmt.Sprintf(format, args...))
-		}
-	}
-	add(p.Burst > 0, "burst %d", p.Burst)
-	add(p.SoftThresholdPct > 0, "soft %d %%", p.SoftThresholdPct)
-	add(p.HardThresholdPct > 0, "hard %d %%", p.HardThresholdPct)
-	add(p.SoftOnly, "never denies")
-	if p.Cost != nil {
-		add(true, "cost %d", *p.Cost)
-	}
-	if p.Settle != nil {
-		add(true, "%s", p.Settle.Describe())
-	}
-	if p.Fair != nil {
-		add(true, "%s", p.Fair.Describe())
-	}
-	add(p.Description != "", "%s", p.Description)
-	return strings.Join(parts, ", ")
-}
-
-func perWindow(limit, window int64) string {
-	if window == 0 {
-		return fmt.Sprint(limit)
-	}
-	return fmt.Sprintf("%d per %d s", limit, window)
-}
-
 var costCommands = []*command{
 	{
 		words: "cost list", brief: "list what requests to endpoints cost",
@@ -239,12 +205,12 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.writes(func() change {
 				cost.Endpoint = c.arg()
-				var done struct{ Cost rows.Cost }
-				put := change{method: http.MethodPut, path: costsPath, query: query, body: cost.Cost}
-				version, err := c.send(ctx, rest, put, &done)
-				return written{What: "put the " + done.Cost.String(), Version: version, Row: done.Cost}, err
+				return change{
+					method: http.MethodPut, path: costsPath, query: query, body: cost.Cost,
+					what: "put the " + cost.String(), row: "cost",
+				}
 			})
 		},
 	},
@@ -254,23 +220,18 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 		define: func(c *call) action {
 			query := c.overFlag()
 			namespace := c.flags.String("namespace", "default", "the `namespace` of the cost (default \"default\")")
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 				of := url.Values{"namespace": {*namespace}, "endpoint": {c.arg()}}
 				for row, err := range answers.Each[rows.Cost](ctx, rest, costsPath, of, 1) {
-					if err != nil {
-						return written{}, err
-					}
-					remove := change{method: http.MethodDelete, path: fmt.Sprint(costsPath, "/", row.ID), query: query}
-					version, err := c.send(ctx, rest, remove, &struct{}{})
-					return written{What: "deleted the " + row.String(), Version: version}, err
+					return change{
+						method: http.MethodDelete, path: fmt.Sprint(costsPath, "/", row.ID), query: query,
+						what: "deleted the " + row.String(),
+					}, err
 				}
-				return written{}, &rows.NotFoundError{What: "the cost of " + c.arg()}
+				return change{}, &rows.NotFoundError{What: "the cost of " + c.arg()}
 			})
 		},
 	},
 }
 
 const costsPath = "/v1/ratelimit/costs"
-
-// costText returns what a cost says of its endpoint, in words.
-func costText(c rows.Cost) string { return counted(*c.Cost.Cost, "token") }

@@ -21,13 +21,11 @@ var tierCommands = []*command{
 		define: func(c *call) action {
 			description := c.flags.String("description", "", "the `text` that describes the tier")
 			query := c.overFlag()
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
-				var done struct{ Tier rows.Tier }
-				put := change{
+			return c.writes(func() change {
+				return change{
 					method: http.MethodPut, path: c.path(tierPath), query: query, body: object{"description": *description},
+					what: "put tier " + c.arg(), row: "tier",
 				}
-				version, err := c.send(ctx, rest, put, &done)
-				return written{What: "put tier " + c.arg(), Version: version, Row: done.Tier}, err
 			})
 		},
 	},
@@ -63,7 +61,7 @@ var tenantCommands = []*command{
 				}
 				return nil
 			})
-			return c.writes(func(ctx context.Context, rest *answers.Client) (written, error) {
+			return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 				return c.setTenant(ctx, rest, t, query)
 			})
 		},
@@ -82,15 +80,15 @@ const (
 	orgPath   = orgsPath + "/{}"
 )
 
-// setTenant sets the given fields of a tenant, and keeps the others. It writes only over the revision it read, so no
+// setTenant returns a change that sets the given fields of a tenant, and keeps the others. It writes only over the revision it read, so no
 // concurrent change is lost.
 func (c *call) setTenant(
 	ctx context.Context, rest *answers.Client, t rows.Tenant, query url.Values,
-) (written, error) {
+) (change, error) {
 	var current rows.Tenant
 	err := rest.Get(ctx, c.path(orgPath), nil, &current)
 	if p := answers.ProblemOf(err); err != nil && (p == nil || p.Status != http.StatusNotFound) {
-		return written{}, err
+		return change{}, err
 	}
 	if !c.given("tier") {
 		t.Tier = current.Tier
@@ -101,10 +99,10 @@ func (c *call) setTenant(
 	if query.Del("overwrite"); current.Revision > 0 && !query.Has("revision") {
 		query.Set("revision", fmt.Sprint(current.Revision))
 	}
-	var done struct{ Org rows.Tenant }
-	set := change{method: http.MethodPut, path: c.path(orgPath), query: query, body: t.Tenant}
-	version, err := c.send(ctx, rest, set, &done)
-	return written{What: "set tenant " + c.arg(), Version: version, Row: done.Org}, err
+	return change{
+		method: http.MethodPut, path: c.path(orgPath), query: query, body: t.Tenant,
+		what: "set tenant " + c.arg(), row: "org",
+	}, nil
 }
 
 // listed returns a list that is [] in JSON when it is empty.

@@ -8,9 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gopkg.in/yaml.v3"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
 func TestYAMLHasTheFieldsOfJSONInTheirOrderAndReadsAsTheSame(t *testing.T) {
@@ -61,16 +58,6 @@ func TestAStringIsReadBackFromYAMLAsItWas(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(document), &back); err != nil || back.Text != text || back.List[0] != text {
 			t.Errorf("%q is written as\n%sand read as %+v (%v)", text, document, back, err)
 		}
-	}
-}
-
-func TestADocumentIsWrittenWithoutATreeOfNodes(t *testing.T) {
-	p := policytest.Full(t)[0]
-	row := rows.Policy{ID: 7, Policy: p, Revision: 3}
-	var part []byte
-	// The race detector adds some. A tree takes hundreds.
-	if n := testing.AllocsPerRun(100, func() { part = appendRow(part[:0], policySection.fields, &row.Policy) }); n > 50 {
-		t.Errorf("a policy of a document takes %v allocations, want at most 50", n)
 	}
 }
 
