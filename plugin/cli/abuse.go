@@ -37,16 +37,17 @@ remembered. An exemption keeps a tenant off the ladder for good.
 
   ratelimit abuse forgive acme --for 2h --reason "a load test, announced"`,
 		define: func(c *call) action {
-			pardon := spanFlag{length: time.Hour}
-			c.flags.Var(&pardon, "for", "keep the tenant off the ladder for this `duration`, at most 30d (default 1h)")
+			pardon := time.Hour
+			c.flags.Func("for", "keep the tenant off the ladder for this `duration`, at most 30d (default 1h)",
+				reads(parseSpan, &pardon))
 			c.check(func() error {
-				if pardon.length > rows.MaxPardon {
+				if pardon > rows.MaxPardon {
 					return wrong("--for: must be at most 30d")
 				}
 				return nil
 			})
 			return c.writes(func() change {
-				forgive := post(c.path(abusePath+"/forgive"), object{"for": pardon.length.String()})
+				forgive := post(c.path(abusePath+"/forgive"), object{"for": pardon.String()})
 				forgive.read = forgiven
 				return forgive
 			})

@@ -28,7 +28,7 @@ var auditCommand = &command{
 			func(text string) error { return process.ParseInt(text, 1, &most) })
 		c.flags.Func("before", "only entries older than this `id`, to show the next page", func(text string) error {
 			query.Set("cursor", answers.Cursor(text))
-			return new(countFlag).Set(text)
+			return parseCount(text, new(int64))
 		})
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
 			var entries []rows.AuditEntry
@@ -74,39 +74,14 @@ func (c *call) audit(entries []rows.AuditEntry, most int) error {
 	})
 }
 
-// entryText returns the columns that an entry changed, before and after. For an action it returns what was done.
+// entryText returns the columns that an entry changed, before and after; of an action, what it records.
 func entryText(e rows.AuditEntry) string {
-	if e.Kind == "action" {
-		return actionText(e)
-	}
 	before, errBefore := rowColumns(e.Before)
 	after, errAfter := rowColumns(e.After)
-	if err := errors.Join(errBefore, errAfter); err != nil {
-		return "unreadable: " + err.Error()
+	if errors.Join(errBefore, errAfter) != nil {
+		return string(e.After) // of an action
 	}
 	return strings.Join(changedColumns(before, after), " ")
-}
-
-// actionText returns the details of an action in words: which buckets a reset emptied; of any other action its fields,
-// or the details as they are.
-func actionText(e rows.AuditEntry) string {
-	emptied, ok := e.Emptied()
-	if !ok {
-		fields, err := rowColumns(e.After)
-		if err != nil {
-			return string(e.After)
-		}
-		return strings.Join(changedColumns(nil, fields), " ")
-	}
-	text := counted(len(emptied), "bucket") + " emptied"
-	policies := map[string]bool{}
-	for _, b := range emptied {
-		policies[b.Policy] = true
-	}
-	if len(policies) > 0 {
-		text += ": " + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")
-	}
-	return text
 }
 
 // changedColumns returns how two rows differ; of a single row, its columns.

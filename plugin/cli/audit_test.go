@@ -1,31 +1,11 @@
 package cli
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
-
-func TestTheAuditNamesTheBucketsThatAResetEmptied(t *testing.T) {
-	for details, want := range map[string]string{
-		`{"buckets":[{"policy":"writes","used":3},{"policy":"daily","used":3}]}`:   "2 buckets emptied: daily, writes",
-		`{"buckets":[{"policy":"daily"},{"policy":"daily","endpoint":"records"}]}`: "2 buckets emptied: daily",
-		`{"buckets":[{"policy":"daily"}]}`:                                         "1 bucket emptied: daily",
-		`{"buckets":[]}`:                                                           "0 buckets emptied",
-		`{"buckets": 3}`:                                                           "buckets=3",
-		`["daily"]`:                                                                `["daily"]`,
-		`null`:                                                                     "",
-		``:                                                                         "",
-	} {
-		entry := rows.AuditEntry{Kind: "action", Operation: "reset", After: json.RawMessage(details)}
-		if got := entryText(entry); got != want {
-			t.Errorf("a reset of %s is shown as %q, want %q", details, got, want)
-		}
-	}
-}
 
 func TestAChangeInTheNameOfACallerOfTheAPIIsDenied(t *testing.T) {
 	dsn := pgtest.Shared(t).Database(t)

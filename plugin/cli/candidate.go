@@ -189,13 +189,13 @@ back.
 As with ratelimit policy put, a limit shared by all tenants that is lower than the limit of a single tenant is promoted
 only with --force.`,
 	define: func(c *call) action {
-		var seen countFlag
+		var seen int64
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
-			seen.Set)
+			reads(parseCount, &seen))
 		force := url.Values{}
 		c.reviewFlags(force)
 		return c.writes(func() change {
-			return c.changeCandidate("promoted", "/promote", force, object{"if_version": seen.n})
+			return c.changeCandidate("promoted", "/promote", force, object{"if_version": seen})
 		})
 	},
 }
@@ -205,13 +205,13 @@ var candidateRebase = &command{
 	brief: "make the active policies the base of a candidate, after they have moved",
 	about: `Without --version, it shows how they have moved and changes nothing.`,
 	define: func(c *call) action {
-		var seen countFlag
-		c.flags.Func("version", "the `version` of the active policies that you have compared", seen.Set)
+		var seen int64
+		c.flags.Func("version", "the `version` of the active policies that you have compared", reads(parseCount, &seen))
 		return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
-			if seen.n == 0 {
+			if seen == 0 {
 				return change{}, c.showRebase(ctx, rest)
 			}
-			return c.changeCandidate("rebased", "/rebase", nil, object{"version": seen.n}), nil
+			return c.changeCandidate("rebased", "/rebase", nil, object{"version": seen}), nil
 		})
 	},
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -109,9 +110,9 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 		text    string
 		seconds int64
 	}{{"60", 60}, {"90s", 90}, {"24h", 86400}, {"30d", 2592000}, {"1m30s", 90}} {
-		var w windowFlag
-		if err := w.Set(c.text); err != nil || w.seconds != c.seconds {
-			t.Errorf("window %s: %d seconds (%v), want %d", c.text, w.seconds, err, c.seconds)
+		var seconds int64
+		if err := parseWindow(c.text, &seconds); err != nil || seconds != c.seconds {
+			t.Errorf("window %s: %d seconds (%v), want %d", c.text, seconds, err, c.seconds)
 		}
 	}
 	factor := schema.FieldNamed(schema.OverrideFields(), "factor")
@@ -139,7 +140,7 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "0d", "-1d", "1.5d", "36601d", "213504d", "99999999999d", "36600d1s"} {
-		if err := new(spanFlag).Set(text); err == nil {
+		if err := parseSpan(text, new(time.Duration)); err == nil {
 			t.Errorf("span %q is taken", text)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
 // document is a file of policies: what apply makes of the database.
@@ -56,14 +57,15 @@ func (d *document) read(r io.Reader, file string) error {
 	decoder := yaml.NewDecoder(r)
 	if err := decoder.Decode(&root); err != nil {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%s: is empty: write policies: [] to delete all policies", file)
+			d.fault(0, "", "is empty: write policies: [] to delete all policies")
+		} else {
+			d.fault(0, "", "is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 		}
-		return fmt.Errorf("%s: is not YAML: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	} else if second := new(yaml.Node); !errors.Is(decoder.Decode(second), io.EOF) {
+		d.fault(max(1, second.Line), "", "must hold a single YAML document: remove everything after ---")
+	} else {
+		d.root(aliased(root.Content[0]))
 	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: must hold a single YAML document: remove everything after ---", file)
-	}
-	d.root(aliased(root.Content[0]))
 	if len(d.faults) == 0 { // else what else is wrong would be but a consequence
 		d.checkTogether()
 	}
@@ -90,29 +92,21 @@ func (d *document) rowFaults(at place, faults []schema.Fault) {
 }
 
 func (d *document) at(line int, path, problem string) error {
-	return &documentError{d.file, line, path, problem}
+	return &documentError{deck.Finding{File: d.file, Line: line, Path: path, Severity: deck.Error, Message: problem}}
 }
 
-// documentError is a fault of a document, and its place.
-type documentError struct {
-	file          string
-	line          int    // 0: unknown
-	path, problem string // path "": the document as a whole
-}
+// documentError is a fault of a document, and its place: line 0 if it is unknown, and no path of the document as a whole.
+type documentError struct{ deck.Finding }
 
-func (e *documentError) Error() string { return e.text("") }
-
-// text returns the fault with a severity before its path.
-func (e *documentError) text(severity string) string {
-	text := e.file + ": "
-	if e.line > 0 {
-		text = fmt.Sprintf("%s:%d: ", e.file, e.line)
+func (e *documentError) Error() string {
+	text := e.File + ": "
+	if e.Line > 0 {
+		text = fmt.Sprintf("%s:%d: ", e.File, e.Line)
 	}
-	text += severity
-	if e.path != "" {
-		text += e.path + ": "
+	if e.Path != "" {
+		text += e.Path + ": "
 	}
-	return text + e.problem
+	return text + e.Message
 }
 
 // isDocument reports whether a file has a list of a document, which no decK file has.

@@ -29,7 +29,7 @@ func TestAFaultOfADocumentIsReportedWithItsLineAndField(t *testing.T) {
 		{"not YAML", "policies: [", "p.yaml: is not YAML: line 1"},
 		{"no mapping", "- a", "p.yaml:1: must be a mapping"},
 		{"no list", "policies: {}", "p.yaml:1: policies: must be a list"},
-		{"two documents", "policies: []\n---\npolicies: []", "p.yaml: must hold a single YAML document"},
+		{"two documents", "policies: []\n---\npolicies: []", "p.yaml:2: must hold a single YAML document"},
 		{"no policy", "policies:\n- daily", "p.yaml:2: policies[0]: must be a mapping"},
 		{"a field twice", "policies:\n- {" + fine + ", tier: a, limit: 5}", "p.yaml:2: policies[0].limit: appears twice"},
 		{"a list twice", "policies:\n- {" + fine + ", tier: a}\npolicies: []", "p.yaml:3: policies: appears twice"},

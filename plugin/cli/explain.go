@@ -31,8 +31,9 @@ With --request-id alone, it shows what denied that request, from the recent deni
 	define: func(c *call) action {
 		config, request := c.configFlag(), c.requestFlag()
 		list := c.rowsFlag()
-		var at instantFlag
-		c.flags.Var(&at, "at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)")
+		var at time.Time
+		c.flags.Func("at", "what applies at this `time`, such as 2026-01-31T12:00:00Z (default: now)",
+			reads(parseInstant, &at))
 		c.outputFlag()
 		requestID := c.requestIDFlag()
 		c.check(func() error { return c.explainsOneThing(*requestID) })
@@ -42,10 +43,10 @@ With --request-id alone, it shows what denied that request, from the recent deni
 					return c.showRequest(ctx, rest, *requestID, nil)
 				})
 			}
-			if at.at.IsZero() {
-				at.at = c.now()
+			if at.IsZero() {
+				at = c.now()
 			}
-			return c.explain(ctx, config, request, list, limit.Micros(at.at.UnixMicro()))
+			return c.explain(ctx, config, request, list, limit.Micros(at.UnixMicro()))
 		}
 	},
 }

@@ -19,45 +19,11 @@ import (
 // defaultWait is how long --wait waits without a duration, as ?wait of the REST API does.
 const defaultWait = api.DefaultWait
 
-// valueFlag has what a flag need not say of itself: the usage names its value and its default.
-type valueFlag struct{}
-
-// String implements pflag.Value.
-func (valueFlag) String() string { return "" }
-
-// Type implements pflag.Value.
-func (valueFlag) Type() string { return "value" }
-
-// textFlag is a text as a flag.
-type textFlag struct {
-	valueFlag
-	to           *string
-	emptyProblem string // the fault of an empty text; "": it may be empty
-}
-
-// Type implements pflag.Value.
-func (*textFlag) Type() string { return "string" }
-
-// Set implements pflag.Value.
-func (f *textFlag) Set(text string) error {
-	if text == "" && f.emptyProblem != "" {
-		return errors.New(f.emptyProblem)
-	}
-	*f.to = text
-	return nil
-}
-
-// spanFlag is a length of time as a flag: 90s, 15m, 2h, 30d.
-type spanFlag struct {
-	valueFlag
-	length time.Duration
-}
-
 // maxSpan is the longest window of a limit, and more than an end should lie ahead.
 const maxSpan = 100 * 366 * 24 * time.Hour
 
-// Set implements pflag.Value.
-func (s *spanFlag) Set(text string) error {
+// parseSpan reads a length of time: 90s, 15m, 2h, 30d.
+func parseSpan(text string, to *time.Duration) error {
 	length, err := time.ParseDuration(text)
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
 		var n int64
@@ -71,55 +37,49 @@ func (s *spanFlag) Set(text string) error {
 	if err != nil || length <= 0 {
 		return errors.New("must be a duration above 0, such as 90s, 15m, 2h or 30d")
 	}
-	s.length = length
+	*to = length
 	return nil
 }
 
-// windowFlag is the length of a limit's window as a flag: a number of seconds, or a span of whole seconds.
-type windowFlag struct{ seconds int64 }
-
-// Set reads the text of the flag.
-func (w *windowFlag) Set(text string) error {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
-		w.seconds = n
+// parseWindow reads the length of a limit's window: a number of seconds, or a span of whole seconds.
+func parseWindow(text string, seconds *int64) error {
+	if parseCount(text, seconds) == nil {
 		return nil
 	}
-	var s spanFlag
-	if err := s.Set(text); err != nil || s.length%time.Second != 0 {
+	var span time.Duration
+	if err := parseSpan(text, &span); err != nil || span%time.Second != 0 {
 		return errors.New("must be a number of seconds above 0, or a duration of whole seconds, such as 60s, 24h or 30d")
 	}
-	w.seconds = int64(s.length / time.Second)
+	*seconds = int64(span / time.Second)
 	return nil
 }
 
-// instantFlag is a time as a flag.
-type instantFlag struct {
-	valueFlag
-	at time.Time
-}
-
-// Set implements pflag.Value.
-func (i *instantFlag) Set(text string) (err error) {
-	i.at, err = schema.ParseTime(text)
+// parseInstant reads a time.
+func parseInstant(text string, to *time.Time) (err error) {
+	*to, err = schema.ParseTime(text)
 	return err
 }
 
-// pastFlag is an instant as a flag, or how long ago it was.
-type pastFlag struct {
-	instantFlag
-	now func() time.Time
-}
-
-// Set implements pflag.Value.
-func (p *pastFlag) Set(text string) error {
-	var ago spanFlag
-	if err := ago.Set(text); err == nil {
-		p.at = p.now().Add(-ago.length)
+// parsePast reads a time, or how long ago it was.
+func (c *call) parsePast(text string, to *time.Time) error {
+	var ago time.Duration
+	if parseSpan(text, &ago) == nil {
+		*to = c.now().Add(-ago)
 		return nil
 	}
-	if err := p.instantFlag.Set(text); err != nil {
+	if parseInstant(text, to) != nil {
 		return errors.New(schema.TimeForm + ", or a duration ago such as 2h or 30d")
 	}
+	return nil
+}
+
+// parseCount reads a whole number above 0.
+func parseCount(text string, to *int64) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return errors.New("must be a whole number above 0")
+	}
+	*to = n
 	return nil
 }
 
@@ -138,19 +98,6 @@ func reads[T any](parse func(string, *T) error, to *T) func(string) error {
 	return func(text string) error { return parse(text, to) }
 }
 
-// countFlag is a whole number above 0 as a flag. The zero value is absent.
-type countFlag struct{ n int64 }
-
-// Set reads the text of the flag.
-func (c *countFlag) Set(text string) error {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n <= 0 {
-		return errors.New("must be a whole number above 0")
-	}
-	c.n = n
-	return nil
-}
-
 // formatFactor writes thousandths as schema.Thousandths reads them.
 func formatFactor(thousandths int64) string {
 	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
@@ -164,7 +111,15 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	usage := withPlaceholder(fieldUsage(f.Description), cmp.Or(f.Unit, f.Name))
 	switch to := f.In(row).(type) {
 	case *string:
-		c.flags.Var(&textFlag{to: to, emptyProblem: emptyProblem(f)}, name, usage)
+		c.flags.Func(name, usage, func(text string) error {
+			if problem := emptyProblem(f); text == "" && problem != "" {
+				return errors.New(problem)
+			}
+			*to = text
+			return nil
+		})
+		defined := c.flags.Lookup(name)
+		defined.Value = namedValue{defined.Value, "string"}
 	case *bool:
 		c.flags.BoolVar(to, name, false, usage)
 	case *int64:
@@ -263,9 +218,8 @@ func fieldNumber[T any](f *schema.Field[T], text string) (n int64, err error) {
 	}
 	switch {
 	case err != nil && f.Unit == "seconds":
-		var w windowFlag
-		err = w.Set(text)
-		return w.seconds, err
+		err = parseWindow(text, &n)
+		return n, err
 	case err != nil && f.Unit == "thousandths":
 		return 0, errors.New(f.Must())
 	case err != nil:

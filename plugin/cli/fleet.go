@@ -15,7 +15,7 @@ const fleetPath = "/v1/ratelimit/fleet"
 
 // fleetQuery returns the query of the fleet that counts nodes as live by --live-within.
 func (c *call) fleetQuery() url.Values {
-	return url.Values{"live_within": {c.change.within.length.String()}}
+	return url.Values{"live_within": {c.change.within.String()}}
 }
 
 var fleetCommand = &command{

@@ -58,9 +58,9 @@ func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 	case f.Type == reflect.TypeFor[time.Time]():
 		usage = withPlaceholder(usage, "time")
 		set = func(text string) error {
-			at := pastFlag{now: c.now}
-			err := at.Set(text)
-			query.Set(name, at.at.Format(time.RFC3339Nano))
+			var at time.Time
+			err := c.parsePast(text, &at)
+			query.Set(name, at.Format(time.RFC3339Nano))
 			return err
 		}
 	case f.Tag.Get("enum") != "":
@@ -71,9 +71,8 @@ func (c *call) queryFlag(query url.Values, name string, f reflect.StructField) {
 		}
 	case f.Type.Kind() == reflect.Int:
 		set = func(text string) error {
-			var n countFlag
 			query.Set(name, text)
-			return n.Set(text)
+			return parseCount(text, new(int64))
 		}
 	}
 	c.flags.Func(flag, withPlaceholder(usage, cmp.Or(f.Tag.Get("value"), name)), set)
@@ -154,10 +153,9 @@ func (c *call) path(path string) string {
 func (c *call) overFlag() url.Values {
 	query := url.Values{"overwrite": {"true"}}
 	c.flags.Func("revision", "fail unless the row still has this `revision` (default: any)", func(text string) error {
-		var n countFlag
 		query.Del("overwrite")
 		query.Set("revision", text)
-		return n.Set(text)
+		return parseCount(text, new(int64))
 	})
 	return query
 }
@@ -330,7 +328,7 @@ func (c *call) await(ctx context.Context, rest *answers.Client, version int64) (
 type changeFlags struct {
 	actor, reason string
 	wait          time.Duration
-	within        spanFlag
+	within        time.Duration
 }
 
 // written is the result of a command that writes.
@@ -364,9 +362,10 @@ func (c *call) waitFlags() {
 }
 
 func (c *call) liveFlag() {
-	c.change.within.length = rows.LiveWithin
-	c.flags.Var(&c.change.within, "live-within",
-		"treat nodes as live if they reported within this `duration` (default "+rows.LiveWithin.String()+")")
+	c.change.within = rows.LiveWithin
+	c.flags.Func("live-within",
+		"treat nodes as live if they reported within this `duration` (default "+rows.LiveWithin.String()+")",
+		reads(parseSpan, &c.change.within))
 }
 
 // newChange returns a change by the person who calls the program.

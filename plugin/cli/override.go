@@ -94,11 +94,11 @@ One that has ended does not change.
   ratelimit override extend 7 --by 3d --reason "the launch goes on"`,
 		define: func(c *call) action {
 			var (
-				by spanFlag
-				at instantFlag
+				by time.Duration
+				at time.Time
 			)
-			c.flags.Var(&by, "by", "end this `duration` after its present end, such as 90m, 2h or 7d")
-			c.flags.Var(&at, "expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z")
+			c.flags.Func("by", "end this `duration` after its present end, such as 90m, 2h or 7d", reads(parseSpan, &by))
+			c.flags.Func("expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z", reads(parseInstant, &at))
 			permanent := c.flags.Bool("permanent", false, "never end")
 			c.check(func() error {
 				if len(c.givenOf("by", "expires-at", "permanent")) != 1 {
@@ -107,7 +107,7 @@ One that has ended does not change.
 				return nil
 			})
 			return c.changesOverride("extended", "change_reason", func(o *rows.Override) error {
-				return extend(o, by.length, at.at, *permanent)
+				return extend(o, by, at, *permanent)
 			})
 		},
 	},
@@ -156,44 +156,41 @@ func (c *call) overrideFlags() *rows.Override {
 
 // startFlags defines when an override begins.
 func (c *call) startFlags(o *rows.Override) {
-	var at instantFlag
-	c.flags.Var(&at, "starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)")
-	c.check(func() error {
-		o.StartsAt = at.at
-		return nil
-	})
+	c.flags.Func("starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)",
+		reads(parseInstant, &o.StartsAt))
 }
 
 // expiryFlags defines when an override ends, and returns what sets that of an override with its start. At most one of
 // them may be given, and if required one must be.
 func (c *call) expiryFlags(required bool) func(*rows.Override) {
 	var (
-		in spanFlag
-		at instantFlag
+		in time.Duration
+		at time.Time
 	)
-	c.flags.Var(&in, "expires-in",
-		"expire this `duration` after the start, such as 90m, 2h or 7d (without --starts-at by this machine's clock)")
-	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z")
+	c.flags.Func("expires-in",
+		"expire this `duration` after the start, such as 90m, 2h or 7d (without --starts-at by this machine's clock)",
+		reads(parseSpan, &in))
+	c.flags.Func("expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z", reads(parseInstant, &at))
 	permanent := c.flags.Bool("permanent", false, "never expire: stay in force until ended by override end")
 	c.check(func() error {
 		if given := c.givenOf("expires-in", "expires-at", "permanent"); len(given) > 1 {
 			return wrong("use only one of %s", strings.Join(given, " and "))
 		}
-		if required && in.length == 0 && at.at.IsZero() && !*permanent {
+		if required && in == 0 && at.IsZero() && !*permanent {
 			return wrong("--expires-in or --expires-at is required, or --permanent for an override that never expires")
 		}
 		return nil
 	})
 	return func(o *rows.Override) {
 		switch {
-		case in.length > 0:
+		case in > 0:
 			from := c.now()
 			if !o.StartsAt.IsZero() {
 				from = o.StartsAt
 			}
-			o.ExpiresAt, o.Permanent = from.Add(in.length), false
-		case !at.at.IsZero():
-			o.ExpiresAt, o.Permanent = at.at, false
+			o.ExpiresAt, o.Permanent = from.Add(in), false
+		case !at.IsZero():
+			o.ExpiresAt, o.Permanent = at, false
 		case *permanent:
 			o.ExpiresAt, o.Permanent = time.Time{}, true
 		}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -83,33 +82,18 @@ these the one with the most specific endpoint.`,
 	},
 }
 
-// findPolicy returns the policy of a key. If it does not exist, the error names those of the same name.
+// findPolicy returns the policy of a key.
 func findPolicy(ctx context.Context, rest *answers.Client, key rows.PolicyKey) (rows.Policy, error) {
 	key.Namespace = cmp.Or(key.Namespace, "default")
 	for p, err := range answers.Each[rows.Policy](ctx, rest, policiesPath, keyQuery(key), 0) {
 		// The query selects by all fields that the key has, whatever their spelling.
-		found := p.Key()
-		same := len(keyQuery(found)) == len(keyQuery(key))
+		same := len(keyQuery(p.Key())) == len(keyQuery(key))
 		if err != nil || same {
 			return p, err
 		}
 	}
-	const most = 5
-	var others []string
-	for p, err := range answers.Each[rows.Policy](ctx, rest, policiesPath, url.Values{"name": {key.Name}}, most+1) {
-		if err != nil {
-			return p, err
-		}
-		others = append(others, p.Key().String())
-	}
-	err := error(&rows.NotFoundError{What: key.String()})
-	if len(others) > most {
-		others[most] = "others, which ratelimit policy list --name shows"
-	}
-	if len(others) > 0 {
-		err = fmt.Errorf("%w, but there is %s", err, strings.Join(others, "; "))
-	}
-	return rows.Policy{}, err
+	return rows.Policy{}, fmt.Errorf("%w: ratelimit policy list --name %s shows those of this name",
+		&rows.NotFoundError{What: key.String()}, key.Name)
 }
 
 const policiesPath = "/v1/ratelimit/policies"

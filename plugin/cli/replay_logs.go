@@ -165,9 +165,7 @@ type progress struct {
 	logs  []*replay.Log
 	to    screen
 	now   func() time.Time
-	began time.Time
 	shown time.Time
-	size  int64 // 0: unknown
 }
 
 // progressEvery is how often progress is shown.
@@ -175,15 +173,8 @@ const progressEvery = 200 * time.Millisecond
 
 // newProgress returns a progress, which shows nothing unless standard error is a terminal.
 func (c *call) newProgress(logs []*replay.Log) *progress {
-	p := &progress{logs: logs, to: c.stderr, now: c.now, began: c.now()}
+	p := &progress{logs: logs, to: c.stderr, now: c.now}
 	p.to.before = "\r\x1b[K"
-	for _, l := range logs {
-		if l.Size == 0 {
-			p.size = 0
-			break
-		}
-		p.size += l.Size
-	}
 	return p
 }
 
@@ -194,7 +185,7 @@ func (p *progress) show() {
 		return
 	}
 	p.shown = now
-	p.write(p.text(now))
+	p.write(p.text())
 }
 
 // end removes the line of progress.
@@ -207,27 +198,14 @@ func (p *progress) end() {
 // write writes a line in place of the last one. Progress that cannot be shown is no fault of the command.
 func (p *progress) write(text string) { fmt.Fprint(p.to, text) }
 
-// text returns the line of progress: lines, share, rate and time left.
-func (p *progress) text(now time.Time) string {
-	var lines, read int64
+// text returns the line of progress: how many lines are read, and how much of the logs.
+func (p *progress) text() string {
+	var lines, read, size int64
 	for _, l := range p.logs {
-		lines += l.Lines()
-		read += l.Read()
+		lines, read, size = lines+l.Lines(), read+l.Read(), size+l.Size
 	}
-	took := now.Sub(p.began).Seconds()
-	text := fmt.Sprintf("%d lines", lines)
-	if took > 0 {
-		text += fmt.Sprintf(", %.0f lines/s", float64(lines)/took)
+	if size < read { // that of standard input is unknown
+		return fmt.Sprintf("%d lines", lines)
 	}
-	if p.size > 0 && read > 0 {
-		done := min(float64(read)/float64(p.size), 1)
-		const width = 20
-		bar := ""
-		for i := range width {
-			bar += map[bool]string{true: "#", false: "."}[float64(i) < done*width]
-		}
-		left := time.Duration(took * (1 - done) / done * float64(time.Second)).Round(time.Second)
-		text = fmt.Sprintf("[%s] %3.0f%%, %s, %v left", bar, 100*done, text, left)
-	}
-	return text
+	return fmt.Sprintf("%d lines, %.0f %%", lines, 100*float64(read)/float64(max(size, 1)))
 }

@@ -35,12 +35,12 @@ as for ratelimit replay.`,
 type suggestFlags struct {
 	config  configFlags
 	logs    logFlags
-	window  windowFlag
+	window  int64 // seconds
 	options suggest.Options
 }
 
 func (c *call) suggestFlags() *suggestFlags {
-	f := &suggestFlags{window: windowFlag{seconds: 60}}
+	f := &suggestFlags{window: 60}
 	f.options = suggest.Options{Percentile: 99.9, Headroom: 1.5, Endpoints: 5, DefaultTier: "default"}
 	c.flags.StringVar(&f.config.file, "config", "", "the decK `file` with the plugin's configs")
 	c.flags.StringVar(&f.config.route, "plugin-route", "", "decide all requests as of this `route`")
@@ -50,7 +50,7 @@ func (c *call) suggestFlags() *suggestFlags {
 		numberTo(&f.options.Percentile))
 	c.flags.Func("headroom", "the `factor` from what was used to the limit (default 1.5)", numberTo(&f.options.Headroom))
 	c.flags.Func("window", "the window of the limits, in seconds or as a `duration` such as 24h (default 60)",
-		f.window.Set)
+		reads(parseWindow, &f.window))
 	c.flags.IntVar(&f.options.Endpoints, "endpoints", f.options.Endpoints,
 		"the most endpoints of a tier that get a limit of their own (default 5)")
 	c.flags.StringVar(&f.options.DefaultTier, "default-tier", f.options.DefaultTier,
@@ -58,7 +58,7 @@ func (c *call) suggestFlags() *suggestFlags {
 	c.outputFlagOf(formatYAML, formatJSON)
 	c.format = formatYAML
 	c.check(func() error {
-		f.options.Window = limit.Micros(f.window.seconds) * limit.Second
+		f.options.Window = limit.Micros(f.window) * limit.Second
 		if err := f.options.Check(); err != nil {
 			return wrong("%v", err)
 		}

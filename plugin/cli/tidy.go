@@ -25,13 +25,13 @@ A silent node may still admit requests. --nodes-after removes it from ratelimit 
 longer than any outage between your nodes and Postgres.`,
 	define: func(c *call) action {
 		keep := rows.DefaultRetention
-		overrides, changes := spanFlag{length: keep.Overrides}, spanFlag{length: keep.Changes}
-		nodes := spanFlag{length: keep.Nodes}
-		c.flags.Var(&overrides, "overrides-after",
-			"move overrides to the history this `duration` after they end (default 7d)")
-		c.flags.Var(&changes, "changes-after",
-			"delete change records older than this `duration`; a node disconnected for longer reloads everything (default 7d)")
-		c.flags.Var(&nodes, "nodes-after", "remove nodes that have been silent for this `duration` (default 1d)")
+		c.flags.Func("overrides-after", "move overrides to the history this `duration` after they end (default 7d)",
+			reads(parseSpan, &keep.Overrides))
+		c.flags.Func("changes-after",
+			"delete change records older than this `duration`; a node disconnected for longer reloads everything (default 7d)",
+			reads(parseSpan, &keep.Changes))
+		c.flags.Func("nodes-after", "remove nodes that have been silent for this `duration` (default 1d)",
+			reads(parseSpan, &keep.Nodes))
 		c.databaseFlag()
 		c.outputFlag()
 		return func(ctx context.Context) error {
@@ -40,7 +40,6 @@ longer than any outage between your nodes and Postgres.`,
 				return err
 			}
 			defer closeStore()
-			keep := rows.Retention{Overrides: overrides.length, Changes: changes.length, Nodes: nodes.length}
 			return c.tidy(ctx, store, c.newLeader(), keep, rows.TidyBatch)
 		}
 	},
@@ -84,38 +83,19 @@ func (c *call) tidy(
 	var done tidied
 	var err error
 	done.Tidied, err = s.Tidy(ctx, keep, list, func(sofar rows.Tidied) {
-		c.warn("in progress: %s", tidiedText(sofar))
+		c.warn("in progress: %s", lineOf(sofar))
 	})
 	if err == nil && done.Leader {
 		done.Usage, err = leader.Once(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; before that: %s", err, done.text())
+		return fmt.Errorf("%w; before that: %s", err, lineOf(done))
 	}
-	return c.print(done, func(out *page) {
-		if !done.Leader {
-			out.line("nothing done: another process does the housekeeping (ratelimit serve or ratelimit tidy)")
-			return
-		}
-		out.line("%s", done.text())
-	})
+	return c.print(done, nil)
 }
 
-func (d *tidied) text() string {
-	text := tidiedText(d.Tidied)
-	if u := d.Usage; u.Leading {
-		text += fmt.Sprintf("; unpacked %d batches of usage, summed up %d hours and closed %d days", u.Batches, u.Hours,
-			u.Days)
-	}
-	return text
-}
-
-// tidiedText returns what was done, and what is left of it.
-func tidiedText(done rows.Tidied) string {
-	text := fmt.Sprintf("moved %d overrides to the history; deleted %d changes, %d nodes and %d idempotency keys",
-		done.Overrides, done.Changes, done.Nodes, done.Keys)
-	if done.Left > 0 {
-		text += fmt.Sprintf("; %d rows remain", done.Left)
-	}
-	return text
+// lineOf returns the fields of a value in one line.
+func lineOf(value any) string {
+	tree, _ := treeOf(value) // it has JSON
+	return valueText(tree)
 }

@@ -29,7 +29,7 @@ func TestTidyReportsProgressOnStandardErrorAndOneDocumentOnStandardOutput(t *tes
 		t.Errorf("standard output is %q (%v), want one document with 10 nodes", out.String(), err)
 	}
 	lines := strings.Split(strings.TrimSpace(progress.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], " 4 nodes") || !strings.Contains(lines[1], " 8 nodes") {
+	if len(lines) != 2 || !strings.Contains(lines[0], ", nodes 4,") || !strings.Contains(lines[1], ", nodes 8,") {
 		t.Errorf("standard error is %q, want the counts after each of two batches that another follows", progress.String())
 	}
 }
@@ -49,7 +49,7 @@ func TestTidyUnpacksTheUsageThatNodesHaveReported(t *testing.T) {
 	if code := x.call("tidy"); code != 0 {
 		t.Errorf("exit code %d: %s", code, x.output.String())
 	}
-	for _, want := range []string{"unpacked 1 batches of usage", "batches of usage cannot be added"} {
+	for _, want := range []string{"\nbatches   1\n", "batches of usage cannot be added"} {
 		if !strings.Contains(x.output.String(), want) {
 			t.Errorf("the output is %q, want %q in it", x.output.String(), want)
 		}

@@ -52,13 +52,15 @@ stores a hash of it.
 func (c *call) tokenFlags() object {
 	var (
 		n  = object{}
-		in spanFlag
-		at instantFlag
+		in time.Duration
+		at time.Time
 	)
 	role := c.flags.String("role", "", "the `role`: admin, viewer or tenant:{org} (required)")
-	c.flags.Var(&in, "expires-in",
-		"expire after this `duration`, such as 2h or 90d (uses this machine's clock; default: never)")
-	c.flags.Var(&at, "expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z (default: never)")
+	c.flags.Func("expires-in",
+		"expire after this `duration`, such as 2h or 90d (uses this machine's clock; default: never)",
+		reads(parseSpan, &in))
+	c.flags.Func("expires-at", "expire at this `time`, such as 2026-01-31T12:00:00Z (default: never)",
+		reads(parseInstant, &at))
 	c.check(func() error {
 		_, _, err := rows.ParseRole(*role)
 		if invalid := new(rows.InvalidError); errors.As(err, &invalid) {
@@ -70,38 +72,27 @@ func (c *call) tokenFlags() object {
 		if c.given("expires-in") && c.given("expires-at") {
 			return wrong("use either --expires-in or --expires-at, not both")
 		}
-		if in.length > 0 {
-			at.at = c.now().Add(in.length)
+		if in > 0 {
+			at = c.now().Add(in)
 		}
-		if n["role"] = *role; !at.at.IsZero() {
-			n["expires_at"] = at.at
+		if n["role"] = *role; !at.IsZero() {
+			n["expires_at"] = at
 		}
 		return nil
 	})
 	return n
 }
 
-// expiryText returns when a token expires, in words.
-func expiryText(at time.Time) string {
-	if at.IsZero() {
-		return "never expires"
-	}
-	return "expires at " + timeText(at)
-}
-
-// createToken makes a token. As text, the secret stands alone on standard output.
+// createToken makes a token.
 func (c *call) createToken(ctx context.Context, rest *answers.Client, n object) error {
 	var made answers.NewToken
 	if _, err := c.send(ctx, rest, post(tokensPath, n), &made); err != nil {
 		return err
 	}
-	t := made.Token
-	if c.format == formatTable {
-		c.warn("created token %s (%s, %s); the secret is shown only once:", t.Name, t.RoleText(), expiryText(t.ExpiresAt))
+	t, expires := made.Token, "never expires"
+	if !t.ExpiresAt.IsZero() {
+		expires = "expires at " + timeText(t.ExpiresAt)
 	}
-	if err := c.print(made, func(out *page) { out.line("%s", made.Secret) }); err != nil {
-		return fmt.Errorf("token %[1]s was created, but its secret could not be written; run ratelimit token revoke "+
-			"%[1]s: %[2]w", t.Name, err)
-	}
-	return nil
+	return c.showSecret(made, made.Secret, fmt.Sprintf("created token %s (%s, %s)", t.Name, t.RoleText(), expires),
+		"token revoke "+t.Name)
 }

@@ -35,16 +35,18 @@ Press Ctrl-C to stop.
 	define: func(c *call) action {
 		m := &monitor{call: c, query: c.queryFlags(api.UsageTopQuery{}, "from", "to", "last", "policy")}
 		m.query.Set("limit", "20")
-		every, last := spanFlag{length: defaultEvery}, "5m"
-		c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")", every.Set)
+		last := "5m"
+		m.every = defaultEvery
+		c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")",
+			reads(parseSpan, &m.every))
 		c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
 		c.flags.StringVar(&last, "last", last, "show this `duration` until now, at most 24h (default "+last+")")
 		c.flags.Lookup("limit").Usage = "the maximum number of tenants, limits and denials (default 20)"
 		m.config = c.configFlag()
 		c.flags.Lookup("plugin-route").Usage = routeUsage
-		c.change.within.length = rows.LiveWithin
+		c.change.within = rows.LiveWithin
 		c.check(func() error {
-			if m.every = every.length; m.every < leastEvery {
+			if m.every < leastEvery {
 				return wrong("--every must be at least %s", leastEvery)
 			}
 			m.query.Set("last", last)

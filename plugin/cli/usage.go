@@ -31,9 +31,9 @@ With --policy it shows what that policy did: the tokens that it charged, and the
   ratelimit usage show acme --last 7d
   ratelimit usage show acme --by policy --step 1d --last 30d`,
 	define: func(c *call) action {
-		last, step, by := spanFlag{length: 24 * time.Hour}, "", ""
+		last, step, by := 24*time.Hour, "", ""
 		q := rows.UsageQuery{}
-		c.flags.Var(&last, "last", "show this `duration` until now (default 24h)")
+		c.flags.Func("last", "show this `duration` until now (default 24h)", reads(parseSpan, &last))
 		c.flags.StringVar(&step, "step", "", "the `length` of a row: 1m, 1h or 1d")
 		endpoint := c.flags.String("endpoint", "", "only requests of this `endpoint`: a pattern or the name of a route")
 		c.flags.StringVar(&q.Policy, "policy", "", "show what this `policy` did, instead of the requests")
@@ -44,14 +44,14 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			}
 			q.ByEndpoint, q.ByPolicy = strings.Contains(by, "endpoint"), strings.Contains(by, "policy")
 			var err error
-			q.Step, err = stepOf(step, last.length)
+			q.Step, err = stepOf(step, last)
 			return err
 		})
 		return c.asks(func(ctx context.Context, rest *answers.Client) error {
 			now := c.now()
 			q.Tenant = c.arg()
 			query := url.Values{
-				"from": {now.Add(-last.length).Format(time.RFC3339Nano)}, "to": {now.Format(time.RFC3339Nano)},
+				"from": {now.Add(-last).Format(time.RFC3339Nano)}, "to": {now.Format(time.RFC3339Nano)},
 				"step": {q.Step.Name}, "endpoint": {*endpoint}, "policy": {q.Policy},
 			}
 			if by != "" {

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,23 +28,13 @@ config of the plugin or is a file of policies, nothing was checked, and the exit
 
 // validated is what validate found in a file.
 type validated struct {
-	File     string    `json:"file"`
-	Faults   int       `json:"faults"`
-	Warnings int       `json:"warnings"`
-	Configs  int       `json:"configs"` // of the plugin that could be read
-	Findings []finding `json:"findings"`
+	File     string         `json:"file"`
+	Faults   int            `json:"faults"`
+	Warnings int            `json:"warnings"`
+	Configs  int            `json:"configs"` // of the plugin that could be read
+	Findings []deck.Finding `json:"findings"`
 
 	isDocument bool // the file has policies, and no configs
-}
-
-// finding is one fault or warning of a file.
-type finding struct {
-	Line     int    `json:"line"`
-	Path     string `json:"path,omitempty"` // from the root of the file
-	Severity string `json:"severity"`       // error or warning
-	Message  string `json:"message"`
-
-	text string
 }
 
 // validate reports every fault and warning of the files; as text one on each line: file:line: severity: path: message.
@@ -79,14 +68,13 @@ func (c *call) validate() error {
 }
 
 func newValidated(file string, findings []deck.Finding) validated {
-	found := validated{File: file, Findings: []finding{}}
+	found := validated{File: file, Findings: listed(findings)}
 	for _, f := range findings {
 		if f.Severity == deck.Error {
 			found.Faults++
 		} else {
 			found.Warnings++
 		}
-		found.Findings = append(found.Findings, finding{f.Line, f.Path, string(f.Severity), f.Message, f.String()})
 	}
 	return found
 }
@@ -95,10 +83,10 @@ func newValidated(file string, findings []deck.Finding) validated {
 func (v *validated) writeTo(out *page) {
 	for _, f := range v.Findings {
 		mark := yellowMark
-		if f.Severity == string(deck.Error) {
+		if f.Severity == deck.Error {
 			mark = redMark
 		}
-		out.marked(mark, "%s", f.text)
+		out.marked(mark, "%s", f)
 	}
 	out.line("%s: %s, %s", v.File, counted(v.Faults, "fault"), counted(v.Warnings, "warning"))
 }
@@ -124,18 +112,13 @@ func (c *call) validateFile(file string) (found validated, err error) {
 // validatedDocument checks a file of policies.
 func validatedDocument(file, name string, text []byte) validated {
 	d := &document{whole: true}
-	found := validated{File: file, Findings: []finding{}, isDocument: true}
-	if err := d.read(bytes.NewReader(text), name); err != nil && len(d.faults) == 0 {
-		d.faults = []error{err}
+	_ = d.read(bytes.NewReader(text), name) // the faults joined
+	var findings []deck.Finding
+	for _, fault := range d.faults {
+		findings = append(findings, fault.(*documentError).Finding)
 	}
-	for _, err := range d.faults {
-		fault := finding{Severity: string(deck.Error), Message: err.Error(), text: err.Error()}
-		if at := new(documentError); errors.As(err, &at) {
-			fault.Line, fault.Path, fault.Message, fault.text = at.line, at.path, at.problem, at.text("error: ")
-		}
-		found.Findings = append(found.Findings, fault)
-	}
-	found.Faults = len(found.Findings)
+	found := newValidated(file, findings)
+	found.isDocument = true
 	return found
 }
 

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -30,7 +29,7 @@ the secret to verify them. Only the secret is written to standard output.
 				if err := new(webhook.Targets).CheckURL(n.URL); err != nil && c.door.server == "" {
 					c.warn("without further flags ratelimit serve does not call this URL: it %v", err)
 				}
-				return c.showSecret(ctx, rest, "created", create)
+				return c.showWebhook(ctx, rest, "created", create)
 			})
 		},
 	},
@@ -75,7 +74,7 @@ the secret to verify them. Only the secret is written to standard output.
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
 				rotate := post(c.path(webhookPath+"/rotate"+every), object{"now": *now})
-				return c.showSecret(ctx, rest, "rotated the secret of", rotate)
+				return c.showWebhook(ctx, rest, "rotated the secret of", rotate)
 			})
 		},
 	},
@@ -123,14 +122,14 @@ func webhookSwitch(verb, brief string) *command {
 
 // idArgument returns the id that is the only argument.
 func (c *call) idArgument() *int64 {
-	var id countFlag
+	id := new(int64)
 	c.check(func() error {
-		if err := id.Set(c.arg()); err != nil {
+		if err := parseCount(c.arg(), id); err != nil {
 			return wrong("%q is not an id: it %v", c.arg(), err)
 		}
 		return nil
 	})
-	return &id.n
+	return id
 }
 
 // anywhere are the targets that a webhook may have here: the flags of ratelimit serve set what it calls.
@@ -170,23 +169,29 @@ func (c *call) webhookFlags() *rows.NewWebhook {
 	return n
 }
 
-// showSecret sends a change of a webhook, and prints its secret. As text, it stands alone on standard output.
-func (c *call) showSecret(ctx context.Context, rest *answers.Client, done string, r change) error {
+// showWebhook sends a change of a webhook, and shows its secret.
+func (c *call) showWebhook(ctx context.Context, rest *answers.Client, done string, r change) error {
 	var made answers.WebhookSecret
 	if _, err := c.send(ctx, rest, r, &made); err != nil {
 		return err
 	}
 	w := made.Webhook
-	if c.format == formatTable {
-		c.warn("%s webhook %d (%s); the secret is shown only once:", done, w.ID, webhookScope(w))
-	}
 	shown := struct {
 		Secret  string       `json:"secret"`
 		Webhook rows.Webhook `json:"webhook"`
 	}{made.Secret, w}
-	if err := c.print(shown, func(out *page) { out.line("%s", shown.Secret) }); err != nil {
-		return errors.Join(err, fmt.Errorf(
-			"the secret could not be written; run ratelimit webhook rotate %d --now", w.ID))
+	return c.showSecret(shown, made.Secret, fmt.Sprintf("%s webhook %d (%s)", done, w.ID, webhookScope(w)),
+		fmt.Sprintf("webhook rotate %d --now", w.ID))
+}
+
+// showSecret shows what was made, whose secret stands alone on standard output as text. If it cannot be written, the
+// error says which command to run.
+func (c *call) showSecret(made any, secret, what, undo string) error {
+	if c.format == formatTable {
+		c.warn("%s; the secret is shown only once:", what)
+	}
+	if err := c.print(made, func(out *page) { out.line("%s", secret) }); err != nil {
+		return fmt.Errorf("the secret could not be written; run ratelimit %s: %w", undo, err)
 	}
 	return nil
 }

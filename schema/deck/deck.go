@@ -28,11 +28,11 @@ const (
 
 // Finding is one fault or doubt about a file.
 type Finding struct {
-	File     string
-	Line     int    // of the value, or of the mapping that lacks it; counted from 1
-	Path     string // from the root of the file, for example services[0].plugins[1].config.mode
-	Severity Severity
-	Message  string
+	File     string   `json:"-"`
+	Line     int      `json:"line"`           // of the value, or of the mapping that lacks it; counted from 1
+	Path     string   `json:"path,omitempty"` // from the root of the file: services[0].plugins[1].config.mode
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
 }
 
 func (f Finding) String() string {
