@@ -16,91 +16,38 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// An example is a file with a config and the findings of Parse: the config as JSON, then a line "-- faults --" and the
-// faults, then a line "-- warnings --" and the warnings. The last two parts may be absent.
-type example struct {
-	config           []byte
-	faults, warnings string
-}
-
-const (
-	faultsHeader   = "-- faults --\n"
-	warningsHeader = "-- warnings --\n"
-)
-
-func readExample(t *testing.T, path string) example {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	rest, warnings, _ := strings.Cut(string(content), warningsHeader)
-	config, faults, _ := strings.Cut(rest, faultsHeader)
-	return example{[]byte(config), faults, warnings}
-}
-
-func (e example) write(t *testing.T, path string) {
-	t.Helper()
-	content := string(e.config)
-	if e.faults != "" {
-		content += faultsHeader + e.faults
-	}
-	if e.warnings != "" {
-		content += warningsHeader + e.warnings
-	}
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
-}
-
-func parseExample(config []byte) (schema.Config, example) {
-	c, warnings, err := schema.Parse(config)
-	got := example{config: config}
-	if err != nil {
-		got.faults = err.Error() + "\n"
-	}
-	for _, w := range warnings {
-		got.warnings += w.String() + "\n"
-	}
-	return c, got
-}
-
-func eachExample(t *testing.T, folder string, check func(t *testing.T, e example)) {
+// eachExample checks files with a config and the findings of Parse: the config as JSON, then a line "-- faults --" and
+// the faults, then a line "-- warnings --" and the warnings. The last two parts may be absent.
+func eachExample(t *testing.T, folder string, check func(t *testing.T, c schema.Config, err error)) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.txt"))
 	require.NoError(t, err)
-	if len(paths) == 0 {
-		t.Fatalf("no examples in testdata/%s", folder)
-	}
+	require.NotEmpty(t, paths)
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			want := readExample(t, path)
-			_, got := parseExample(want.config)
-			if golden.Update() {
-				got.write(t, path)
-				want = got
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			config, _, _ := strings.Cut(string(content), "-- ")
+			c, warnings, err := schema.Parse([]byte(config))
+			got := config
+			if err != nil {
+				got += "-- faults --\n" + err.Error() + "\n"
 			}
-			if got.faults != want.faults {
-				t.Errorf("faults\n%s", golden.Diff(want.faults, got.faults))
+			if len(warnings) > 0 {
+				got += "-- warnings --\n" + schema.Faults(warnings).Error() + "\n"
 			}
-			if got.warnings != want.warnings {
-				t.Errorf("warnings\n%s", golden.Diff(want.warnings, got.warnings))
-			}
-			check(t, want)
+			golden.Check(t, path, got)
+			check(t, c, err)
 		})
 	}
 }
 
 func TestInvalidExamplesHaveTheirFaults(t *testing.T) {
-	eachExample(t, "invalid", func(t *testing.T, e example) {
-		if e.faults == "" {
-			t.Error("an example of a fault expects none")
-		}
-	})
+	eachExample(t, "invalid", func(t *testing.T, _ schema.Config, err error) { require.Error(t, err) })
 }
 
 func TestValidExamplesHaveNoFaults(t *testing.T) {
-	eachExample(t, "valid", func(t *testing.T, e example) {
-		if e.faults != "" {
-			t.Error("a valid example expects faults")
-		}
-		c, _, err := schema.Parse(e.config)
+	eachExample(t, "valid", func(t *testing.T, c schema.Config, err error) {
 		require.NoError(t, err)
 		requireSameAfterEncoding(t, c)
 	})

@@ -3,7 +3,7 @@ package schema_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -56,28 +56,12 @@ func TestConfigBuiltInGoIsCheckedAsStrictlyAsJSON(t *testing.T) {
 	c.ErrorCode = 200
 	c.TenantFrom = []string{"header.X-Org"}
 	c.DefaultTier = "u"
-	want := schema.Faults{
-		{Path: "tenant_from[0]", Message: "reads header X-Org, which a client can set as it likes: list it in " +
-			"trusted_headers if something in front of Kong sets it"},
-		{Path: "default_tier", Message: `names no tier: "u"`},
-		{Path: "tiers[0].limits[0].scope", Message: `must be one of tenant, user, credential, ip, endpoint, global, ` +
-			`tenant+endpoint, user+endpoint, got "org"`},
-		{Path: "tiers[0].limits[0].window_size", Message: "must be > 0, got -5"},
-		{Path: "tiers[1].name", Message: `is the name of tiers[0] too: "t"`},
-		{Path: "anonymous.limits[0].name", Message: `must be 1 to 64 letters, digits, dots, dashes or underscores, ` +
-			`got "a:b"`},
-		{Path: "global.limits[0].algorithm", Message: `must be token_bucket or leaky_bucket, because only these have ` +
-			`a burst, got "fixed_window"`},
-		{Path: "error_code", Message: "must be >= 400, got 200"},
-	}
-	err := c.Validate()
-	var faults schema.Faults
-	if !errors.As(err, &faults) || !reflect.DeepEqual(faults, want) {
-		t.Errorf("got\n%v\nwant\n%v", err, want)
-	}
-	if got, want := strings.Count(err.Error(), "\n"), len(want)-1; got != want {
-		t.Errorf("the error has %d line breaks, want %d", got, want)
-	}
+	encoded, err := json.Marshal(c)
+	require.NoError(t, err)
+	_, _, want := schema.Parse(encoded)
+	require.Error(t, want)
+	require.Equal(t, want, c.Validate())
+	require.Len(t, want, 8)
 }
 
 func TestValidateAndWithDefaultsDoNotChangeTheConfig(t *testing.T) {
@@ -125,34 +109,32 @@ func TestKongSchemaCannotBeChangedByItsReader(t *testing.T) {
 	}
 }
 
-// Kong requires a record unless its schema says otherwise, fills it with defaults, and reports its required fields as
-// missing. It would then deny a config without anonymous and global.
-func TestRecordsOfTheKongSchemaDeclareWhetherTheyAreRequired(t *testing.T) {
-	var document map[string]any
-	require.NoError(t, json.Unmarshal(schema.KongSchema(), &document))
-	document["type"], document["required"] = "record", true
-	seen := 0
-	var walk func(path string, definition map[string]any)
-	walk = func(path string, definition map[string]any) {
-		fields, _ := definition["fields"].([]any)
-		for _, entry := range fields {
-			for name, value := range entry.(map[string]any) {
-				field := value.(map[string]any)
-				if _, says := field["required"].(bool); field["type"] == "record" && !says {
-					t.Errorf("%s.%s is a record that does not say whether it is required", path, name)
-				}
-				seen++
-				walk(path+"."+name, field)
+func TestAConfigThatShowsUsageHasNoWarningsAboutDecisions(t *testing.T) {
+	config := schema.Config{Tiers: []schema.Tier{{Name: "a", Limits: []schema.Limit{
+		{Name: "daily", Scope: "tenant", Limit: 9, WindowSize: 86400},
+	}}}}.WithDefaults()
+	deciding := len(config.Warnings())
+	config.UsageOnly = true
+	config.Redis.ServerName = "redis.internal"
+	if showing := config.Warnings(); deciding == 0 || len(showing) != 1 || showing[0].Path != "redis.server_name" {
+		t.Errorf("%d warnings where it decides; where it shows usage %v, want that of Redis", deciding, showing)
+	}
+}
+
+func TestPrintingAConfigShowsOnlyWhetherSecretsAreSet(t *testing.T) {
+	c := schema.Config{Redis: schema.Redis{
+		Host: "redis.internal", Username: "kong", Password: "hunter2", SentinelPassword: "swordfish",
+	}}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		for _, value := range []any{c, &c, c.Redis, &c.Redis, []schema.Redis{c.Redis}} {
+			text := fmt.Sprintf(verb, value)
+			if strings.Contains(text, "hunter2") || strings.Contains(text, "swordfish") {
+				t.Errorf("%s of a %T shows a secret: %s", verb, value, text)
 			}
-		}
-		for _, inner := range []string{"elements", "values"} {
-			if field, ok := definition[inner].(map[string]any); ok {
-				walk(path+"."+inner, field)
+			if !strings.Contains(text, "redis.internal") || strings.Count(text, "(set)") != 2 {
+				t.Errorf("%s of a %T hides other values, or that secrets are set: %s", verb, value, text)
 			}
 		}
 	}
-	walk("schema", document)
-	if seen == 0 {
-		t.Error("found no field")
-	}
+	require.NotContains(t, fmt.Sprintf("%+v", schema.Redis{}), "(set)")
 }

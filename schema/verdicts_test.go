@@ -90,6 +90,10 @@ func configDefinition(t *testing.T, schema json.RawMessage) map[string]any {
 	return nil
 }
 
+// unsaid is a fault of our own schema. Kong requires such a record, fills it with defaults, and reports its required
+// fields as missing: it would deny a config without anonymous and global.
+const unsaid = "a record that does not say whether it is required"
+
 // attributesOf returns the attributes of a definition and of those within it, each with its type, and the names of
 // entity checks.
 func attributesOf(definition map[string]any) (found []string) {
@@ -111,7 +115,7 @@ func attributesOf(definition map[string]any) (found []string) {
 		for _, inner := range entry.(map[string]any) {
 			inner := inner.(map[string]any)
 			if inner["type"] == "record" && inner["required"] == nil {
-				found = append(found, "a record that does not say whether it is required")
+				found = append(found, unsaid)
 			}
 			found = append(found, attributesOf(inner)...)
 		}
@@ -129,6 +133,7 @@ func TestTheSchemaHasOnlyAttributesThatARealKongHasLoaded(t *testing.T) {
 		}
 	}
 	for _, attribute := range attributesOf(configDefinition(t, kongSchema)) {
+		require.NotEqual(t, unsaid, attribute)
 		if !slices.Contains(loaded, attribute) {
 			t.Errorf("no recorded schema has %s", attribute)
 		}
