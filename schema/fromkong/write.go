@@ -28,7 +28,7 @@ func (f *file) write() ([]byte, error) {
 	}
 	removed := f.removeOverridesKey(changed)
 	edited, ok := f.replaceLines(changed, removed)
-	replaceNodes(changed, f.SideBySide)
+	replaceNodes(changed)
 	want, err := canonical(f.documents)
 	if err != nil {
 		return nil, fmt.Errorf("cannot be written: %w", err)
@@ -90,8 +90,8 @@ func parseCanonical(text []byte) ([]string, error) {
 }
 
 // nodes returns what is written for an entry: the converted one, and the one of the settling plugin if it needs that.
-func (e *entry) nodes(sideBySide bool) []*yaml.Node {
-	converted := e.node(sideBySide)
+func (e *entry) nodes() []*yaml.Node {
+	converted := e.node()
 	if !e.settles {
 		return []*yaml.Node{converted}
 	}
@@ -99,14 +99,14 @@ func (e *entry) nodes(sideBySide bool) []*yaml.Node {
 }
 
 // node returns the converted entry: its own fields, with the name and the config replaced.
-func (e *entry) node(sideBySide bool) *yaml.Node {
+func (e *entry) node() *yaml.Node {
 	n := mapping("name", textNode(schema.Name))
 	for _, p := range deckfile.Pairs(e.Item) {
 		switch key := p.Key.Value; {
 		case slices.Contains([]string{"name", "config", "partials", "created_at", "updated_at"}, key):
 		case key == "_config":
 			e.differs("shared-config")
-		case key == "id" || key == "instance_name" && sideBySide:
+		case key == "id" || key == "instance_name" && e.options.SideBySide:
 			e.differs("entry-fields")
 		default:
 			n.Content = append(n.Content, textNode(key), plainCopy(p.Value))
@@ -163,12 +163,12 @@ func commentLines(comment string) []string {
 }
 
 // replaceNodes replaces the entries in the tree of the file, or adds the converted ones after them.
-func replaceNodes(changed []*entry, sideBySide bool) {
+func replaceNodes(changed []*entry) {
 	for _, e := range slices.Backward(changed) {
-		converted := e.nodes(sideBySide)
+		converted := e.nodes()
 		at := slices.Index(e.List.Content, e.Item)
 		e.List.Style &^= yaml.FlowStyle
-		if sideBySide {
+		if e.options.SideBySide {
 			e.List.Content = slices.Insert(e.List.Content, at+1, converted...)
 			continue
 		}
@@ -189,7 +189,7 @@ func (f *file) replaceLines(changed []*entry, removed []int) (text []byte, ok bo
 		if !ok {
 			return nil, false
 		}
-		block, err := e.block(strings.Join(lines[first:end], ""), f.SideBySide)
+		block, err := e.block(strings.Join(lines[first:end], ""))
 		if err != nil {
 			return nil, false
 		}
@@ -242,17 +242,17 @@ func isDash(line string, column int) bool {
 }
 
 // block returns the lines of the converted entry, after the comments within the text that it replaces.
-func (e *entry) block(replaced string, sideBySide bool) ([]string, error) {
+func (e *entry) block(replaced string) ([]string, error) {
 	indent := strings.Repeat(" ", e.List.Column-1)
 	var lines []string
-	if !sideBySide {
+	if !e.options.SideBySide {
 		for _, comment := range comments(e.Item) {
 			if strings.Contains(replaced, comment) { // else it is above the entry or below it, and stays there
 				lines = append(lines, indent+comment+"\n")
 			}
 		}
 	}
-	for _, n := range e.nodes(sideBySide) {
+	for _, n := range e.nodes() {
 		var out bytes.Buffer
 		encoder := yaml.NewEncoder(&out)
 		encoder.SetIndent(2)

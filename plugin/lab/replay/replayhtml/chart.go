@@ -8,61 +8,55 @@ import (
 	"github.com/go-analyze/charts"
 )
 
-// series is one series of values with its color, such as #d64545.
-type series struct {
-	Name   string
-	Color  string
-	Values []float64
+// chart shows the requests of times or tenants, by their labels.
+type chart struct {
+	labels           []string
+	admitted, denied []float64
+}
+
+func (c *chart) add(label string, requests, denied int64) {
+	c.labels = append(c.labels, label)
+	c.admitted, c.denied = append(c.admitted, float64(requests-denied)), append(c.denied, float64(denied))
 }
 
 // width is the width of all charts, in pixels; pages scale them.
 const width = 1000
 
-// areas draws series, as SVG, above each other, over labels such as times.
-func areas(labels []string, all ...series) (template.HTML, error) {
-	data, theme, legend := parts(all)
-	opt := charts.NewLineChartOptionWithData(data)
-	opt.Theme, opt.Padding = theme, charts.NewBox(8, 8, 24, 8)
-	opt.XAxis.Labels, opt.XAxis.LabelCount = labels, 8
+// areas draws the requests, as SVG, above each other.
+func (c *chart) areas() (template.HTML, error) {
+	opt := charts.NewLineChartOptionWithData([][]float64{c.admitted, c.denied})
+	opt.Theme, opt.Legend = style("admitted", "denied")
+	opt.Padding = charts.NewBox(8, 8, 24, 8)
+	opt.XAxis.Labels, opt.XAxis.LabelCount = c.labels, 8
 	opt.XAxis.BoundaryGap = charts.Ptr(false)
 	opt.YAxis = []charts.YAxisOption{{Min: charts.Ptr(0.0), LabelCount: 5}}
 	opt.StackSeries, opt.FillOpacity = charts.Ptr(true), 255
 	opt.Symbol = charts.Symbol{Shape: charts.SymbolNone}
-	opt.Legend, opt.ValueFormatter = legend, number
+	opt.ValueFormatter = number
 	return draw(280, func(p *charts.Painter) error { return p.LineChart(opt) })
 }
 
 // bars draws horizontal bars, the first one at the top.
-func bars(labels []string, all ...series) (template.HTML, error) {
-	data, theme, legend := parts(all)
-	labels = slices.Clone(labels)
-	for _, list := range data {
-		slices.Reverse(list)
-	}
-	slices.Reverse(labels)
-	opt := charts.NewBarChartOptionWithData(data)
+func (c *chart) bars() (template.HTML, error) {
+	slices.Reverse(c.labels)
+	slices.Reverse(c.admitted)
+	slices.Reverse(c.denied)
+	opt := charts.NewBarChartOptionWithData([][]float64{c.denied, c.admitted})
 	opt.Horizontal = true
-	opt.Theme, opt.Padding = theme, charts.NewBox(8, 8, 40, 8)
-	opt.CategoryAxis.Labels = labels
+	opt.Theme, opt.Legend = style("denied", "admitted")
+	opt.Padding = charts.NewBox(8, 8, 40, 8)
+	opt.CategoryAxis.Labels = c.labels
 	opt.ValueAxis = []charts.ValueAxisOption{{Min: charts.Ptr(0.0)}}
-	opt.StackSeries = charts.Ptr(true)
-	opt.Legend, opt.ValueFormatter = legend, number
-	return draw(90+32*len(labels), func(p *charts.Painter) error { return p.BarChart(opt) })
+	opt.StackSeries, opt.ValueFormatter = charts.Ptr(true), number
+	return draw(90+32*len(c.labels), func(p *charts.Painter) error { return p.BarChart(opt) })
 }
 
-// parts returns copies of the values of series, and the colors and names of a chart.
-func parts(all []series) (data [][]float64, _ charts.ColorPalette, _ charts.LegendOption) {
-	var colors []charts.Color
-	var names []string
-	for _, s := range all {
-		data, names = append(data, slices.Clone(s.Values)), append(names, s.Name)
-		colors = append(colors, charts.ParseColor(s.Color))
-	}
-	theme := charts.GetTheme(charts.ThemeLight).WithSeriesColors(colors).
+// style returns the colors of the series of a chart, and their names.
+func style(names ...string) (charts.ColorPalette, charts.LegendOption) {
+	colors := map[string]charts.Color{"admitted": charts.ParseColor("#93b5d6"), "denied": charts.ParseColor("#c8453b")}
+	theme := charts.GetTheme(charts.ThemeLight).WithSeriesColors([]charts.Color{colors[names[0]], colors[names[1]]}).
 		WithTextColor(charts.ParseColor("#475569")).WithBackgroundColor(charts.ColorTransparent)
-	return data, theme, charts.LegendOption{
-		SeriesNames: names, Show: charts.Ptr(len(all) > 1), Symbol: charts.SymbolSquare,
-	}
+	return theme, charts.LegendOption{SeriesNames: names, Show: charts.Ptr(true), Symbol: charts.SymbolSquare}
 }
 
 // number returns a number on an axis: 1200, 15k, 2.5M.

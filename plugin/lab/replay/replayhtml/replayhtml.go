@@ -44,12 +44,6 @@ type view struct {
 	Who     template.HTML
 }
 
-// Colors of the charts.
-const (
-	admittedColor = "#93b5d6"
-	deniedColor   = "#c8453b"
-)
-
 // Write writes the page of a report.
 func Write(to io.Writer, r *replay.Report, source Source) error {
 	v := view{Report: r, Source: source, Share: r.DeniedPct + r.ShadowDeniedPct}
@@ -81,8 +75,6 @@ func Write(to io.Writer, r *replay.Report, source Source) error {
 
 // traffic draws the requests over time.
 func traffic(r *replay.Report) (template.HTML, error) {
-	admitted := series{Name: "admitted", Color: admittedColor}
-	denied := series{Name: "denied", Color: deniedColor}
 	layout := "15:04:05"
 	switch span := r.To.Sub(r.From); {
 	case span > 72*time.Hour:
@@ -92,13 +84,11 @@ func traffic(r *replay.Report) (template.HTML, error) {
 	case span > 20*time.Minute:
 		layout = "15:04"
 	}
-	var labels []string
+	var c chart
 	for _, p := range r.Series.Points {
-		labels = append(labels, p.From.Format(layout))
-		admitted.Values = append(admitted.Values, float64(p.Requests-p.Denied))
-		denied.Values = append(denied.Values, float64(p.Denied))
+		c.add(p.From.Format(layout), p.Requests, p.Denied)
 	}
-	return areas(labels, admitted, denied)
+	return c.areas()
 }
 
 // maxBars bounds the bars of the chart of tenants, and maxLabel the letters of their names.
@@ -109,19 +99,15 @@ const (
 
 // tenants draws the tenants with most denials.
 func tenants(r *replay.Report) (template.HTML, error) {
-	admitted := series{Name: "admitted", Color: admittedColor}
-	denied := series{Name: "denied", Color: deniedColor}
-	var labels []string
+	var c chart
 	for _, s := range r.Most[:min(len(r.Most), maxBars)] {
 		name := []rune(s.Name)
 		if len(name) > maxLabel {
 			name = append(name[:maxLabel-1], '…')
 		}
-		labels = append(labels, string(name))
-		admitted.Values = append(admitted.Values, float64(s.Requests-s.Denied))
-		denied.Values = append(denied.Values, float64(s.Denied))
+		c.add(string(name), s.Requests, s.Denied)
 	}
-	return bars(labels, denied, admitted)
+	return c.bars()
 }
 
 // grouped returns a number with its digits in groups of three.
