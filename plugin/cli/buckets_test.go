@@ -73,11 +73,11 @@ func spend(t *testing.T, file string, id identity.Identity, cost int64) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	configs, err := routeconfig.Configs(text, file)
+	read, err := routeconfig.Read(text, file)
 	require.NoError(t, err)
-	block := &configs[0].Redis // a busy machine is no outage
+	block := &read.Configs[0].Redis // a busy machine is no outage
 	block.ConnectTimeout, block.SendTimeout, block.ReadTimeout = redisTimeout, redisTimeout, redisTimeout
-	snapshot, err := resolve.FromConfig(configs[0].Config)
+	snapshot, err := resolve.FromConfig(read.Configs[0].Config)
 	require.NoError(t, err)
 	redis := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	store, closeStore, err := redis.Open(*block)

@@ -46,7 +46,7 @@ func (f Finding) String() string {
 // consumer or consumer group. The findings are sorted by line. The checks are those of schema.Parse. file is only for
 // the findings.
 func Validate(r io.Reader, file string, checks ...schema.Check) []Finding {
-	_, findings := Configs(r, file, checks...)
+	_, findings := ReadFile(r, file, checks...)
 	return findings
 }
 
@@ -57,8 +57,14 @@ type Config struct {
 	Where string // file:line path
 }
 
-// Configs returns the configs of the plugin that have no faults, beside the findings of Validate.
-func Configs(r io.Reader, file string, checks ...schema.Check) ([]Config, []Finding) {
+// File is what a decK file declares.
+type File struct {
+	Configs   []Config // that have no faults
+	Documents []*Document
+}
+
+// ReadFile returns what a decK file declares, beside the findings of Validate.
+func ReadFile(r io.Reader, file string, checks ...schema.Check) (File, []Finding) {
 	v := validator{file: file, checks: checks, walk: deckfile.NewWalk(), first: map[limitKey]definition{}}
 	documents, err := deckfile.Documents(r)
 	for _, document := range documents {
@@ -71,13 +77,13 @@ func Configs(r io.Reader, file string, checks ...schema.Check) ([]Config, []Find
 		v.report(1, "", Warning, "holds no config of the plugin "+schema.Name+": is it the decK file that you mean?")
 	}
 	slices.SortStableFunc(v.findings, func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
-	return v.configs, v.findings
+	return v.declared, v.findings
 }
 
 type validator struct {
 	file     string
 	checks   []schema.Check
-	configs  []Config
+	declared File
 	entries  int // plugin entries seen
 	findings []Finding
 	walk     *deckfile.Walk          // through all configs of the file
@@ -101,19 +107,20 @@ func (v *validator) unreadable(err error) {
 }
 
 func (v *validator) document(document *yaml.Node) {
-	plugins, _, err := Plugins(document)
+	declared, err := Read(document)
 	if err != nil {
 		v.report(1, "", Error, err.Error())
 		return
 	}
+	v.declared.Documents = append(v.declared.Documents, declared)
 	var settling []Place
-	for _, p := range plugins {
+	for _, p := range declared.Plugins {
 		if p.Name == schema.SettlingName && p.Enabled {
 			settling = append(settling, p.Place)
 		}
 	}
-	for i := range plugins {
-		if p := &plugins[i]; p.Name == schema.Name {
+	for i := range declared.Plugins {
+		if p := &declared.Plugins[i]; p.Name == schema.Name {
 			v.entries++
 			v.entry(p, settling)
 		}
@@ -139,7 +146,8 @@ func (v *validator) entry(e *Plugin, settling []Place) {
 	for _, w := range warnings {
 		v.report(config.Line(w.Path), docpath.Join(e.configPath(), w.Path), Warning, w.Message)
 	}
-	v.configs = append(v.configs, Config{parsed, e.Place, fmt.Sprintf("%s:%d %s", v.file, config.Line(""), e.configPath())})
+	where := fmt.Sprintf("%s:%d %s", v.file, config.Line(""), e.configPath())
+	v.declared.Configs = append(v.declared.Configs, Config{parsed, e.Place, where})
 	v.requireSettling(e, config, parsed, settling)
 	v.compareDefinitions(e, config, parsed)
 }

@@ -59,12 +59,26 @@ func (p Place) String() string {
 	return cmp.Or(strings.TrimPrefix(text, ", "), "all requests")
 }
 
-// Plugins returns the entries of all plugins of a document, in every list called plugins, wherever it is nested. It
-// also returns the services of its routes, by route; "" stands for a route without one. Places have the names of
-// entities, also where the file refers to them by their ids.
-func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string, err error) {
+// Document is what a document of a decK file declares. It has the names of entities also where the file refers to them
+// by their ids.
+type Document struct {
+	Plugins   []Plugin          // in every list called plugins, wherever it is nested
+	Services  map[string]string // of the routes, by route; "": a route without one
+	Routes    []Route           // that have a name
+	Consumers []*yaml.Node
+}
+
+// Route is a route of a document.
+type Route struct {
+	Name   string
+	Fields *yaml.Node
+}
+
+// Read returns what a document declares.
+func Read(document *yaml.Node) (*Document, error) {
 	f := finder{
-		shared: map[string]*yaml.Node{}, bounds: deckfile.NewWalk(), serviceOf: map[string]string{}, names: map[entity]string{},
+		Document: Document{Services: map[string]string{}}, bounds: deckfile.NewWalk(),
+		shared: map[string]*yaml.Node{}, names: map[entity]string{},
 	}
 	if configs := deckfile.Get(deckfile.Root(document), "_plugin_configs"); configs != nil {
 		for _, p := range deckfile.Pairs(configs) {
@@ -72,31 +86,30 @@ func Plugins(document *yaml.Node) (plugins []Plugin, services map[string]string,
 		}
 	}
 	if err := f.walk(document, ""); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for route, service := range f.serviceOf {
-		f.serviceOf[route] = f.nameOf("services", service)
+	for route, service := range f.Services {
+		f.Services[route] = f.nameOf("services", service)
 	}
-	for i := range f.entries {
-		place := &f.entries[i].Place
+	for i := range f.Plugins {
+		place := &f.Plugins[i].Place
 		*place = Place{
 			Service: f.nameOf("services", place.Service), Route: f.nameOf("routes", place.Route),
 			Consumer: f.nameOf("consumers", place.Consumer), Group: f.nameOf("consumer_groups", place.Group),
 		}
 		if place.Service == "" {
-			place.Service = f.serviceOf[place.Route]
+			place.Service = f.Services[place.Route]
 		}
 	}
-	return f.entries, f.serviceOf, nil
+	return &f.Document, nil
 }
 
 type finder struct {
-	shared    map[string]*yaml.Node
-	entries   []Plugin
-	within    Place             // what the walk is in
-	serviceOf map[string]string // by route
-	names     map[entity]string // of entities that have an id
-	bounds    *deckfile.Walk
+	Document
+	shared map[string]*yaml.Node
+	within Place             // what the walk is in
+	names  map[entity]string // of entities that have an id
+	bounds *deckfile.Walk
 }
 
 // entity identifies an entity by the list that holds it and its id.
@@ -170,7 +183,7 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 		if shared := deckfile.Get(entry, "_config"); shared != nil {
 			e.shared = f.shared[shared.Value]
 		}
-		f.entries = append(f.entries, e)
+		f.Plugins = append(f.Plugins, e)
 	}
 	return nil
 }
@@ -181,6 +194,9 @@ func (f *finder) enter(item *yaml.Node, list, path string) {
 	name := path
 	if own := reference(item); own != "" {
 		name = own
+	}
+	if list == "consumers" {
+		f.Consumers = append(f.Consumers, item)
 	}
 	list = list[strings.LastIndexByte(list, '.')+1:]
 	if id := deckfile.Get(item, "id"); id != nil {
@@ -194,7 +210,10 @@ func (f *finder) enter(item *yaml.Node, list, path string) {
 		if f.within.Service == "" {
 			f.within.Service = reference(deckfile.Get(item, "service"))
 		}
-		f.serviceOf[name] = f.within.Service
+		f.Services[name] = f.within.Service
+		if name != path {
+			f.Routes = append(f.Routes, Route{name, item})
+		}
 	case "consumers":
 		f.within.Consumer = name
 	case "consumer_groups":

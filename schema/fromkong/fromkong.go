@@ -166,13 +166,13 @@ var unconverted = map[string]string{
 
 // collect finds the entries of a document.
 func (f *file) collect(root *yaml.Node) error {
-	plugins, services, err := deck.Plugins(root)
+	declared, err := deck.Read(root)
 	if err != nil {
 		return err
 	}
-	d := &document{services: services, groups: map[string]bool{}, partials: partialsOf(root)}
+	d := &document{services: declared.Services, groups: map[string]bool{}, partials: partialsOf(root)}
 	d.info, d.root = overridesInfo(root)
-	for _, p := range plugins {
+	for _, p := range declared.Plugins {
 		if p.Name == schema.Name {
 			f.own = append(f.own, p)
 		}

@@ -81,23 +81,16 @@ func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
 	return named
 }
 
-// consumersOf returns the consumers of a decK file.
-func consumersOf(text []byte) (consumers []identity.Consumer) {
-	var file struct {
-		Consumers []struct {
-			ID       string
-			Username string
-			CustomID string `yaml:"custom_id"`
-			Tags     []string
-		}
+// consumerOf returns a consumer of a decK file. A field of another type, which Kong denies, counts as absent.
+func consumerOf(item *yaml.Node) identity.Consumer {
+	var c struct {
+		ID       string
+		Username string
+		CustomID string `yaml:"custom_id"`
+		Tags     []string
 	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		return nil // package deck has parsed the file: a consumer has a field of another type, which Kong denies
-	}
-	for _, c := range file.Consumers {
-		consumers = append(consumers, identity.Consumer(c))
-	}
-	return consumers
+	_ = item.Decode(&c)
+	return identity.Consumer(c)
 }
 
 // namesOf returns the usernames, custom ids and ids of consumers.

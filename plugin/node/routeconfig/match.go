@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
 // Kong's match rules by weight. Of two routes that match, the one with more rules is chosen, then the one with the
@@ -219,13 +221,6 @@ func (m *matcher) describe(lacks []string) string {
 	return m.route + " (by " + strings.Join(lacks, ", ") + ")"
 }
 
-// matchersOf returns the paths of all routes in a file, in the order in which they are tried.
-func matchersOf(text []byte) (list []matcher) {
-	eachRoute(text, func(route map[string]any, _ string) { list = appendMatchers(list, route) })
-	slices.SortStableFunc(list, func(a, b matcher) int { return a.order(&b) })
-	return list
-}
-
 // literalPrefix returns a text that each path begins with that a regular expression matches.
 func literalPrefix(pattern string) string {
 	if strings.Contains(pattern, "|") {
@@ -241,13 +236,19 @@ func literalPrefix(pattern string) string {
 	return pattern[:end]
 }
 
-// appendMatchers appends the paths of a route. A pattern that Go does not read may match any path with its prefix.
-func appendMatchers(list []matcher, route map[string]any) []matcher {
-	whole := matcher{route: nameOf(route), hosts: texts(route["hosts"]), methods: texts(route["methods"])}
-	headers, _ := route["headers"].(map[string]any)
-	whole.priority, _ = route["regex_priority"].(int)
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		rule, ok := newHeaderRule(name, texts(headers[name]))
+// appendMatchers appends the paths of a route. A pattern that Go does not read may match any path with its prefix. A
+// field of another type, which Kong denies, counts as absent.
+func appendMatchers(list []matcher, r deck.Route) []matcher {
+	var route struct {
+		Hosts, Methods, Paths []string
+		Headers               map[string][]string
+		RegexPriority         int            `yaml:"regex_priority"`
+		Others                map[string]any `yaml:",inline"`
+	}
+	_ = r.Fields.Decode(&route)
+	whole := matcher{route: r.Name, hosts: route.Hosts, methods: route.Methods, priority: route.RegexPriority}
+	for _, name := range slices.Sorted(maps.Keys(route.Headers)) {
+		rule, ok := newHeaderRule(name, route.Headers[name])
 		if !ok {
 			whole.hidden = append(whole.hidden, "the pattern of header "+name)
 			rule.pattern = anyValue
@@ -256,16 +257,15 @@ func appendMatchers(list []matcher, route map[string]any) []matcher {
 	}
 	others := 0
 	for _, field := range [...]string{"snis", "sources", "destinations", "expression"} {
-		if value := route[field]; value != nil {
+		if value := route.Others[field]; value != nil {
 			others++
 			whole.hidden = append(whole.hidden, field)
 		}
 	}
-	paths := texts(route["paths"])
 	for _, rule := range [...]struct{ count, kind int }{
 		{len(whole.hosts), byHost},
 		{len(whole.headers), byHeader},
-		{len(paths), byPath},
+		{len(route.Paths), byPath},
 		{len(whole.methods), byMethod},
 		{others, byOther},
 	} {
@@ -276,10 +276,10 @@ func appendMatchers(list []matcher, route map[string]any) []matcher {
 	if len(whole.rules) == 0 {
 		return list // Kong chooses it for nothing
 	}
-	if len(paths) == 0 {
+	if len(route.Paths) == 0 {
 		return append(list, whole)
 	}
-	for _, path := range paths {
+	for _, path := range route.Paths {
 		m := whole
 		var pattern string
 		if pattern, m.regex = strings.CutPrefix(path, "~"); !m.regex {
@@ -291,17 +291,6 @@ func appendMatchers(list []matcher, route map[string]any) []matcher {
 			m.hidden = append(slices.Clip(m.hidden), "the pattern "+path)
 		}
 		list = append(list, m)
-	}
-	return list
-}
-
-// texts returns the strings of a list.
-func texts(value any) (list []string) {
-	all, _ := value.([]any)
-	for _, item := range all {
-		if text, ok := item.(string); ok {
-			list = append(list, text)
-		}
 	}
 	return list
 }

@@ -4,15 +4,12 @@ package routeconfig
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -75,75 +72,6 @@ func Load(text []byte, file, route string) (*Config, *resolve.Plan, error) {
 func Compiles(config schema.Config) error {
 	_, err := resolve.FromConfig(config)
 	return err
-}
-
-// Configs returns the plugin's configs in a decK file, which must have no faults.
-func Configs(text []byte, file string) ([]*Config, error) {
-	found, findings := deck.Configs(bytes.NewReader(text), file, Compiles)
-	var faults []error
-	for _, f := range findings {
-		if f.Severity == deck.Error {
-			faults = append(faults, errors.New(f.String()))
-		}
-	}
-	switch {
-	case len(faults) > 0:
-		return nil, errors.Join(faults...)
-	case len(found) == 0:
-		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
-	}
-	configs := make([]*Config, len(found))
-	for i, c := range found {
-		configs[i] = &Config{Config: c.Config, Where: c.Where, place: c.Place}
-	}
-	return configs, nil
-}
-
-// decoded returns a decK file's first document, or nil if it is no mapping.
-func decoded(text []byte) map[string]any {
-	var root map[string]any
-	if err := yaml.Unmarshal(text, &root); err != nil {
-		return nil // package deck has parsed the file, so only unusual files fail here
-	}
-	return root
-}
-
-// nameOf returns the name of an entity, or of a reference to it.
-func nameOf(entity any) string {
-	switch v := entity.(type) {
-	case string:
-		return v
-	case map[string]any:
-		for _, field := range [...]string{"name", "username", "id"} {
-			if name, ok := v[field].(string); ok {
-				return name
-			}
-		}
-	}
-	return ""
-}
-
-// routesOf returns the services of the routes in a file, by the name of the route.
-func routesOf(text []byte) map[string]string {
-	found := map[string]string{}
-	eachRoute(text, func(route map[string]any, service string) { found[nameOf(route)] = service })
-	return found
-}
-
-// eachRoute calls visit with each route of a file that has a name, and the name of its service; first with the routes
-// outside of services.
-func eachRoute(text []byte, visit func(route map[string]any, service string)) {
-	root := decoded(text)
-	services, _ := root["services"].([]any)
-	for _, around := range append([]any{map[string]any{"routes": root["routes"]}}, services...) {
-		service, _ := around.(map[string]any)
-		routes, _ := service["routes"].([]any)
-		for _, r := range routes {
-			if route, _ := r.(map[string]any); nameOf(route) != "" {
-				visit(route, cmp.Or(nameOf(route["service"]), nameOf(service)))
-			}
-		}
-	}
 }
 
 // deciding returns the configs that decide about requests, or all of them if all only show usage.
@@ -212,16 +140,37 @@ type File struct {
 	byName    map[consumerKey]*identity.Consumer
 }
 
-// Read returns the configs in text, the decK file of that name.
+// Read returns the configs in text, the decK file of that name, which must have no faults.
 func Read(text []byte, file string) (*File, error) {
-	configs, err := Configs(text, file)
-	if err != nil {
-		return nil, err
+	declared, findings := deck.ReadFile(bytes.NewReader(text), file, Compiles)
+	var faults []error
+	for _, f := range findings {
+		if f.Severity == deck.Error {
+			faults = append(faults, errors.New(f.String()))
+		}
 	}
-	consumers := consumersOf(text)
-	return &File{
-		Configs: configs, routes: routesOf(text), matchers: matchersOf(text), consumers: consumers, byName: byName(consumers),
-	}, nil
+	switch {
+	case len(faults) > 0:
+		return nil, errors.Join(faults...)
+	case len(declared.Configs) == 0:
+		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
+	}
+	f := &File{routes: map[string]string{}}
+	for _, c := range declared.Configs {
+		f.Configs = append(f.Configs, &Config{Config: c.Config, Where: c.Where, place: c.Place})
+	}
+	for _, document := range declared.Documents {
+		for _, r := range document.Routes {
+			f.routes[r.Name] = document.Services[r.Name]
+			f.matchers = appendMatchers(f.matchers, r)
+		}
+		for _, c := range document.Consumers {
+			f.consumers = append(f.consumers, consumerOf(c))
+		}
+	}
+	slices.SortStableFunc(f.matchers, func(a, b matcher) int { return a.order(&b) })
+	f.byName = byName(f.consumers)
+	return f, nil
 }
 
 // For returns the config that Kong runs for a route, or nil. The service is the service of a route that the file lacks.
