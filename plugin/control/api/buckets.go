@@ -136,7 +136,7 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
 	if _, err := s.operatorBuckets().Forget(ctx, policy.KeysOf(bounds)); err != nil {
 		const action = "reset the buckets (some may be empty already, and the audit has recorded the reset: retry)"
-		return s.bucketsError(action, err)
+		return s.bucketsError(action, "see the log", err)
 	}
 	s.metrics.writes.WithLabelValues("reset").Inc()
 	return nil

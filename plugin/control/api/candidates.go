@@ -194,10 +194,8 @@ func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidateP
 		Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
 	}
 	var d done[rows.Diff]
-	if faults := target.TargetFaults(); len(faults) > 0 {
-		return d, unprocessable(mapped(faults, func(f schema.Fault) *huma.ErrorDetail {
-			return fault("query."+f.Path, f.Message, nil)
-		})...)
+	if faults := faultsIn("query", target.TargetFaults()); len(faults) > 0 {
+		return d, huma.Error422UnprocessableEntity(invalidRequest, faults...)
 	}
 	c := newChange(ctx, in.Reason.Reason)
 	key := rows.PolicyKey{

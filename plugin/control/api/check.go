@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -81,10 +80,7 @@ func newCheckAliases() []schema.Alias {
 // UnmarshalJSON reads a check.
 func (c *Check) UnmarshalJSON(raw []byte) error {
 	type plain Check
-	raw, spelled, err := respell(raw, checkAliases)
-	if err == nil {
-		err = json.Unmarshal(raw, (*plain)(c))
-	}
+	_, spelled, err := respell(raw, checkAliases, (*plain)(c))
 	c.spelled, c.Tier = spelled, spelled.tier(c.Tier)
 	return err
 }

@@ -77,12 +77,7 @@ func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *costBody) Resolve(huma.Context) (faults []error) {
-	for _, f := range policy.CostFaults(b.Cost) {
-		faults = append(faults, fault("body."+f.Path, f.Message, nil))
-	}
-	return faults
-}
+func (b *costBody) Resolve(huma.Context) []error { return faultsIn("body", policy.CostFaults(b.Cost)) }
 
 type putCostInput struct {
 	IfMatch

@@ -150,9 +150,7 @@ func (d *Document) Resolve(huma.Context) []error {
 // listFaults returns the faults of the rows of a list with their places in the body.
 func listFaults[T any](name string, list []T, find func(T) []schema.Fault) (faults []error) {
 	for i, row := range list {
-		for _, f := range find(row) {
-			faults = append(faults, fault(fmt.Sprintf("body.%s[%d].%s", name, i, f.Path), f.Message, nil))
-		}
+		faults = append(faults, faultsIn(fmt.Sprintf("body.%s[%d]", name, i), find(row))...)
 	}
 	return faults
 }

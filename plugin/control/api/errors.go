@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // readOnly is the problem of a write to a read-only database.
@@ -40,6 +41,14 @@ func (s *Server) writeAnswer(ctx huma.Context, answer error) {
 // fault returns a fault of the value at a path, such as body.limit.
 func fault(path, problem string, value any) *huma.ErrorDetail {
 	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}
+}
+
+// faultsIn returns the faults of a row at a place.
+func faultsIn(place string, list []schema.Fault) (faults []error) {
+	for _, f := range list {
+		faults = append(faults, fault(place+"."+f.Path, f.Message, nil))
+	}
+	return faults
 }
 
 // unprocessable returns the 422 for a request with these faults.

@@ -73,12 +73,13 @@ type spellings struct {
 	twice []schema.Alias    // of fields that are given by two names, with different values
 }
 
-// respell returns a body with its fields by their own names. An empty text is absent.
-func respell(body []byte, aliases []schema.Alias) ([]byte, spellings, error) {
+// respell decodes a body into a value with its fields by their own names, and returns the body with these names. An
+// empty text is absent.
+func respell(body []byte, aliases []schema.Alias, into any) ([]byte, spellings, error) {
 	var used spellings
 	mayHave := func(a schema.Alias) bool { return bytes.Contains(body, []byte(`"`+a.Name+`"`)) }
 	if !slices.ContainsFunc(aliases, mayHave) && bytes.IndexByte(body, '\\') < 0 {
-		return body, used, nil
+		return body, used, json.Unmarshal(body, into)
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(body, &members); err != nil {
@@ -97,6 +98,9 @@ func respell(body []byte, aliases []schema.Alias) ([]byte, spellings, error) {
 		}
 	}
 	body, err := json.Marshal(members)
+	if err == nil {
+		err = json.Unmarshal(body, into)
+	}
 	return body, used, err
 }
 

@@ -102,19 +102,10 @@ func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 }
 
 // Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
-func (b *orgBody) Resolve(ctx huma.Context) (faults []error) {
+func (b *orgBody) Resolve(huma.Context) []error {
 	desired := rows.Tenant{Tenant: b.Tenant}
-	desired.ID = ctx.Param("org")
-	for _, f := range desired.Faults() {
-		switch f.Path {
-		case "id": // the path's, whose faults are reported there
-		case "time_zone":
-			faults = append(faults, fault("body.time_zone", f.Message, b.TimeZone))
-		default:
-			faults = append(faults, fault("body."+f.Path, f.Message, nil))
-		}
-	}
-	return faults
+	desired.ID = "any" // that of the path is checked there
+	return faultsIn("body", desired.Faults())
 }
 
 type putOrgInput struct {

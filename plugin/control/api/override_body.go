@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -131,10 +130,7 @@ var notInBody = []string{"tenant", "author", "source"}
 // UnmarshalJSON reads a body.
 func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 	type plain OverrideBody
-	raw, spelled, err := respell(raw, overrideAliases)
-	if err == nil {
-		err = json.Unmarshal(raw, (*plain)(b))
-	}
+	raw, spelled, err := respell(raw, overrideAliases, (*plain)(b))
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -156,10 +155,7 @@ var policyAliases = schema.Aliases(schema.PolicyFields())
 // UnmarshalJSON reads a body.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	type plain policyBody
-	raw, spelled, err := respell(raw, policyAliases)
-	if err == nil {
-		err = json.Unmarshal(raw, (*plain)(b))
-	}
+	raw, spelled, err := respell(raw, policyAliases, (*plain)(b))
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -164,11 +163,11 @@ func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decisi
 	for some := range slices.Chunk(buckets.bounds, readBatch) {
 		batch := make([]decision.Status, len(some))
 		if err := s.operatorBuckets().Peek(ctx, some, batch); err != nil {
-			return nil, s.bucketsError("read the buckets", err)
+			return nil, s.bucketsError("read the buckets", "see the log", err)
 		}
 		for i := range batch {
 			if failure := batch[i].Failure; failure != decision.NoFailure {
-				return nil, s.bucketsError("read the buckets", failureError(failure))
+				return nil, s.bucketsError("read the buckets", failure.String(), nil)
 			}
 		}
 		statuses = append(statuses, batch...)
@@ -186,19 +185,9 @@ func (f *orgBuckets) items(statuses []decision.Status) []answers.BucketUsage {
 	return items
 }
 
-// failureError is the reason why a bucket could not be read.
-type failureError decision.Failure
-
-// Error implements error.
-func (e failureError) Error() string { return decision.Failure(e).String() }
-
 // bucketsError returns the answer to a failed call of Redis.
-func (s *Server) bucketsError(action string, err error) error {
-	s.Log.Error("reading or resetting buckets in Redis failed", "action", action, "error", err)
-	why := "see the log"
-	if failure := failureError(decision.NoFailure); errors.As(err, &failure) {
-		why = failure.Error()
-	}
+func (s *Server) bucketsError(action, why string, err error) error {
+	s.Log.Error("reading or resetting buckets in Redis failed", "action", action, "why", why, "error", err)
 	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", action, why))
 }
 
@@ -274,20 +263,34 @@ func findNearLimits(
 	ctx context.Context, policies *resolve.Plan, tiers *Tiers, left iter.Seq2[rows.UsageLeft, error], now limit.Micros,
 	above float64, most int,
 ) ([]answers.NearLimit, error) {
-	list := nearList{above: above, most: most, items: []answers.NearLimit{}}
+	items := []answers.NearLimit{}
 	var org string
 	var limits resolve.BoundsByUse
 	var buckets map[nearBucket]answers.NearLimit // of the org
+	// End keeps the buckets of the org of which enough was used, and at most twice as many as the list may have.
+	end := func() {
+		for _, item := range buckets {
+			if item.Fraction >= above {
+				items = append(items, item)
+			}
+		}
+		if len(items) >= 2*most {
+			items = nearest(items, most)
+		}
+	}
 	for row, err := range left {
 		if err != nil {
 			return nil, err
 		}
 		if limits == nil || row.Tenant != org {
-			list.add(buckets)
+			end()
 			org, buckets = row.Tenant, map[nearBucket]answers.NearLimit{}
-			if limits, err = limitsOf(ctx, policies, tiers, org, now); err != nil {
+			requests := Requests{User: otherUser, Credential: otherUser}
+			ids, err := requests.orgIdentities(ctx, policies, tiers, org)
+			if err != nil {
 				return nil, err
 			}
+			limits = policies.BoundsByUse(ids, nil, now)
 		}
 		b, ok := limits.Find(policy.ParseRef(row.Policy), row.Endpoint)
 		if !ok || b.Policy.Scope.Shared() || b.Policy.Scope == policy.IP {
@@ -306,12 +309,12 @@ func findNearLimits(
 		}
 		buckets[key] = item
 	}
-	list.add(buckets)
-	list.cut()
-	for i := range list.items {
-		list.items[i].Fraction = rounded(list.items[i].Fraction)
+	end()
+	items = nearest(items, most)
+	for i := range items {
+		items[i].Fraction = rounded(items[i].Fraction)
 	}
-	return list.items, nil
+	return items, nil
 }
 
 // nearBucket identifies a bucket of an org under the limit of a policy. That of a limit per route has the route of the
@@ -335,43 +338,15 @@ func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, answers.Near
 	}
 }
 
-// otherUser is the name of a user and of a credential that no row names: it is no character.
+// otherUser is the name of a user and of a credential that no row names: it is no character. The limits of these are
+// those of users and credentials that no override names.
 const otherUser = "\uffff"
 
-// limitsOf returns the bounds of an org's requests, for each endpoint that its limits distinguish. Users and
-// credentials have those of one that no override names.
-func limitsOf(
-	ctx context.Context, policies *resolve.Plan, tiers *Tiers, org string, now limit.Micros,
-) (resolve.BoundsByUse, error) {
-	requests := Requests{User: otherUser, Credential: otherUser}
-	ids, err := requests.orgIdentities(ctx, policies, tiers, org)
-	return policies.BoundsByUse(ids, nil, now), err
-}
-
-// nearList collects the limits with the largest fraction.
-type nearList struct {
-	above float64
-	most  int
-	items []answers.NearLimit
-}
-
-// add adds the buckets of an org of which enough was used. It keeps at most twice as many as the list may have.
-func (l *nearList) add(buckets map[nearBucket]answers.NearLimit) {
-	for _, item := range buckets {
-		if item.Fraction < l.above {
-			continue
-		}
-		if l.items = append(l.items, item); len(l.items) >= 2*l.most {
-			l.cut()
-		}
-	}
-}
-
-// cut sorts the list, and drops what it has too many of.
-func (l *nearList) cut() {
-	slices.SortFunc(l.items, func(a, b answers.NearLimit) int {
+// nearest returns the items with the largest fraction, the largest first.
+func nearest(items []answers.NearLimit, most int) []answers.NearLimit {
+	slices.SortFunc(items, func(a, b answers.NearLimit) int {
 		return cmp.Or(-cmp.Compare(a.Fraction, b.Fraction), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Policy, b.Policy),
 			cmp.Compare(a.Endpoint, b.Endpoint))
 	})
-	l.items = l.items[:min(len(l.items), l.most)]
+	return items[:min(len(items), most)]
 }
