@@ -392,12 +392,3 @@ func TestEveryDescribedValueOfAWrongTypeIsAFaultWithItsPath(t *testing.T) {
 		}
 	}
 }
-
-// deniedAt fails unless a request is denied for the value at a path.
-func deniedAt(w *world, c call, at string) {
-	w.Helper()
-	a := w.do(c)
-	if a.Code != http.StatusUnprocessableEntity || !slices.Contains(strings.Fields(read[problem](w, a).paths()), at) {
-		w.Errorf("%s %s %s: %d %s, want it denied at %s", c.method, c.path, c.body, a.Code, a.Body, at)
-	}
-}

@@ -230,14 +230,3 @@ func TestASettlementThatWasNotRecordedIsNotMadeTwice(t *testing.T) {
 	r.wantProblem(r.settle(admin, "chat-1", 21), http.StatusConflict, "settled to 20 tokens")
 	r.wantUsed("afterwards", 20, 20, 1)
 }
-
-func TestARedisThatIsKilledBetweenCheckAndSettlementSettlesNothing(t *testing.T) {
-	t.Parallel()
-	r := reservingChats(t)
-	r.reserves(admin, "acme", "chat-1", 500)
-	r.redis.Kill()
-	a := r.settle(admin, "chat-1", 20)
-	r.wantProblem(a, http.StatusServiceUnavailable, "nothing was settled")
-	r.wantProblem(r.as("POST", checkPath, `{"org_id":"acme","reserve":500,"reservation_id":"chat-2"}`),
-		http.StatusServiceUnavailable, "nothing was charged")
-}

@@ -3,7 +3,6 @@ package api_test
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
@@ -102,19 +101,6 @@ func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
 		if len(got) != 1 || !strings.Contains(got[0], test.warning) {
 			t.Errorf("%s: the warnings are %q, want %q", test.path, got, test.warning)
 		}
-	}
-}
-
-func TestAnAnswerThatIsGivenAgainHasItsWarnings(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	var warned [2][]string
-	for i := range warned {
-		a := w.want(w.as("POST", policies, daily, "Idempotency-Key", "once"), http.StatusCreated)
-		warned[i] = read[struct{ Warnings []string }](w, a).Warnings
-	}
-	if len(warned[0]) != 1 || !slices.Equal(warned[0], warned[1]) {
-		t.Errorf("the warnings are %q, and again %q, want the same one of the tier", warned[0], warned[1])
 	}
 }
 

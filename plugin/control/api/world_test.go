@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -149,6 +150,15 @@ func (w *world) wantFaults(a answer, paths string) {
 	w.Helper()
 	if got := read[problem](w, w.want(a, http.StatusUnprocessableEntity)).paths(); got != paths {
 		w.Errorf("%s %s %.200s: faults at %q, want %q: %s", a.call.method, a.call.path, a.call.body, got, paths, a.Body)
+	}
+}
+
+// deniedAt fails unless a request is denied for the value at a path.
+func deniedAt(w *world, c call, at string) {
+	w.Helper()
+	a := w.do(c)
+	if a.Code != http.StatusUnprocessableEntity || !slices.Contains(strings.Fields(read[problem](w, a).paths()), at) {
+		w.Errorf("%s %s %s: %d %s, want it denied at %s", c.method, c.path, c.body, a.Code, a.Body, at)
 	}
 }
 
