@@ -32,8 +32,7 @@ const actionTime = 10 * time.Second
 // Under c.Idempotency do runs once, and *answer is stored when it has succeeded. A replay runs nothing and sets *answer
 // to what was stored. A second call during the first waits for it, at most half of the time until the deadline of ctx,
 // and then returns an UnderwayError. An action that was not done is recorded again and done when it is sent again: at
-// once if do failed, and after underwayTime if the process died. If do succeeded and its key cannot be stored, Do
-// returns an UnkeptKeyError.
+// once if do failed, and after underwayTime if the process died or could not store the answer.
 func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
 	if a.Operation == "" {
 		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
@@ -47,7 +46,8 @@ func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(con
 		s.freeKey(ctx, c.Idempotency)
 		return err
 	}
-	return s.storeKey(ctx, c, a, answer)
+	s.storeAnswer(ctx, c, a, answer)
+	return nil
 }
 
 // claimAction records an action, and waits while another call does one under its key.
@@ -97,19 +97,15 @@ func (s *DB) freeKey(ctx context.Context, i *Idempotency) {
 	}
 }
 
-// storeKey stores the key of an action that has been done, with its answer.
-func (s *DB) storeKey(ctx context.Context, c Change, a Action, answer any) error {
-	once := c.Idempotency
-	if once == nil {
-		return nil
+// storeAnswer stores the answer of an action that has been done. An error is none of the action, whose caller has the
+// answer.
+func (s *DB) storeAnswer(ctx context.Context, c Change, a Action, answer any) {
+	if once := c.Idempotency; once != nil {
+		c.Idempotency = nil
+		_, _, _ = write(ctx, s, "store the answer of "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
+			return none, once.remember(ctx, tx, answer, 0)
+		})
 	}
-	c.Idempotency = nil
-	if _, _, err := write(ctx, s, "store the key of action "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
-		return none, once.remember(ctx, tx, answer, 0)
-	}); err != nil {
-		return &UnkeptKeyError{err}
-	}
-	return nil
 }
 
 // UnderwayError reports that the first action under a key is still running. Nothing was done or recorded.
@@ -118,16 +114,6 @@ type UnderwayError struct{ Key string }
 func (e *UnderwayError) Error() string {
 	return fmt.Sprintf("the first request with the idempotency key %q is still in progress: retry in a moment", e.Key)
 }
-
-// UnkeptKeyError reports an action that was done without its key being stored: sent again, it is done again.
-type UnkeptKeyError struct{ Err error }
-
-func (e *UnkeptKeyError) Error() string {
-	return "the action was done, but its idempotency key was not stored: " + e.Err.Error()
-}
-
-// Unwrap returns why the key was not stored.
-func (e *UnkeptKeyError) Unwrap() error { return e.Err }
 
 const (
 	// keyPoll is the time between two tries to claim a key.

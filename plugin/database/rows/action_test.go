@@ -168,12 +168,3 @@ func TestTheKeyOfAProcessThatDiedDuringAnActionIsFreeSoon(t *testing.T) {
 	_, entries := versions(t, s)
 	assert.EqualValues(t, 2, entries, "audit entries")
 }
-
-func TestAnActionWhoseKeyCannotBeStoredReturnsAnUnkeptKeyError(t *testing.T) {
-	s, pool := open(t)
-	_, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
-		_, err := pool.Exec(t.Context(), `ALTER TABLE rate_limiter.answers RENAME TO renamed`)
-		return err
-	})
-	assert.ErrorAs(t, err, new(*rows.UnkeptKeyError))
-}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -127,47 +125,25 @@ func (r *CandidateReport) readItems(ctx context.Context, tx pgx.Tx, f CandidateR
 
 // readWindows reads how much of their windows the policies of the report have seen: those that the candidate puts, and
 // those that it has counted.
-func (r *CandidateReport) readWindows(ctx context.Context, tx pgx.Tx) error {
-	type row struct {
-		Name       string
-		WindowSize int64
-		Since      time.Time
-	}
-	found, err := collect[row](ctx, tx, `WITH puts AS (
+func (r *CandidateReport) readWindows(ctx context.Context, tx pgx.Tx) (err error) {
+	r.Windows, err = collect[CandidateWindow](ctx, tx, `WITH puts AS (
 			SELECT c.name, max((c.body ->> 'window_size')::bigint) AS window_size,
-				coalesce(max((SELECT max(a.at) FROM rate_limiter.audit a
-					WHERE a.kind = 'candidate_policy' AND a.key = c.id::text AND a.after ->> 'was' IS NULL)), `+zeroTime+`) AS since
+				max((SELECT max(a.at) FROM rate_limiter.audit a
+					WHERE a.kind = 'candidate_policy' AND a.key = c.id::text AND a.after ->> 'was' IS NULL)) AS since
 			FROM rate_limiter.candidate_policies c WHERE c.candidate = $1 AND c.body IS NOT NULL GROUP BY 1
 		), counted AS (
 			SELECT DISTINCT policy FROM rate_limiter.candidate_counts WHERE candidate = $1 AND policy <> ''
-		) SELECT name, window_size, since FROM puts
-		UNION ALL SELECT p.name, max(p.window_size), `+zeroTime+` FROM counted k
-			JOIN rate_limiter.policies p ON p.name = k.policy
-			WHERE NOT EXISTS (SELECT FROM puts WHERE puts.name = k.policy) GROUP BY 1`, r.Candidate.Name)
+		), windows AS (
+			SELECT name, window_size, since FROM puts
+			UNION ALL SELECT p.name, max(p.window_size), NULL FROM counted k
+				JOIN rate_limiter.policies p ON p.name = k.policy
+				WHERE NOT EXISTS (SELECT FROM puts WHERE puts.name = k.policy) GROUP BY 1
+		) SELECT name AS policy, window_size, CASE WHEN $4
+				THEN least(1, greatest(0, extract(epoch FROM $3::timestamptz - greatest(since, $2)) / window_size))
+				ELSE 0 END::float8 AS seen
+			FROM windows ORDER BY seen, name COLLATE "C"`, r.Candidate.Name, r.Since, r.Until, r.Processes > 0)
 	if err != nil {
 		return fmt.Errorf("read the windows: %w", err)
 	}
-	windows := map[string]CandidateWindow{}
-	for _, w := range found {
-		since := r.Since
-		if w.Since.After(since) {
-			since = w.Since
-		}
-		windows[w.Name] = CandidateWindow{w.Name, w.WindowSize, r.seen(since, w.WindowSize)}
-	}
-	r.Windows = slices.SortedFunc(maps.Values(windows), func(a, b CandidateWindow) int {
-		return cmp.Or(cmp.Compare(a.Seen, b.Seen), cmp.Compare(a.Policy, b.Policy))
-	})
-	if r.Windows == nil {
-		r.Windows = []CandidateWindow{}
-	}
 	return nil
-}
-
-// seen returns how much of a window of so many seconds lies between an instant and the last report.
-func (r *CandidateReport) seen(since time.Time, window int64) float64 {
-	if r.Processes == 0 || window <= 0 {
-		return 0
-	}
-	return max(0, min(1, r.Until.Sub(since).Seconds()/float64(window)))
 }

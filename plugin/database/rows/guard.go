@@ -198,7 +198,7 @@ func (g *guard) conflict(all, one neighbour) bool {
 func (g *guard) coincide(a, b Policy) bool {
 	x, y := a.Key(), b.Key()
 	switch {
-	case x.Namespace != y.Namespace, x.Name == y.Name:
+	case x.Name == y.Name:
 		return false
 	case x.Tenant != "" && y.Tenant != "" && x.Tenant != y.Tenant:
 		return false
@@ -219,7 +219,7 @@ func (g *guard) mayHave(tenant, tier string) bool {
 // replaced reports whether a more specific row replaces a in all requests that a and b have in common.
 func (g *guard) replaced(a, b neighbour) bool {
 	for _, row := range g.byName[a.Name] {
-		if row.inConfig || row.User != "" || rank(row) <= rank(a) || row.Key().Namespace != a.Key().Namespace {
+		if row.inConfig || row.User != "" || rank(row) <= rank(a) {
 			continue
 		}
 		tenant := row.Tenant != "" && (row.Tenant == a.Tenant || row.Tenant == b.Tenant)

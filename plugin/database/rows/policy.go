@@ -90,8 +90,6 @@ type PolicyFilter struct {
 	For        string `query:"for"                         doc:"Only policies for all or anonymous requests."              enum:"all,anonymous"`
 	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"Only policies of this endpoint, as written in the policy; the names of parameters do not matter."`
 
-	Networks bool // only those of an address or a network
-
 	After int64 // only policies with a larger ID: the last one of the page before
 	Max   int   // at most so many; 0: all
 }
@@ -106,16 +104,7 @@ func (s *DB) Policies(ctx context.Context, f PolicyFilter) ([]Policy, error) {
 	return policies(ctx, s.pool, f)
 }
 
-// namespaces returns the namespaces of the policies that a filter selects, in the order of their names. It ignores the
-// filter's page.
-func namespaces(ctx context.Context, q querier, f PolicyFilter) ([]string, error) {
-	w := f.where()
-	return scalars[string](ctx, q,
-		"SELECT DISTINCT namespace FROM rate_limiter.policies"+w.String()+" ORDER BY namespace", w.args...)
-}
-
-// where returns the conditions of a filter without those of its page.
-func (f PolicyFilter) where() *where {
+func policies(ctx context.Context, q querier, f PolicyFilter) ([]Policy, error) {
 	var w where
 	w.equal("namespace", f.Namespace)
 	w.equal("name", f.Name)
@@ -125,17 +114,9 @@ func (f PolicyFilter) where() *where {
 	w.equal("credential", f.Credential)
 	w.equal("ip", canonicalNetwork(f.IP))
 	w.equal(`"for"`, f.For)
-	if f.Networks {
-		w.add("ip <> %s", "")
-	}
 	w.endpoint(f.Endpoint)
-	return &w
-}
-
-func policies(ctx context.Context, q querier, f PolicyFilter) ([]Policy, error) {
-	w := f.where()
-	given(w, "id > %s", f.After)
-	return policiesWhere(ctx, q, w, f.Max)
+	given(&w, "id > %s", f.After)
+	return policiesWhere(ctx, q, &w, f.Max)
 }
 
 // policiesWhere returns the policies that meet conditions, in the order of their IDs, and at most so many; 0: all.

@@ -140,7 +140,7 @@ func namespaceWarning(ctx context.Context, q querier, config *resolve.Plan, key 
 		return fmt.Sprintf("%s applies to no request of the plugin's config: its namespace is %q, and the config's %q",
 			key, key.Namespace, config.Namespace()), nil
 	}
-	used, err := namespaces(ctx, q, PolicyFilter{})
+	used, err := scalars[string](ctx, q, `SELECT DISTINCT namespace FROM rate_limiter.policies ORDER BY 1`)
 	if err != nil || len(used) == 0 || slices.Contains(used, key.Namespace) {
 		return "", err
 	}
