@@ -204,7 +204,10 @@ func randomChange(random *rand.Rand) string {
 			fmt.Sprintf(`INSERT INTO rate_limiter.overrides (kind, ip, reason, author, expires_at)
 				VALUES ('ban', '10.0.%d.%d', 'why', 'ann', now() + interval '1 day');`, n/250, n%250),
 			fmt.Sprintf(`DELETE FROM rate_limiter.overrides WHERE tenant = '%s' AND id %% 2 = 0;`, tenant),
-		}[random.IntN(13)]
+			fmt.Sprintf(`INSERT INTO rate_limiter.costs (endpoint, cost) VALUES ('GET /%d', %d);`, n, n%3),
+			`UPDATE rate_limiter.costs SET cost = cost + 1 WHERE id % 2 = 0;`,
+			`DELETE FROM rate_limiter.costs WHERE id % 3 = 0;`,
+		}[random.IntN(16)]
 	}
 	return text
 }
@@ -228,6 +231,9 @@ func contents(snapshot *policy.Snapshot) []string {
 	}
 	for o := range snapshot.Overrides() {
 		all = append(all, fmt.Sprintf("override %+v", o))
+	}
+	for _, c := range snapshot.Costs() {
+		all = append(all, fmt.Sprintf("cost %d of %s: %d", c.ID, c.Endpoint, *c.Cost.Cost))
 	}
 	slices.Sort(all)
 	return all

@@ -47,17 +47,3 @@ func TestInvalidOptionsAreErrors(t *testing.T) {
 		assert.Error(t, err, "%s: there is no error", what)
 	}
 }
-
-func TestPausesAreJitteredWithinTheirBounds(t *testing.T) {
-	seen := map[time.Duration]bool{}
-	for range 100 {
-		d := jittered(time.Second)
-		if d < time.Second/2 || d > time.Second {
-			t.Fatalf("the pause is %v, want between 0.5s and 1s", d)
-		}
-		seen[d] = true
-	}
-	if len(seen) < 50 {
-		t.Errorf("of 100 pauses %d differ", len(seen))
-	}
-}

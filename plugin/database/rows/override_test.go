@@ -230,20 +230,21 @@ func TestTidyMovesWhatHasExpiredAndDropsWhatIsOld(t *testing.T) {
 
 func TestTidyGoesOnBatchByBatchUntilNothingIsLeft(t *testing.T) {
 	s, pool := open(t)
-	const silent = 1_900
-	_, err := pool.Exec(t.Context(), `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
+	const silent, batch = 25, 10
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.nodes (node, version, enforced_at, reported_at)
 		SELECT 'n' || i, 0, now() - interval '9 days', now() - interval '9 days' FROM generate_series(1, $1) i`, silent)
-	require.NoError(t, err)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	done, err := tidy(ended, s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
+	keep := rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour}
+	done, err := tidy(ended, s, keep)
 	if !errors.Is(err, context.Canceled) || done.Left != silent {
 		t.Errorf("when it is ended at once it says %+v (%v), want %d left", done, err, silent)
 	}
-	done, err = tidy(t.Context(), s, rows.Retention{Overrides: time.Hour, Changes: time.Hour, Nodes: time.Hour})
-	if want := (rows.Tidied{Leader: true, Nodes: silent}); err != nil || done != want {
-		t.Errorf("tidied %+v (%v), want %+v", done, err, want)
-	}
+	var progress []int64
+	done, err = s.Tidy(t.Context(), keep, batch, func(sum rows.Tidied) { progress = append(progress, sum.Nodes) })
+	require.NoError(t, err)
+	assert.Equal(t, rows.Tidied{Leader: true, Nodes: silent}, done)
+	assert.Equal(t, []int64{batch, 2 * batch}, progress)
 }
 
 func TestOfManyProcessesOneTidies(t *testing.T) {
