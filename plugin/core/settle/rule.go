@@ -26,54 +26,31 @@ type Rule struct {
 	needs   Needs
 }
 
-// Bounds of a rule, as package schema declares them.
-const (
-	maxSources   = 8
-	maxWeight    = 1_000_000
-	maxTimeout   = 86_400 // seconds
-	minStatus    = 100
-	maxStatus    = 599
-	maxReserve   = MaxActual
-	maxLogLength = 1 << 20 // bytes
-)
+// maxLogLength bounds a log entry that is read, in bytes.
+const maxLogLength = 1 << 20
 
 // MaxActual bounds the amounts that Measure returns, in tokens. It returns a larger one as MaxActual.
 const MaxActual = 1_000_000_000_000
 
-// New compiles a record that schema.Parse or Policy.Faults has accepted, with or without its defaults. The error is a
-// *limit.FieldError.
+// New compiles a record, with or without its defaults. The error is a *limit.FieldError: the first fault that package
+// schema finds, or the path of a log that has no values.
 func New(s schema.Settle) (*Rule, error) {
-	r := &Rule{spec: s.WithDefaults()}
-	r.spec.ReserveHeader = textproto.CanonicalMIMEHeaderKey(s.ReserveHeader)
-	if n := len(s.Sources); n < 1 || n > maxSources {
-		return nil, fault("sources", "must be 1 to %d sources, got %d", maxSources, n)
+	record, faults := schema.ParseSettle([]byte(s.JSON()))
+	if len(faults) > 0 {
+		return nil, &limit.FieldError{Field: faults[0].Path, Problem: faults[0].Message}
 	}
+	r := &Rule{spec: record.WithDefaults()}
+	r.spec.ReserveHeader = textproto.CanonicalMIMEHeaderKey(s.ReserveHeader)
 	for i, declared := range r.spec.Sources {
-		parsed, err := parseSource(declared, fmt.Sprintf("sources[%d]", i))
-		if err != nil {
-			return nil, err
+		parsed := parseSource(declared)
+		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
+			problem := fmt.Sprintf("must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
+			return nil, &limit.FieldError{Field: fmt.Sprintf("settle.sources[%d].from", i), Problem: problem}
 		}
 		r.sources = append(r.sources, parsed)
 		r.needs = r.needs.Union(parsed.needs)
 	}
-	switch {
-	case s.Reserve < 0 || s.Reserve > maxReserve:
-		return nil, fault("reserve", "must be between 1 and %d tokens, got %d", maxReserve, s.Reserve)
-	case s.ReserveMax < 0 || s.ReserveMax > maxReserve || s.ReserveMax == 0 && s.ReserveHeader != "":
-		return nil, fault("reserve_max", "must be between 1 and %d tokens beside reserve_header, got %d", maxReserve,
-			s.ReserveMax)
-	case s.ReserveMax > 0 && s.ReserveHeader == "":
-		return nil, fault("reserve_header", "is required together with reserve_max")
-	case r.spec.Timeout < 1 || r.spec.Timeout > maxTimeout:
-		return nil, fault("timeout", "must be between 1 and %d seconds, got %d", maxTimeout, s.Timeout)
-	case slices.ContainsFunc(s.RefundOn, func(status int64) bool { return status < minStatus || status > maxStatus }):
-		return nil, fault("refund_on", "must have statuses from %d to %d only", minStatus, maxStatus)
-	}
 	return r, nil
-}
-
-func fault(field, format string, args ...any) error {
-	return &limit.FieldError{Field: "settle." + field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
@@ -155,32 +132,18 @@ const (
 	fromShared
 )
 
-func parseSource(s schema.SettleSource, field string) (source, error) {
+func parseSource(s schema.SettleSource) source {
 	kind, name, _ := strings.Cut(s.From, ".")
 	parsed := source{name: name, weight: float64(s.Weight)}
-	switch {
-	case s.Weight < 1 || s.Weight > maxWeight:
-		return source{}, fault(field+".weight", "must be between 1 and %d, got %d", maxWeight, s.Weight)
-	case name == "":
-		kind = ""
-	}
 	switch kind {
 	case "header":
-		header, key, hasKey := strings.Cut(name, ".")
-		if hasKey && key == "" {
-			return source{}, fault(field+".from", "must have a key after header.<Name>.")
-		}
+		header, key, _ := strings.Cut(name, ".")
 		parsed.kind, parsed.name, parsed.key = fromHeader, strings.ToLower(header), key
 		parsed.needs.Headers = []string{parsed.name}
 	case "shared":
 		parsed.kind, parsed.needs.Shared = fromShared, []string{name}
-	case "log":
-		parsed.kind, parsed.path, parsed.needs.Log = fromLog, strings.Split(name, "."), true
-		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
-			return source{}, fault(field+".from", "must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
-		}
 	default:
-		return source{}, fault(field+".from", "must be header.<Name>, header.<Name>.<key>, log.<path> or shared.<name>")
+		parsed.kind, parsed.path, parsed.needs.Log = fromLog, strings.Split(name, "."), true
 	}
-	return parsed, nil
+	return parsed
 }
