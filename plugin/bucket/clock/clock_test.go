@@ -136,22 +136,3 @@ func TestAClockNeverStepsWhateverTheTimeOfDayDoes(t *testing.T) {
 		}
 	})
 }
-
-func TestAClockShowsTheTimeOfDay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New()
-		for range 10 {
-			time.Sleep(700 * time.Millisecond)
-			if now := limit.Micros(time.Now().UnixMicro()); c.Now() != now {
-				t.Errorf("it shows %d, and it is %d", c.Now(), now)
-			}
-		}
-	})
-}
-
-func TestReadingAClockAllocatesNothing(t *testing.T) {
-	c := New()
-	if n := testing.AllocsPerRun(1000, func() { c.Now() }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}

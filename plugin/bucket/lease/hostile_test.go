@@ -170,46 +170,6 @@ func TestTwoKeysOfOneHashAreTwoBuckets(t *testing.T) {
 	}
 }
 
-func TestEveryPartOfAKeyCountsInItsHash(t *testing.T) {
-	n := newNode(newBank(), Options{})
-	k := policy.Key{Namespace: "a", Policy: "a", Group: policy.ByTenant, GroupID: "a", Subject: "a", Endpoint: "a"}
-	keys := []policy.Key{
-		k,
-		{},
-		{Namespace: "a"},
-		{Policy: "a"},
-		{GroupID: "a"},
-		{Subject: "a"},
-		{Endpoint: "a"},
-		{Group: 1},
-		{Kind: 1},
-	}
-	for _, change := range []func(*policy.Key){
-		func(k *policy.Key) { k.Namespace = "b" }, func(k *policy.Key) { k.Policy = "b" }, func(k *policy.Key) { k.Group++ },
-		func(k *policy.Key) { k.Kind++ }, func(k *policy.Key) { k.GroupID = "b" }, func(k *policy.Key) { k.Subject = "b" },
-		func(k *policy.Key) { k.Endpoint = "b" }, func(k *policy.Key) { k.Endpoint = "" },
-	} {
-		changed := k
-		change(&changed)
-		keys = append(keys, changed)
-	}
-	hashes := map[uint64]policy.Key{}
-	bounds, places := make([]policy.Bound, len(keys)), make([]place, len(keys))
-	for i, k := range keys {
-		bounds[i].Key = k
-	}
-	n.locate(bounds, places)
-	for i, k := range keys {
-		same, found := hashes[places[i].hash]
-		assert.True(t, !found, "%+v and %+v have one hash", k, same)
-		hashes[places[i].hash] = k
-		alone := make([]place, 1)
-		if n.locate(bounds[i:i+1], alone); alone[0].hash != places[i].hash {
-			t.Errorf("%+v has another hash when it is alone", k)
-		}
-	}
-}
-
 func TestAfterRunNothingIsLeasedAndWhatWasDrawnIsAccountedFor(t *testing.T) {
 	n := newNode(newBank(), Options{})
 	b, exact := window(t, "window", 10_000),

@@ -205,23 +205,3 @@ func TestSeedingOnlyEverRaisesWhatIsSpent(t *testing.T) {
 		}
 	})
 }
-
-func TestSeedsKeepToTheCeiling(t *testing.T) {
-	clock := storetest.NewClock()
-	s := memory.New(memory.Options{Now: clock.Now, MaxBuckets: 10})
-	p := daily(t)
-	for i := range 100 {
-		s.Seed(boundOf(p, policy.ByTenant, fmt.Sprint(i)).Key, &p.Limit, 1, clock.Now())
-	}
-	stats := s.Stats()
-	assert.True(t, stats.Buckets == 10 && stats.Evicted == 90, "%+v, want 10 buckets kept of 100", stats)
-}
-
-func TestASeedThatHasExpiredMakesNoBucket(t *testing.T) {
-	clock := storetest.NewClock()
-	s := memory.New(memory.Options{Now: clock.Now})
-	p := daily(t)
-	s.Seed(boundOf(p, policy.ByTenant, "acme").Key, &p.Limit, 100, clock.Now()-2*day)
-	stats := s.Stats()
-	assert.True(t, stats.Buckets == 0, "%d buckets, want none", stats.Buckets)
-}

@@ -11,8 +11,8 @@ import (
 const counters = 1 << 14
 
 // bulkhead bounds how many requests wait for the central store: in the process, and of each tenant (or address without
-// one), so that one tenant whose shard hangs cannot use up the room of all others. Of two tenants that wait at once, one
-// pair in 16,384 shares a count, at the price of a fallback.
+// one), so that one tenant whose shard hangs cannot use up the room of all others. One pair of tenants in 16,384 shares
+// a count, at the price of a fallback.
 type bulkhead struct {
 	all, perTenant int64
 	waiting        atomic.Int64

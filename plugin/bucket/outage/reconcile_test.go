@@ -59,19 +59,6 @@ func TestWhatWasAdmittedUnverifiedIsChargedOnce(t *testing.T) {
 	}
 }
 
-func TestNoBucketIsChargedBeyondFull(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{})
-	b := bound(t, policy.FailOpen, 10, "acme")
-	for range 8 {
-		w.take(t, b)
-	}
-	w.outageOf(t, b, 25)
-	w.store.reconcile(context.Background())
-	w.expect(t, "open", Tally{Unverified: 25, Charged: 2, WrittenOff: 23}, 0)
-	used := w.sharedUse(t, b)
-	assert.True(t, used == 10, "%d used, want a full bucket of 10", used)
-}
-
 func TestWhatNoLongerMattersIsWrittenOff(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -195,17 +182,6 @@ func TestDebtsAreBounded(t *testing.T) {
 	if stats := w.store.Stats(); len(stats.Policies) != maxNames+1 || stats.Policies[otherNames].Unverified != maxNames+1 {
 		t.Errorf("%d names are counted apart, and %+v others", len(stats.Policies), stats.Policies[otherNames])
 	}
-}
-
-func TestADebtRemembersNoMoreThanAFullBucket(t *testing.T) {
-	w := newWorld(Options{}, StoreOptions{})
-	b := bound(t, policy.FailOpen, 1, "acme")
-	b.Policy.Limit = compiled(t, limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: minute})
-	for range 100 {
-		w.outageOf(t, b, 1)
-		w.clock.Advance(1)
-	}
-	assert.Len(t, w.store.debts.byKey[b.Key].state.Log, 10, "admissions are remembered")
 }
 
 func TestRequestsAndChargesAtOnceAddUp(t *testing.T) {

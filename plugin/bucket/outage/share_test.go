@@ -63,28 +63,6 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 	}
 }
 
-func TestSharesAreCompiledOnceForEachNumberOfNodes(t *testing.T) {
-	s := localLimits{pct: 50}
-	p := bound(t, policy.FailLocal, 100, "acme").Policy
-	var of [3]*policy.Policy
-	for i, live := range []int{1, 1, 2} {
-		share, err := s.get(p, live)
-		require.NoError(t, err)
-		of[i] = share
-	}
-	if of[0] != of[1] || of[0].Limit.Capacity() != 50 || of[2].Limit.Capacity() != 25 {
-		t.Errorf("shares of 100: %v, %v, %v", of[0].Limit.Capacity(), of[1].Limit.Capacity(), of[2].Limit.Capacity())
-	}
-	for range maxLocalLimits + 1 {
-		if _, err := s.get(bound(t, policy.FailLocal, 1, "acme").Policy, 2); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(s.compiled) > maxLocalLimits {
-		t.Errorf("%d shares are kept, want at most %d", len(s.compiled), maxLocalLimits)
-	}
-}
-
 func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
 	s := newSightings(100, 0)
 	key := policy.Key{Policy: "daily", GroupID: "acme"}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -143,48 +142,4 @@ func TestCallsThatAreAbandonedBeforeTheWireIsOpenMakeRoomForOthers(t *testing.T)
 		}
 	}
 	assert.Empty(t, w.calls, "%d abandoned calls are in the queue", len(w.calls))
-}
-
-type contextKey struct{}
-
-// holdLoads is a hook that holds SCRIPT LOAD until it may go on, and then reads a value of its context.
-type holdLoads struct {
-	onlyDials
-	began, goOn chan struct{}
-	value       chan any
-}
-
-func (holdLoads) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h holdLoads) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, _ redis.Cmder) error {
-		close(h.began)
-		<-h.goOn
-		h.value <- ctx.Value(contextKey{})
-		return errors.New("no server")
-	}
-}
-
-func TestALoadOfAScriptOutlivesItsCanceledCaller(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	t.Cleanup(func() { _ = client.Close() })
-	hook := holdLoads{began: make(chan struct{}), goOn: make(chan struct{}), value: make(chan any)}
-	client.AddHook(hook)
-	s := newServer(client, nil, false)
-	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), contextKey{}, "the caller's"))
-	defer cancel()
-	var d deadline
-	d.start(ctx, time.Minute)
-	ended := make(chan error)
-	go func() { ended <- s.load(&d, newScript("return {}")) }()
-	<-hook.began
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("error is %v, want that the caller is canceled", err)
-	}
-	d.stop()
-	close(hook.goOn)
-	if value := <-hook.value; value != "the caller's" {
-		t.Errorf("the load has the value %v", value)
-	}
 }

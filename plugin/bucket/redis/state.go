@@ -6,7 +6,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
-// The binary form of a string's value, which lua/frame.lua describes: 1 version, 4 life, and for each bucket 6 name, 1 algorithm and tag, 4 till, 7 at, 7 spent, 6 more, 6 mark.
+// The binary form of a string's value, which lua/frame.lua describes: 1 version, 4 life, and for each bucket 6 name, 1
+// algorithm and tag, 4 till, 7 at, 7 spent, 6 more, 6 mark.
 const (
 	format    = 1 // of values: they begin with it, and one of another format is read as empty
 	headSize  = 5

@@ -64,11 +64,10 @@
 //
 // # Bounds
 //
-// The ledger has at most [Options.Most] reservations. Beyond that the one is dropped, with the record of a request, that
-// would be the next to time out, which is counted, or to be forgotten because it has timed out. A
-// record expires after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation
-// is not recorded, and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for
-// ten minutes each.
+// The ledger has at most [Options.Most] reservations. Beyond that the one is dropped, with the record of a request,
+// that would be the next to time out, which is counted, or to be forgotten because it has timed out. A record expires
+// after twice the timeout. At most 1,024 records are on their way at a time; beyond that a reservation is not recorded,
+// and only its own process can settle it. At most 10,000 ends of requests are parked, of 32 MB, for ten minutes each.
 //
 // What a request used is measured by package settle, and what a change does to a bucket is in package limit.
 package reservation

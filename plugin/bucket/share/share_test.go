@@ -2,7 +2,6 @@ package share
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -308,31 +307,6 @@ func TestATenantOfADroppedLimitIsNotCountedForever(t *testing.T) {
 		assert.True(t, !added && late == &p.others, "a dropped limit counts a tenant more")
 	}
 	assert.Zero(t, s.tenants.Load(), "tenants are counted of no limit")
-}
-
-// BenchmarkDecision measures a decision of one global limit while there are caps: by the bucket alone, with shares for
-// a tenant within its share, and for one beyond it.
-func BenchmarkDecision(b *testing.B) {
-	for _, of := range []struct {
-		name   string
-		unfair bool
-		apart  limit.Micros // the time between two requests
-	}{{"bucket", true, 4000}, {"shares", false, 4000}, {"beyond_the_share", false, 1}} {
-		b.Run(of.name, func(b *testing.B) {
-			w := newWorld(b, rules{unfair: of.unfair})
-			c := &client{tenant: "a", perSecond: part(0.9)}
-			w.run(2, nil, c, &client{tenant: "b", perSecond: part(0.9)})
-			for _, p := range *w.nodes[0].shares.pools.Load() {
-				p.until.Store(math.MaxInt64)
-			}
-			request := c.request()
-			b.ReportAllocs()
-			for b.Loop() {
-				w.now += of.apart
-				require.NoError(b, w.nodes[0].decider.Admit(b.Context(), request, &c.exchange))
-			}
-		})
-	}
 }
 
 func TestRequestsAndPeriodsGoOnAtOnce(t *testing.T) {

@@ -76,11 +76,7 @@ func Actuals(
 // CheckLengths returns an error unless there is one status for each bound. The verb says what the caller was to do.
 func CheckLengths(verb string, bounds []policy.Bound, statuses []decision.Status) error {
 	if len(bounds) != len(statuses) {
-		return errLengths(verb, len(bounds), len(statuses))
+		return fmt.Errorf("%s %d bounds: got %d statuses, need one for each bound", verb, len(bounds), len(statuses))
 	}
 	return nil
-}
-
-func errLengths(verb string, bounds, statuses int) error {
-	return fmt.Errorf("%s %d bounds: got %d statuses, need one for each bound", verb, bounds, statuses)
 }

@@ -213,23 +213,3 @@ global: {limits: [{name: all, scope: global, limit: 9, window_size: 60}]}`)
 		assert.Equal(t, want, g.rounds, "%s: read %011b, want %011b", method, g.rounds, want)
 	}
 }
-
-func TestExemptionsAllocateNothing(t *testing.T) {
-	office := ofTier("paid", "u", "GET", "/records")
-	office.IP = "10.1.2.3"
-	for name, request := range map[string]identity.Request{
-		"exempt": office, "not exempt": ofTier("internal", "u", "GET", "/records"), "a preflight": preflightOf(anonymous),
-	} {
-		decider, _, _ := deciderOf(t, exempting())
-		decider.Observers = nil
-		var x admit.Exchange
-		g := gateway{request: request, rounds: make([]identity.Facts, 0, 8)}
-		ctx := context.Background()
-		if got := testing.AllocsPerRun(100, func() {
-			g.rounds = g.rounds[:0]
-			require.NoError(t, decider.Admit(ctx, &g, &x))
-		}); got != 0 {
-			t.Errorf("%s: %v allocations", name, got)
-		}
-	}
-}

@@ -1,14 +1,12 @@
 package decision_test
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -167,23 +165,6 @@ func TestWhatTheAnswersOfAllBoundsMean(t *testing.T) {
 	}
 }
 
-func TestADecisionKeepsNothingOfTheRequestBefore(t *testing.T) {
-	var d decision.Decision
-	combine(t, &d, []answer{{10, 60, policy.Shadow, 0, true, 5}, {10, 60, policy.Enforce, 0, true, 5}})
-	d.Identity.Tenant = identity.Name{Kind: identity.Tenant, ID: "acme"}
-	d.Reason = decision.InternalFault
-	d.Reset()
-	if !reflect.DeepEqual(d.Identity, identity.Identity{}) || len(d.Resolution.Bounds)+len(d.Statuses) != 0 ||
-		d.Result != decision.Allowed || d.Reason != decision.Counted || d.Binding != -1 || d.RetryAfter != 0 ||
-		d.ShadowDenied {
-		t.Errorf("after Reset the decision is %+v", d)
-	}
-	d.Resolution.Bounds = make([]policy.Bound, 2)
-	if d.Grow(); len(d.Statuses) != 2 || d.Statuses[0] != (decision.Status{}) || d.Statuses[1] != (decision.Status{}) {
-		t.Errorf("Grow left %+v, want two unanswered statuses", d.Statuses)
-	}
-}
-
 func TestADenialForAnotherReasonHasNoBounds(t *testing.T) {
 	var d decision.Decision
 	d.Reset()
@@ -194,20 +175,6 @@ func TestADenialForAnotherReasonHasNoBounds(t *testing.T) {
 	}
 }
 
-func TestDecidingAllocatesNothingInSteadyState(t *testing.T) {
-	var d decision.Decision
-	combine(t, &d, []answer{{10, 60, policy.Enforce, 5, false, 0}, {10, 60, policy.Shadow, 0, false, 5}})
-	bounds := d.Resolution.Bounds
-	if allocations := testing.AllocsPerRun(100, func() {
-		d.Reset()
-		d.Resolution.Bounds = bounds
-		d.Grow()
-		d.Combine()
-	}); allocations != 0 {
-		t.Errorf("%v allocations, want 0", allocations)
-	}
-}
-
 func TestNoResetIsReportedBeforeTheRequestFits(t *testing.T) {
 	for _, test := range []struct{ wait, want limit.Micros }{
 		{0, 130}, {10, 130}, {40, 140}, {limit.Never, 130}, // a request that never fits: when the limit is whole again
@@ -215,18 +182,4 @@ func TestNoResetIsReportedBeforeTheRequestFits(t *testing.T) {
 		s := decision.Status{Status: limit.Status{Reset: 130}, Now: 100, Wait: test.wait}
 		assert.Equal(t, test.want, s.ResetAt(), "a wait of %d from 100, with all there at 130", test.wait)
 	}
-}
-
-func TestResultsReasonsAndSourcesHaveTheNamesThatMetricsUse(t *testing.T) {
-	got := ""
-	for r := decision.Allowed; r <= decision.HardThrottled; r++ {
-		got += r.String() + " "
-	}
-	for r := decision.Counted; r <= decision.HeaderRepeated; r++ {
-		got += r.String() + " "
-	}
-	got += decision.Unanswered.String() + " " + decision.Memory.String() + " " + decision.Redis.String()
-	const want = "allowed soft_throttled hard_throttled counted tenant_missing user_missing internal_fault " +
-		"config_fault store_away meta_limited banned header_repeated unanswered memory redis"
-	assert.Equal(t, want, got, "names")
 }

@@ -134,19 +134,6 @@ func TestTheUserOfAnAnonymousRequestIsReadOnlyWhereItSharesTheTenantsLimits(t *t
 	}
 }
 
-func TestAnIdentityKeepsNothingOfTheRequestBefore(t *testing.T) {
-	rules := tenantRules(t, "consumer.custom_id")
-	id := identity.Identity{
-		Tenant: identity.Name{Kind: identity.Tenant, ID: "before"}, Tier: "gold",
-		User:       identity.Name{Kind: identity.User, ID: "u"},
-		Credential: "k", IP: "192.0.2.1", Cost: 9, UserMissing: true, TenantDenied: true, UserDenied: true,
-	}
-	if missing := rules.Identify(&identity.Request{Known: consumer}, &id); missing != 0 ||
-		!reflect.DeepEqual(id, identity.Identity{Anonymous: true}) {
-		t.Errorf("identity is %+v, want an anonymous one (missing %s)", id, names(missing))
-	}
-}
-
 func TestNoFactIsReadWhenNoLimitNeedsAName(t *testing.T) {
 	rules := &identity.Rules{CostHeader: -1}
 	rules.Tenant, rules.User = parse(t, rules, "consumer.custom_id"), parse(t, rules, "jwt.sub")
@@ -216,22 +203,4 @@ func TestARequestOfAnAnonymousConsumerIsAnonymousEvenIfATrustedHeaderNamesATenan
 	if id := g.identify(t, rules); id.Tenant.ID != "acme" {
 		t.Errorf("without any consumer the tenant is %+v, want acme from the header", id.Tenant)
 	}
-}
-
-func TestAResetRequestKeepsNoFactOfTheOneBefore(t *testing.T) {
-	request := identity.Request{
-		Known: consumer | headers | jwt,
-		Consumer: identity.Consumer{
-			ID: "c", Username: "u", CustomID: "acme", Tags: []string{"tier:gold"},
-		},
-		CredentialID: "k", IP: "192.0.2.1", Method: "GET", Path: "/", Route: "r", Token: "t", Headers: []string{"acme"},
-		ContentType: "application/grpc",
-	}
-	request.Reset()
-	c := request.Consumer
-	if request.Known != 0 || c.ID+c.Username+c.CustomID != "" || len(c.Tags)+len(request.Headers) != 0 ||
-		request.CredentialID+request.IP+request.Method+request.Path+request.Route+request.Token+request.ContentType != "" {
-		t.Errorf("after Reset the request is %+v", request)
-	}
-	assert.True(t, cap(c.Tags) != 0 && cap(request.Headers) != 0, "Reset gave the memory away")
 }

@@ -156,13 +156,3 @@ func TestACostHeaderIsBoundedAndNonsenseBuysNothing(t *testing.T) {
 		g.wantRounds(t, headers)
 	}
 }
-
-func TestANameThatIsKnownCostsNoAllocation(t *testing.T) {
-	rules := tenantRules(t, "consumer.tag.org", "consumer.custom_id")
-	request := identity.Request{Known: consumer, Consumer: identity.Consumer{CustomID: "acme", Tags: []string{"a:b"}}}
-	var id identity.Identity
-	allocations := testing.AllocsPerRun(100, func() { rules.Identify(&request, &id) })
-	if allocations != 0 || id.Tenant.ID != "acme" {
-		t.Errorf("tenant %q took %v allocations, want 0", id.Tenant.ID, allocations)
-	}
-}

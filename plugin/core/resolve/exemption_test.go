@@ -361,13 +361,3 @@ func TestARowExemptsATagAnEndpointOfAllTenantsOrANetwork(t *testing.T) {
 		}
 	}
 }
-
-func TestARowOfATagReadsTheConsumer(t *testing.T) {
-	plan := compile(t, `{observe_endpoint: false, tenant_from: [header.X-Org], trusted_headers: [X-Org],
-		tiers: [{name: a, limits: [{name: d, scope: tenant, limit: 1, window_size: 1}]}]}`)
-	row := schema.Override{Kind: policy.Exempt, Tag: "partner"}
-	rules := plan.With(build(t, policy.Rows{Overrides: numbered(row)})).Rules
-	want := identity.HeaderFacts | identity.ConsumerFact
-	assert.True(t, rules.Required == want && rules.NeedTags, "reads the facts %b, want %b", rules.Required, want)
-	assert.False(t, plan.Rules.NeedTags, "tags are read without a row that names one")
-}

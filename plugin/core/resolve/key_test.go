@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
 // A name is whatever a client or an administrator could write.
@@ -87,30 +86,5 @@ func TestACredentialAndTheAddressThatStandsInForOneAreTwo(t *testing.T) {
 	}
 	if without[0] != want || with[0] == want {
 		t.Errorf("without a credential the bucket is %+v, with one %+v, want %+v and another", without[0], with[0], want)
-	}
-}
-
-func TestAResolutionKeepsNothingOfTheRequestBefore(t *testing.T) {
-	plan := example(t)
-	var used resolve.Resolution
-	heavy := identity.Identity{
-		Tenant: tenant("acme"), Tier: "enterprise", Method: "GET", Path: "/heavy-compute", Route: "r",
-	}
-	plan.ResolveAt(&heavy, 0, &used)
-	for _, id := range []identity.Identity{
-		{Anonymous: true}, {Tenant: tenant("acme"), Tier: "internal"}, {Tenant: address("192.0.2.1"), IP: "192.0.2.1"},
-	} {
-		var fresh resolve.Resolution
-		plan.ResolveAt(&id, 0, &fresh)
-		plan.ResolveAt(&id, 0, &used)
-		if used.Tier != fresh.Tier || used.Endpoint != fresh.Endpoint || used.UserRequired != fresh.UserRequired ||
-			len(used.Bounds) != len(fresh.Bounds) {
-			t.Fatalf("%+v: resolution is %+v, want %+v", id, used, fresh)
-		}
-		for i := range fresh.Bounds {
-			if used.Bounds[i] != fresh.Bounds[i] {
-				t.Errorf("%+v: bound %d is %+v, want %+v", id, i, used.Bounds[i], fresh.Bounds[i])
-			}
-		}
 	}
 }

@@ -103,47 +103,6 @@ func TestOnlyADenialIsTimedByItsWait(t *testing.T) {
 	}
 }
 
-func TestOneResponseServesManyDecisions(t *testing.T) {
-	var reused response.Response
-	all := published(t)
-	renderers, want := make([]*response.Renderer, len(all)), make([]string, len(all))
-	for i, one := range all {
-		renderers[i], want[i] = renderer(one.config), show(render(one.config, one.decision, one.grpc))
-	}
-	for i, first := range all {
-		for j, second := range all {
-			renderers[i].Render(first.decision, first.grpc, &reused)
-			renderers[j].Render(second.decision, second.grpc, &reused)
-			got := show(&reused)
-			require.True(t, got == want[j], "%s after %s reads\n%s\nwant\n%s", second.name, first.name, got, want[j])
-		}
-	}
-}
-
-func TestRenderingAllocatesNothingInSteadyState(t *testing.T) {
-	for _, test := range published(t) {
-		var r response.Response
-		re := renderer(test.config)
-		re.Render(test.decision, test.grpc, &r)
-		if allocations := testing.AllocsPerRun(100, func() { re.Render(test.decision, test.grpc, &r) }); allocations != 0 {
-			t.Errorf("%s: %v allocations, want 0", test.name, allocations)
-		}
-	}
-}
-
-func BenchmarkRender(b *testing.B) {
-	for name, given := range map[string]answers{"allowed": roomy, "denied": denies} {
-		b.Run(name, func(b *testing.B) {
-			d, re := decide(b, given), renderer(schema.Config{})
-			var r response.Response
-			b.ReportAllocs()
-			for b.Loop() {
-				re.Render(d, false, &r)
-			}
-		})
-	}
-}
-
 func TestAppendingToAHeadersValueLeavesTheNextOneAlone(t *testing.T) {
 	var r response.Response
 	for range 2 { // the second time all values are in one array
