@@ -149,12 +149,18 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	p.agree("acme", "enterprise consumer.tag.tier 1000")
 	p.agree("beta", "essentials consumer.tag.tier 20")
 	p.agree("gamma", "unlimited consumer.tag.tier")
+	var notices []struct {
+		Org       string `json:"org_id"`
+		Tier      string
+		Threshold int
+	}
 	await.That(t, "a notice of beta", func() bool {
-		return strings.Contains(p.operate("usage", "notices", "--last", "1h"), "80 %")
+		text := p.operate("usage", "notices", "--last", "1h", "-o", "json")
+		require.NoError(t, json.Unmarshal([]byte(text), &notices))
+		return len(notices) > 0 && notices[0].Threshold == 80
 	})
-	if all := p.operate("usage", "notices", "--last", "1h"); strings.Contains(all, "acme") ||
-		!strings.Contains(all, "daily (tier essentials)") {
-		t.Errorf("acme has used 17 of 1000, and beta 17 of 20: the notices are\n%s", all)
+	if n := notices[0]; len(notices) != 1 || n.Org != "beta" || n.Tier != "essentials" {
+		t.Errorf("acme has used 17 of 1000, and beta 17 of 20: the notices are %+v", notices)
 	}
 	near := p.operate("usage", "near-limit", "--config", p.deck, "--plugin-route", "records")
 	if strings.Contains(near, "acme") || strings.Count(near, "beta") != 1 {
