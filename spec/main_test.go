@@ -42,7 +42,8 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binaries = dir
-	if err := build(dir, "../plugin/cmd/tenant-rate-limiting", "../plugin/cmd/ratelimit"); err != nil {
+	err = build(dir, "../plugin/cmd/tenant-rate-limiting", "../plugin/cmd/ratelimit", "../kong/cmd/demo-gateway")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

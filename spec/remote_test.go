@@ -39,6 +39,7 @@ func (o operatorAway) want(code int, text string, args ...string) {
 }
 
 func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
+	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
 	o := operatorAway{t, a.url, t.TempDir()}
