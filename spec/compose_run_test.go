@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,30 +28,17 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	t.Parallel()
 	project := composed(t)
 	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
-	dsn := postgresFor(t, project)
-	try := func(args ...string) (string, error) {
-		command := exec.Command(filepath.Join(binaries, "ratelimit"), args...)
-		command.Env = append(os.Environ(), "RATELIMIT_DATABASE="+dsn)
-		out, err := command.CombinedOutput()
-		return string(out), err
-	}
-	operate := func(args ...string) string {
-		t.Helper()
-		out, err := try(args...)
-		if err != nil {
-			t.Fatalf("ratelimit %q: %v\n%s", args, err, out)
-		}
-		return out
-	}
-	if out := operate(project.Services["migrations"].Command...); strings.Contains(out, "superuser") {
-		t.Errorf("a superuser owns the tables: %s", out)
+	p := &plane{t: t, dsn: postgresFor(t, project)}
+	out, err := p.command(project.Services["migrations"].Command...).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "superuser") {
+		t.Fatalf("migrations: %v, or a superuser owns the tables: %s", err, out)
 	}
 
 	flags := startFlags(t, project)
 	delete(flags, "-kong-prefix") // the gateway gives its own
 	flags["-database-file"], flags["-snapshot-dir"] = filepath.Join(t.TempDir(), "database"), t.TempDir()
 	flags[patient[0]] = patient[1]
-	require.NoError(t, os.WriteFile(flags["-database-file"], []byte(dsn), 0o600))
+	require.NoError(t, os.WriteFile(flags["-database-file"], []byte(p.dsn), 0o600))
 	metrics := freeport.Address(t)
 	_, port, _ := strings.Cut(metrics, ":")
 	flags["-metrics-listen"] = strings.Replace(flags["-metrics-listen"], "9542", port, 1)
@@ -60,17 +46,20 @@ func TestTheServicesOfComposeWorkTogether(t *testing.T) {
 	for name, value := range flags {
 		args = append(args, name, value)
 	}
-	config := strings.NewReplacer("host: redis", fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience),
-		"{vault://env/redis-password}", "of-redis").Replace(demoConfig(t))
-	n := start(t, config, func(o *gateway.Options) { o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: args}} })
+	config := strings.Replace(demoConfig(t), "host: redis",
+		fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience), 1)
+	n := start(t, strings.Replace(config, "{vault://env/redis-password}", "of-redis", 1), func(o *gateway.Options) {
+		o.Servers = []gateway.PluginServer{{Binary: plugin(), Args: args}}
+	})
 
 	n.want([]int{200}, "/records", "apikey", "beta-key")
 	checkRedis(t, project.Services["redis"], counters)
 	await.That(t, "the plugin reports to Postgres", func() bool {
-		out, err := try(project.Services["operator"].Command...)         // it fails without a live node
-		return err == nil && strings.Contains(out, "1 of 1 live node\n") // it joined after the change, so no time is shown
+		out, err := p.command(project.Services["operator"].Command...).CombinedOutput() // it fails without a live node
+		return err == nil && strings.Contains(string(out), "1 of 1 live node\n")        // it joined after the change
 	})
-	operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around",
+	checkAPI(t, p, project, config)
+	p.operate("override", "add", "--tenant", "beta", "--kind", "ban", "--expires-in", "1m", "--reason", "a look around",
 		"--wait=30s")
 	n.want([]int{429}, "/records", "apikey", "beta-key")
 	if _, text := read(metrics, "/metrics"); !strings.Contains(text, "rate_limiter_requests_total{") {
@@ -117,26 +106,19 @@ func checkRedis(t *testing.T, service types.ServiceConfig, server *redistest.Ser
 	}
 }
 
-// The spec runs the command, variables and health check of the service control with the addresses of this machine.
-func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
-	t.Parallel()
-	project := composed(t)
-	service := project.Services["control"]
-	counters := redistest.Single(t, project.Services["redis"].Command[1:]...)
-	p := &plane{t: t, dsn: postgresFor(t, project)}
-	p.operate(project.Services["migrations"].Command...)
-
-	config := filepath.Join(t.TempDir(), "kong.yml")
-	text := strings.Replace(demoConfig(t), "host: redis",
-		fmt.Sprintf("host: 127.0.0.1, port: %d, %s", counters.Port, patience), 1)
-	require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
+// checkAPI checks the service control: it needs a token, and reads the buckets of Kong, in which one request was
+// counted. config is its decK file.
+func checkAPI(t *testing.T, p *plane, project *types.Project, config string) {
+	t.Helper()
+	service, deck := project.Services["control"], filepath.Join(t.TempDir(), "kong.yml")
+	require.NoError(t, os.WriteFile(deck, []byte(config), 0o600))
 	image := imageEnvironment(t)["KONG_DECLARATIVE_CONFIG"]
 	_, port, err := net.SplitHostPort(freeport.Address(t))
 	require.NoError(t, err)
 	_, metrics, err := net.SplitHostPort(freeport.Address(t))
 	require.NoError(t, err)
 	published := strconv.Itoa(int(service.Ports[0].Target))
-	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+config, ":9543",
+	args := strings.Fields(strings.NewReplacer("0.0.0.0:"+published, "0.0.0.0:"+port, "="+image, "="+deck, ":9543",
 		":"+metrics).Replace(strings.Join(service.Command, " ")))
 	command := func() *exec.Cmd {
 		cmd := p.command(args...)
@@ -156,8 +138,8 @@ func TestTheRESTAPIOfComposeNeedsATokenAndReadsTheBucketsOfKong(t *testing.T) {
 	await.That(t, "the health check passes", healthy)
 	a.want(http.StatusOK, nil, http.MethodPost, check, `{"org_id":"beta","endpoint":"GET /records"}`)
 	body := a.want(http.StatusOK, nil, http.MethodGet, "/v1/orgs/beta/ratelimit/usage", "").Body
-	if !strings.Contains(body, `"used":1,`) {
-		t.Errorf("the usage lacks the spent token: %s", body)
+	if !strings.Contains(body, `"used":2,`) {
+		t.Errorf("the usage lacks a spent token: %s", body)
 	}
 	if status, _ := read(a.metrics, "/metrics"); status != http.StatusOK {
 		t.Errorf("/metrics answers %d", status)
@@ -180,13 +162,4 @@ func healthCheck(t *testing.T, service types.ServiceConfig, from, to string) fun
 	}
 	// The library has replaced two dollars by one, as docker compose does.
 	return func() bool { return exec.Command(test[1], test[2], script).Run() == nil }
-}
-
-func TestPrometheusScrapesTheRESTAPIOfCompose(t *testing.T) {
-	t.Parallel()
-	command := strings.Join(composed(t).Services["control"].Command, " ")
-	flag := regexp.MustCompile(`--metrics-listen=\S+:(\d+)`).FindStringSubmatch(command)
-	if flag == nil || !strings.Contains(file(t, "kong/prometheus.yml"), fmt.Sprintf("targets: [control:%s]", flag[1])) {
-		t.Errorf("Prometheus does not scrape the service control at %v", flag)
-	}
 }
