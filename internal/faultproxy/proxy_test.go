@@ -109,15 +109,11 @@ func (c *peer) want(replies ...[]byte) {
 	}
 }
 
-// wantEnd fails the test unless the connection ends after the given bytes, by a reset or by a close.
-func (c *peer) wantEnd(before []byte, byReset bool) {
+// wantReset fails the test unless a reset comes next.
+func (c *peer) wantReset() {
 	c.t.Helper()
-	got, err := io.ReadAll(c.r)
-	if !bytes.Equal(got, before) {
-		c.t.Errorf("%q before the end, want %q", got, before)
-	}
-	if wasReset := errors.Is(err, syscall.ECONNRESET); wasReset != byReset || (!byReset && err != nil) {
-		c.t.Errorf("the connection ended with %v; want a reset: %t", err, byReset)
+	if got, err := io.ReadAll(c.r); len(got) > 0 || !errors.Is(err, syscall.ECONNRESET) {
+		c.t.Errorf("received %q and %v; want a reset", got, err)
 	}
 }
 
@@ -141,22 +137,6 @@ var (
 	taken = bulk(take)
 )
 
-func TestADelayAppliesOnceToEachMessageAndKeepsTheirOrder(t *testing.T) {
-	p := New(t, startEcho(t))
-	c := dial(t, p)
-	const delay = 100 * time.Millisecond
-	p.Delay(delay)
-	start := time.Now()
-	c.send(ping, take, ping)
-	c.want(pong, taken, pong)
-	if took := time.Since(start); took < delay {
-		t.Errorf("three replies came after %v, want at least %v", took, delay)
-	}
-	require.NoError(t, p.Heal())
-	c.send(ping)
-	c.want(pong)
-}
-
 func TestAPartitionDropsAllAndHealResetsConnectionsThatLostBytes(t *testing.T) {
 	p := New(t, startEcho(t))
 	lost, idle := dial(t, p), dial(t, p)
@@ -172,27 +152,10 @@ func TestAPartitionDropsAllAndHealResetsConnectionsThatLostBytes(t *testing.T) {
 		c.wantSilence()
 	}
 	require.NoError(t, p.Heal())
-	lost.wantEnd(nil, true)
-	during.wantEnd(nil, true)
+	lost.wantReset()
+	during.wantReset()
 	idle.send(take)
 	idle.want(taken)
-}
-
-func TestAReplyIsBrokenOffInTheMiddleAndItsConnectionEnds(t *testing.T) {
-	p := New(t, startEcho(t))
-	c := dial(t, p)
-	c.send(ping)
-	c.want(pong)
-	p.CutReplies(1, Reset)
-	c.send(take)
-	// A reset may overtake the bytes before it.
-	if _, err := c.Read(make([]byte, len(taken))); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		t.Error(err)
-	}
-	c.wantEnd(nil, true)
-	again := dial(t, p)
-	again.send(take)
-	again.want(taken) // only one reply is broken off
 }
 
 func TestAfterHalfAReplyAConnectionHangsUntilItHeals(t *testing.T) {
@@ -210,7 +173,7 @@ func TestAfterHalfAReplyAConnectionHangsUntilItHeals(t *testing.T) {
 	c.send(ping)
 	c.wantSilence()
 	require.NoError(t, p.Heal())
-	c.wantEnd(nil, true)
+	c.wantReset()
 }
 
 func TestAnswersOfTheProxyComeInTheOrderOfTheCommands(t *testing.T) {
@@ -224,22 +187,6 @@ func TestAnswersOfTheProxyComeInTheOrderOfTheCommands(t *testing.T) {
 	require.NoError(t, p.Heal())
 	c.send(take)
 	c.want(taken)
-}
-
-func TestAProxyThatIsDownHasNoConnectionsUntilItHeals(t *testing.T) {
-	p := New(t, startEcho(t))
-	c := dial(t, p)
-	c.send(ping)
-	c.want(pong)
-	require.NoError(t, p.Down())
-	c.wantEnd(nil, true)
-	if _, err := net.Dial("tcp", p.Address()); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("connect: %v, want ECONNREFUSED", err)
-	}
-	require.NoError(t, p.Heal())
-	again := dial(t, p)
-	again.send(ping)
-	again.want(pong)
 }
 
 func TestFaultsChangeWhileConnectionsAreBusy(t *testing.T) {
@@ -282,26 +229,6 @@ func TestFaultsChangeWhileConnectionsAreBusy(t *testing.T) {
 	c := dial(t, p)
 	c.send(take)
 	c.want(taken)
-}
-
-func TestATargetThatEndsClosesTheConnection(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	p := New(t, listener.Addr().String())
-	c := dial(t, p)
-	target, err := listener.Accept()
-	require.NoError(t, err)
-	require.NoError(t, errors.Join(target.Close(), listener.Close()))
-	c.send(ping)
-	c.wantEnd(nil, false)
-	again, err := net.Dial("tcp", p.Address())
-	if err == nil { // else the reset came during the handshake
-		defer again.Close()
-		_, err = again.Read(make([]byte, 1))
-	}
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("a connection without a target ended with %v, want a reset", err)
-	}
 }
 
 func TestAValueIsReadToItsEndAndNoFurther(t *testing.T) {
