@@ -21,9 +21,9 @@
 //
 // # Faults
 //
-// A batch that cannot be decoded is set aside: it stays in its table with the fault, and the batches after it are
-// added. A later leader, which may be of a newer program, tries it once more. After any other error the leader ends its
-// session, logs the error once, and tries again.
+// A batch that cannot be decoded is set aside: it stays in its table with the fault for as long as minutes are kept, and
+// the batches after it are added. After any other error the leader ends its session, logs the error once, and tries
+// again.
 package usage
 
 import (
@@ -123,9 +123,6 @@ func (l *Leader) lead(ctx context.Context, conn *pgx.Conn) error {
 	l.setLeading(true)
 	defer l.setLeading(false)
 	s := l.newSession(conn)
-	if err := s.retryFaulty(ctx); err != nil {
-		return err
-	}
 	for {
 		bounded, cancel := context.WithTimeout(ctx, roundTime)
 		more, err := s.round(bounded)
@@ -152,7 +149,6 @@ func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
 	if err == nil && leads {
 		l.setLeading(true)
 		defer l.setLeading(false)
-		err = s.retryFaulty(ctx)
 		for more := true; more && err == nil; {
 			more, err = s.round(ctx)
 		}

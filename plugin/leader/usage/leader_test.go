@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 )
 
 func TestABatchThatIsMissingIsWaitedForAndThenCountsAsAGap(t *testing.T) {
@@ -56,56 +55,25 @@ func TestACheckThatFailsDoesNotKeepTheLeaderFromItsOtherWork(t *testing.T) {
 	assert.EqualValues(t, 1, w.log.Count("the quotas cannot be read"), "lines report the check")
 }
 
-func TestABatchThatCannotBeDecodedIsSetAsideUntilALeaderCan(t *testing.T) {
+func TestABatchThatCannotBeDecodedIsSetAsideUntilItIsTooLate(t *testing.T) {
 	w := newWorld(t)
-	p := newProcess(1)
-	newer := p.next(count("acme", 10))
-	payload, err := newer.MarshalBinary()
-	require.NoError(t, err)
-	w.reportBytes(p.node, p.epoch, newer.Seq, 0, []byte("of a newer program"))
+	p, q := newProcess(1), newProcess(2)
+	w.reportBytes(p.node, p.epoch, p.next().Seq, 0, []byte("of another program"))
 	w.report(p.node, p.next(count("acme", 1)), 0)
-	if done := w.lead(); done.Faulty != 1 || done.Batches != 1 || w.admitted("usage_minutes") != 1 {
-		t.Errorf("the leader has done %+v, want the first batch set aside and the second added", done)
+	other, err := q.next(count("acme", 10)).MarshalBinary()
+	require.NoError(t, err)
+	w.reportBytes(p.node, newProcess(3).epoch, 1, 0, other) // reported as another one
+	if done := w.lead(); done.Faulty != 2 || done.Batches != 1 || w.admitted("usage_minutes") != 1 {
+		t.Errorf("the leader has done %+v, want two batches set aside and one added", done)
 	}
 	if lines := w.log.Count("set aside in usage_batches"); lines != 1 {
 		t.Errorf("%d lines report it, want one: %s", lines, w.log)
 	}
-	w.lead() // it still cannot
-	w.exec(`UPDATE rate_limiter.usage_batches SET payload = $1 WHERE fault <> ''`, payload)
-	for range 2 {
-		w.lead()
-		assert.EqualValues(t, 11, w.admitted("usage_minutes"), "a leader that can decode it has admitted")
-	}
-}
-
-func TestABatchThatWasSetAsideIsDroppedWhenItIsTooLate(t *testing.T) {
-	w := newWorld(t)
-	l := w.newLeader()
-	p := newProcess(1)
-	w.reportBytes(p.node, p.epoch, 1, 0, []byte("damaged"))
-	done := w.lead()
-	require.EqualValues(t, 1, done.Faulty, "the leader has done %+v, want the batch set aside", done)
+	assert.EqualValues(t, 2, w.number(`SELECT count(*) FROM rate_limiter.usage_batches WHERE fault <> ''`))
 	w.exec(`UPDATE rate_limiter.usage_batches SET began = began - interval '4 days'`)
-	s, err := l.open(t.Context())
-	require.NoError(t, err)
-	defer leadership.Close(s.conn)
-	require.NoError(t, s.dropFaulty(t.Context()))
-	require.NoError(t, s.countWaiting(t.Context()))
-	if left := w.number(`SELECT (SELECT count(*) FROM rate_limiter.usage_batches) + sum(batches)::bigint
-		FROM rate_limiter.usage_nodes`); left != 0 {
-		t.Errorf("%d batches are left, or counted as waiting", left)
-	}
-}
-
-func TestABatchReportedAsAnotherOneIsSetAside(t *testing.T) {
-	w := newWorld(t)
-	p := newProcess(1)
-	payload, err := p.next(count("acme", 1)).MarshalBinary()
-	require.NoError(t, err)
-	w.reportBytes(p.node, newProcess(2).epoch, 1, 0, payload)
-	if done := w.lead(); done.Faulty != 1 || w.admitted("usage_minutes") != 0 {
-		t.Errorf("the leader has done %+v, want it set aside", done)
-	}
+	w.lead()
+	assert.Zero(t, w.number(`SELECT (SELECT count(*) FROM rate_limiter.usage_batches) + sum(batches)::bigint
+		FROM rate_limiter.usage_nodes`), "batches that are left, or counted as waiting")
 }
 
 func TestABatchFromBeforeTheOldestMinuteIsDroppedAndCounted(t *testing.T) {

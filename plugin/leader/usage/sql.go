@@ -25,12 +25,8 @@ const selectPayloads = `SELECT k.place::bigint, payload
 	JOIN rate_limiter.usage_batches USING (node, epoch, seq) ORDER BY k.place`
 
 const (
-	selectFaulty = `SELECT node, epoch, seq, login, began, received_at, 0::bigint
-		FROM rate_limiter.usage_batches WHERE fault <> '' ORDER BY node, epoch, seq LIMIT 10000`
 	deleteOldFaulty = `DELETE FROM rate_limiter.usage_batches WHERE fault <> '' AND began < $1`
-	selectPayload   = `SELECT payload FROM rate_limiter.usage_batches
-		WHERE node = $1 AND epoch = $2 AND seq = $3 AND fault <> ''`
-	markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
+	markFaulty      = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
 )
 
 const deleteBatches = `DELETE FROM rate_limiter.usage_batches b
