@@ -3,7 +3,6 @@ package abuse
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
@@ -40,24 +39,6 @@ func TestAScraperIsFlaggedInShadowWithoutAPenaltyAndGetsOneUnderEnforce(t *testi
 		ORDER BY id DESC LIMIT 1`))
 	actors := w.text(`SELECT string_agg(actor, ', ') FROM rate_limiter.audit WHERE kind = 'override'`)
 	assert.Equal(t, "abuse detector", actors, "the audit has the changes")
-}
-
-func TestABurstOfSecondsLeadsToNoStepWhereverTheMinuteTurns(t *testing.T) {
-	w := newWorld(t)
-	bursts := map[string][]minute{
-		"within": {{denied: 9000}, {}, {}, {}}, "a second before": {{denied: 6000}, {denied: 3000}, {}, {}},
-		"across": {{denied: 4500}, {denied: 4500}, {}, {}}, "a second after": {{denied: 3000}, {denied: 6000}, {}, {}},
-		"with others": {{admitted: 5, denied: 4500}, {admitted: 5, denied: 4500}, {admitted: 5}, {admitted: 5, denied: 9}},
-	}
-	for name, burst := range bursts {
-		w.past(name, slices.Repeat(burst, 7)...)
-	}
-	w.past("goes on", append(make([]minute, 24), repeat(4, minute{denied: 9000})...)...)
-	w.detect(Enforce)
-	for name := range bursts {
-		assert.Equal(t, "none", w.step(name), "bursts every four minutes, %s: the tenant", name)
-	}
-	assert.Equal(t, "warn", w.step("goes on"), "after denials of four minutes the tenant")
 }
 
 func TestAPenaltyIsReplacedAsTheTenantClimbsAndEndsWhenItIsQuiet(t *testing.T) {

@@ -143,27 +143,6 @@ func TestALeaderRecoversFromAMissingPartitionAndLogsItOnce(t *testing.T) {
 	assert.EqualValues(t, 1, w.log.Count("unpacking usage failed"), "lines report the failure")
 }
 
-func TestALeaderLogsAFullDiskOnceAndGoesOnWhenThereIsSpace(t *testing.T) {
-	w := newWorld(t)
-	w.exec(`CREATE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql AS
-		$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$;
-		CREATE TRIGGER test BEFORE INSERT ON rate_limiter.usage_minutes EXECUTE FUNCTION public.full_disk()`)
-	p := newProcess(1)
-	w.report(p.node, p.next(count("acme", 1)), 0)
-	for range 3 {
-		_, err := w.leader.Once(t.Context())
-		require.Error(t, err, "the leader succeeds without space")
-	}
-	l := w.run()
-	await.That(w, "failed", func() bool { return w.log.Count("unpacking usage failed") == 1 })
-	w.exec(`DROP TRIGGER test ON rate_limiter.usage_minutes`)
-	await.That(w, "added", func() bool { return w.admitted("usage_minutes") == 1 })
-	await.That(w, "logged", func() bool { return w.log.Count("succeeds again") == 1 })
-	if failures := w.log.Count("unpacking usage failed"); failures != 1 || !l.Stats().Leading {
-		t.Errorf("%d lines report the failure, want one", failures)
-	}
-}
-
 func TestAnotherProcessLeadsWhenTheLeaderHasLostItsSession(t *testing.T) {
 	w := newWorld(t)
 	first := w.run()

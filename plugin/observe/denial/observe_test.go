@@ -232,22 +232,3 @@ func TestObservingAllocatesNothingButForTheFirstOfALine(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkObserve(b *testing.B) {
-	minute := named("minute", policy.Tenant)
-	for name, d := range map[string]*decision.Decision{
-		"admitted": decided("acme", answered{minute, admits}),
-		"denied":   decided("acme", answered{minute, denies}),
-		"banned":   deniedFor("acme", decision.Banned),
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := New(Options{})
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					r.Observe(d)
-				}
-			})
-		})
-	}
-}

@@ -152,21 +152,6 @@ func TestTheEndWritesWhatTheSinkTakesInTime(t *testing.T) {
 	})
 }
 
-func TestTheEndDoesNotWaitForASinkThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, to, end := running(t, Options{})
-		to.fail(errDiskFull)
-		r.Observe(decided("acme", answered{named("minute", policy.Tenant), denies}))
-		start := time.Now()
-		end()
-		if took := time.Since(start); took > DefaultFlushTime+endGrace {
-			t.Errorf("the end took %v", took)
-		}
-		s := r.Stats()[0]
-		assert.EqualValues(t, 1, s.Dropped[Shutdown], "%+v, want the line dropped", s)
-	})
-}
-
 func TestWithoutRunMemoryIsBoundedAndDenialsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Sinks: map[string]Sink{"shelf": &shelf{}}, Log: slog.New(slog.DiscardHandler)})

@@ -49,14 +49,6 @@ func TestAStreamThatTakesLessThanItShouldHasFailed(t *testing.T) {
 	assert.ErrorIs(t, NewWriter(lazy{}).Write(t.Context(), []Line{{Text: []byte("{}")}}), io.ErrShortWrite)
 }
 
-func TestReasonsHaveTheNamesThatMetricsUse(t *testing.T) {
-	got := ""
-	for r := Groups; r < reasons; r++ {
-		got += r.String() + " "
-	}
-	assert.Equal(t, "groups queue sink rejected shutdown ", got)
-}
-
 // partly is the error of a Write that has stored a part of its batch.
 type partly struct {
 	retry, rejected []int

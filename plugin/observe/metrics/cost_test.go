@@ -1,28 +1,18 @@
 package metrics
 
 import (
-	"context"
 	"runtime"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// manyTenants is the number of tenants in the benchmarks, and in the long form of the tests.
+// manyTenants is the number of tenants in the long form of the tests.
 const manyTenants = 100_000
 
 // names returns the ids of n tenants.
@@ -123,70 +113,4 @@ func TestSoakManyTenantsMakeBoundedSeriesInBoundedMemory(t *testing.T) {
 			t.Logf("%d bytes for %d series of %d tenants", held, series, len(counts))
 		}
 	})
-}
-
-// BenchmarkObserve has a budget of 200 ns for a request that is admitted or denied. Nearly all of
-// 100,000 tenants have no label.
-func BenchmarkObserve(b *testing.B) {
-	ids := names(manyTenants)
-	for _, tenants := range []int{1, 500, manyTenants} {
-		for name, d := range observed(b) {
-			b.Run(name+"/tenants="+strconv.Itoa(tenants), func(b *testing.B) {
-				m := New("1", Sources{})
-				for _, id := range ids[:tenants] {
-					d.Identity.Tenant.ID = id
-					m.Observe(d)
-				}
-				i := 0
-				b.ReportAllocs()
-				for b.Loop() {
-					i = (i + 7919) % tenants
-					d.Identity.Tenant.ID = ids[i]
-					m.Observe(d)
-				}
-			})
-		}
-	}
-}
-
-// ready is an admit.FactSource with all answers ready.
-type ready struct{ tenant string }
-
-func (r ready) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
-	req.Known |= facts
-	req.Consumer.CustomID, req.Method, req.Path = r.tenant, "GET", "/records/7"
-	return nil
-}
-
-// BenchmarkAdmit is the whole path of a request with four limits in memory, with metrics and without.
-func BenchmarkAdmit(b *testing.B) {
-	tier := schema.Tier{Name: "gold"}
-	scopes := []string{schema.ScopeTenant, schema.ScopeTenant, schema.ScopeTenantEndpoint, schema.ScopeGlobal}
-	for i, scope := range scopes {
-		tier.Limits = append(tier.Limits, schema.Limit{
-			Name: "l" + strconv.Itoa(i), Scope: scope, Limit: limit.MaxQuantity / 1000, WindowSize: 1,
-		})
-	}
-	config := schema.Config{Tiers: []schema.Tier{tier}}.WithDefaults()
-	snapshot, err := resolve.FromConfig(config)
-	require.NoError(b, err)
-	start := time.Now()
-	now := func() limit.Micros { return limit.Micros(start.Add(time.Since(start)).UnixMicro()) }
-	for name, observers := range map[string][]admit.Observer{"without": nil, "with": {New("1", Sources{})}} {
-		b.Run(name, func(b *testing.B) {
-			decider := &admit.Decider{
-				Now: now, Elapsed: now, Buckets: memory.New(memory.Options{Now: now}),
-				Renderer: response.New(config, nil), Observers: observers,
-			}
-			decider.Policies.Store(snapshot)
-			var facts admit.FactSource = ready{"acme"}
-			var x admit.Exchange
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := decider.Admit(b.Context(), facts, &x); err != nil || x.Response.Denied {
-					b.Fatal("denied", err)
-				}
-			}
-		})
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	buckets "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -101,12 +100,4 @@ unavailable_total{policy="a` + "\uFFFD" + `\"\n"} 1
 `
 	got := counted(t, m)
 	assert.True(t, got == want, "counted\n%s\nwant\n%s", got, want)
-}
-
-func TestAPanicWhileReadingANumberCostsOnlyThatNumber(t *testing.T) {
-	m := withNumbers(Read(func() MetaLimit { panic("a store is gone") }), of(memory.Stats{Evicted: 5}))
-	numbers, err := gathered(m)
-	if err == nil || numbers != "local_buckets_evicted_total 5\n" {
-		t.Errorf("gathered %v with error %v; want the other numbers, and an error", numbers, err)
-	}
 }

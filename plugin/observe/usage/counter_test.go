@@ -3,7 +3,6 @@ package usage
 import (
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -235,22 +234,6 @@ func TestRowsBeyondTheMaximumAreDroppedAndCounted(t *testing.T) {
 	}
 }
 
-func TestATenantWithAMillionUsersHasOneRowForEachPolicy(t *testing.T) {
-	c := NewCounter(CounterOptions{})
-	d := decided(t, "acme", "GET /x", answered{daily, 1, admits(9)})
-	for n := range 1_000_000 {
-		d.Identity.User = identity.Name{Kind: identity.User, ID: strconv.Itoa(n)}
-		d.Exchange = uint32(n)
-		c.Observe(d)
-	}
-	if c.Rows() != 2*stripes || c.Dropped() != 0 {
-		t.Errorf("%d rows, and %d counts dropped; want 2 for each stripe and none", c.Rows(), c.Dropped())
-	}
-	if got := rowsOf(c); len(got) != 2 || got[0].Admitted != 1_000_000 || got[1].Admitted != 1_000_000 {
-		t.Errorf("rows are %+v, want one of requests and one of the policy, with a million each", got)
-	}
-}
-
 // typical returns the decision of a request with four limits.
 func typical(t testing.TB, tenant string) *decision.Decision {
 	hour := policy.Policy{Name: "hour", Scope: policy.User}
@@ -272,26 +255,4 @@ func TestCountingARequestOfARowThatExistsAllocatesNothing(t *testing.T) {
 		c.Settled(b, settled)
 	})
 	assert.Zero(t, n)
-}
-
-// BenchmarkObserve is the cost of counting one request of four limits. With 10,000 tenants in turn the rows are in no
-// cache of the CPU.
-func BenchmarkObserve(b *testing.B) {
-	for _, tenants := range []int{1, 1000, 10_000} {
-		c, d := NewCounter(CounterOptions{}), typical(b, "")
-		d.Identity.Tenant.Kind = identity.Tenant
-		names := make([]string, tenants)
-		for i := range names {
-			names[i] = fmt.Sprintf("tenant-%05d", i)
-		}
-		b.Run(fmt.Sprintf("tenants=%d", tenants), func(b *testing.B) {
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				i = (i + 7919) % tenants
-				d.Identity.Tenant.ID = names[i]
-				c.Observe(d)
-			}
-		})
-	}
 }

@@ -102,6 +102,24 @@ func TestManyRowsAreReportedAtOnceAndInSeveralBatches(t *testing.T) {
 	})
 }
 
+func TestABatchThatPostgresWouldNotTakeIsHalved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, sink, random := NewCounter(CounterOptions{}), newShelf(), rand.New(rand.NewPCG(1, 2))
+		running(t, ReporterOptions{Counter: c, Sink: sink})
+		for range MaxRows / 2 { // names that cannot be compressed
+			name := make([]rune, MaxName/3)
+			for i := range name {
+				name[i] = rune(0x4e00 + random.IntN(20_000))
+			}
+			c.Observe(decided(t, string(name), "GET /x"))
+		}
+		elapse(6 * time.Second)
+		if n := len(sink.seen().stored); n < 2 || sink.requests() != MaxRows/2 {
+			t.Errorf("%d batches with %d requests, want several with all", n, sink.requests())
+		}
+	})
+}
+
 func TestABatchWaitsUntilThePostgresThatFailedStoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := logged()
