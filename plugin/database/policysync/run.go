@@ -124,7 +124,6 @@ func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
 // compareClocks logs when the node's clock begins to differ from the server's, and when it agrees again.
 func (s *Sync) compareClocks(h versionRow) {
 	offset := h.offset()
-	s.updateState(func(state *state) { state.ClockOffset = offset })
 	if skewed := offset.Abs() > clockTolerance; skewed != s.clocksDiffer {
 		s.clocksDiffer = skewed
 		if skewed {

@@ -19,9 +19,6 @@ type Source struct {
 	File string // a file with a connection string. It is read for every connection, so a changed password is used
 }
 
-// maxDSN bounds the file of a connection string, in bytes.
-const maxDSN = 64 << 10
-
 // errDSN contains no part of the string: in one that does not parse, any part may be the password.
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"it must be a URL (postgres://user@host/database) or pairs (host=… dbname=…)")
@@ -34,11 +31,11 @@ func (s Source) config(further map[string]string) (*pgx.ConnConfig, error) {
 	case s.DSN != "" && s.File != "":
 		return nil, errors.New("the connection string is given twice: itself and as a file")
 	case s.File != "":
-		file, err := readSecret(s.File)
+		file, err := os.ReadFile(s.File)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read the file of the connection string: %w", err)
 		}
-		text = file
+		text = strings.TrimSpace(string(file))
 	}
 	if text == "" {
 		return nil, errors.New("no connection string is given")
@@ -66,22 +63,6 @@ var parameters = map[string]string{
 }
 
 var quick = map[string]string{"synchronous_commit": "off"}
-
-// readSecret returns the content of a file without the white space around it.
-func readSecret(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxDSN {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxDSN)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the file of the connection string: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
-}
 
 const (
 	// connectTime bounds connecting if the connection string has no connect_timeout.

@@ -36,7 +36,6 @@ type Stats struct {
 	Unsaved  uint64 // saves that failed
 
 	Propagation time.Duration `metric:"propagation_seconds"` // of the last change, from its write; 0: none
-	ClockOffset time.Duration // Postgres's clock less the node's, as last compared
 }
 
 // state holds what Stats returns.

@@ -34,9 +34,6 @@ const actionTime = 10 * time.Second
 // and then returns an UnderwayError. An action that was not done is recorded again and done when it is sent again: at
 // once if do failed, and after underwayTime if the process died or could not store the answer.
 func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
-	if a.Operation == "" {
-		return &InvalidError{Field: "operation", Problem: "must be given: what was done?"}
-	}
 	if err := s.claimAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
 		return err
 	}

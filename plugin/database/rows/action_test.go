@@ -61,8 +61,6 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 	never := func(context.Context) error { t.Error("the action is done"); return nil }
 	wantInvalid(t, "an action without reason", s.Do(t.Context(), rows.Change{Actor: "ann"}, flush, nil, never),
 		"reason")
-	err := s.Do(t.Context(), ann, rows.Action{Key: "daily"}, nil, never)
-	wantInvalid(t, "an action without an operation", err, "operation")
 	pool.Close()
 	for _, c := range []rows.Change{ann, once("k", "a request")} {
 		assert.Error(t, s.Do(t.Context(), c, flush, nil, never), "there is no error without a database")

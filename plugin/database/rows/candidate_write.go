@@ -270,7 +270,7 @@ func (s *DB) AssignCandidate(
 			}
 		}
 		for _, tenant := range a.Remove {
-			err := deleteOne(ctx, tx, fmt.Sprintf("an assignment of tenant %s to %s", tenant, candidateNamed(candidate)),
+			err := mustChange(ctx, tx, fmt.Sprintf("an assignment of tenant %s to %s", tenant, candidateNamed(candidate)),
 				`DELETE FROM rate_limiter.candidate_tenants WHERE candidate = $1 AND tenant = $2`, candidate, tenant)
 			if err != nil {
 				return of, err

@@ -19,14 +19,11 @@ const (
 	modeEnforce   = "enforce"
 )
 
-// Shared reports whether p counts the requests of all tenants together.
-func (p Policy) Shared() bool { return p.Scope == scopeGlobal || p.Scope == scopeEndpoint }
-
 // MayDenyAll reports whether p can deny the requests of all tenants: it is shared and enforced, and neither for
 // anonymous requests nor for a network.
 func (p Policy) MayDenyAll() bool {
-	return p.Shared() && p.IP == "" && p.For != schema.ForAnonymous && (p.Mode == "" || p.Mode == modeEnforce) &&
-		!p.SoftOnly
+	return (p.Scope == scopeGlobal || p.Scope == scopeEndpoint) && p.IP == "" && p.For != schema.ForAnonymous &&
+		(p.Mode == "" || p.Mode == modeEnforce) && !p.SoftOnly
 }
 
 // LockOut reports a policy that is likely a mistake: it allows all tenants together less than another limit allows one

@@ -1,7 +1,6 @@
 package rows_test
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -45,21 +44,5 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
 	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {
 		t.Errorf("the emptied buckets are %+v, want %+v", got, want)
-	}
-}
-
-func TestOtherDetailsAreNoReset(t *testing.T) {
-	const reset = `{"buckets":[{"policy":"daily"}]}`
-	for _, entry := range []rows.AuditEntry{
-		{Kind: "action", Operation: "reset", After: json.RawMessage(`{"buckets":3}`)},
-		{Kind: "action", Operation: "reset", After: json.RawMessage(`["daily"]`)},
-		{Kind: "action", Operation: "reset", After: json.RawMessage(`{}`)},
-		{Kind: "action", Operation: "reset"},
-		{Kind: "action", Operation: "flush", After: json.RawMessage(reset)},
-		{Kind: "policy", Operation: "reset", After: json.RawMessage(reset)},
-	} {
-		if buckets, ok := entry.Emptied(); ok {
-			t.Errorf("%s %s with %s has emptied %+v", entry.Operation, entry.Kind, entry.After, buckets)
-		}
 	}
 }

@@ -179,8 +179,8 @@ func one[T any](ctx context.Context, q querier, what, sql string, args ...any) (
 	return rows[0], err
 }
 
-// deleteOne runs a statement that deletes one row, or returns a NotFoundError if there was no row.
-func deleteOne(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
+// mustChange runs a statement, and returns a NotFoundError if it has changed no row.
+func mustChange(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
 	done, err := tx.Exec(ctx, sql, args...)
 	if err == nil && done.RowsAffected() == 0 {
 		err = &NotFoundError{What: what}

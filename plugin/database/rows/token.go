@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 )
 
 // Token authenticates a caller of the REST API. CreateToken returns its secret; the database stores only a hash.
@@ -116,16 +117,21 @@ func (s *DB) CreateToken(ctx context.Context, c Change, n NewToken) (secret stri
 			return Token{}, err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.tokens (name, hash, role, org, expires_at)
-			VALUES ($1, $2, $3, $4, $5)`, n.Name, hash[:], n.Role, n.Org, orNull(n.ExpiresAt))
+			VALUES ($1, $2, $3, $4, $5)`, n.Name, hash[:], n.Role, n.Org, zeronull.Timestamptz(n.ExpiresAt))
 		if err != nil {
 			return Token{}, err
 		}
-		return one[Token](ctx, tx, "token "+n.Name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, n.Name)
+		return lastToken(ctx, tx, n.Name)
 	})
 	if err != nil {
 		return "", Token{}, err
 	}
 	return secret, t, nil
+}
+
+// lastToken returns the last token of a name.
+func lastToken(ctx context.Context, q querier, name string) (Token, error) {
+	return one[Token](ctx, q, "token "+name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, name)
 }
 
 // newSecret returns a new secret and its hash.
@@ -143,13 +149,10 @@ const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp
 // if it is revoked already. The row stays.
 func (s *DB) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
-		what := fmt.Sprintf("a live token %q", name)
-		row, err := one[struct{ ID int64 }](ctx, tx, what, `WITH revoked AS (`+revokeToken+` RETURNING id)
-			SELECT id FROM revoked ORDER BY id DESC`, name)
-		if err != nil {
+		if err := mustChange(ctx, tx, fmt.Sprintf("a live token %q", name), revokeToken, name); err != nil {
 			return Token{}, err
 		}
-		return one[Token](ctx, tx, what, selectTokens+` WHERE id = $1`, row.ID)
+		return lastToken(ctx, tx, name)
 	})
 	return t, err
 }
@@ -226,14 +229,6 @@ func (s *DB) Used(ctx context.Context, ago map[int64]time.Duration) error {
 			FOR NO KEY UPDATE OF t SKIP LOCKED
 		) UPDATE rate_limiter.tokens t SET last_used_at = due.at FROM due WHERE t.id = due.id`, ids, ages)
 	return fail(fmt.Sprintf("record the use of %d tokens", len(ago)), err)
-}
-
-// orNull returns an instant for a column, or nil for the zero instant.
-func orNull(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return &at
 }
 
 // Bounds of the tokens that an org manages. The functions of package migrations enforce them.

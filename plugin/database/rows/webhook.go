@@ -145,7 +145,7 @@ func (s *DB) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
 // DeleteWebhook deletes a webhook with its secrets and deliveries, or returns a NotFoundError.
 func (s *DB) DeleteWebhook(ctx context.Context, c Change, id int64) error {
 	_, _, err := write(ctx, s, "delete a webhook", c, func(tx pgx.Tx) (none noResult, err error) {
-		return none, deleteOne(ctx, tx, fmt.Sprint("webhook ", id), `DELETE FROM rate_limiter.webhooks WHERE id = $1`, id)
+		return none, mustChange(ctx, tx, fmt.Sprint("webhook ", id), `DELETE FROM rate_limiter.webhooks WHERE id = $1`, id)
 	})
 	return err
 }
