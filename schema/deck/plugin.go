@@ -46,6 +46,21 @@ func (p Place) covers(other Place) bool {
 	}
 }
 
+// Entities returns the kinds and names of the entities that an entry for p names: of a route and its service the route.
+func (p Place) Entities() (list [][2]string) {
+	if p.Route != "" {
+		p.Service = ""
+	}
+	for _, entity := range [...][2]string{
+		{"service", p.Service}, {"route", p.Route}, {"consumer", p.Consumer}, {"consumer_group", p.Group},
+	} {
+		if entity[1] != "" {
+			list = append(list, entity)
+		}
+	}
+	return list
+}
+
 // String returns the place in words.
 func (p Place) String() string {
 	text := ""
@@ -299,12 +314,8 @@ func settlingEntry(p Place, list string) string {
 	if list != "plugins" {
 		return entry
 	}
-	for _, named := range [...][2]string{
-		{"service", p.Service}, {"route", p.Route}, {"consumer", p.Consumer}, {"consumer_group", p.Group},
-	} {
-		if named[1] != "" && (named[0] != "service" || p.Route == "") {
-			entry += ", " + named[0] + ": " + named[1]
-		}
+	for _, named := range p.Entities() {
+		entry += ", " + named[0] + ": " + named[1]
 	}
 	if !strings.Contains(entry, ",") {
 		return entry

@@ -156,19 +156,11 @@ func (e *entry) visible(c counting, v visibility) {
 
 // place returns the name of the plugin and of the entry's place, as a namespace.
 func (e *entry) place() string {
-	var b strings.Builder
-	b.WriteString(e.Name)
-	for _, part := range [...][2]string{
-		{"service", e.Place.Service},
-		{"route", e.Place.Route},
-		{"consumer", e.Place.Consumer},
-		{"group", e.Place.Group},
-	} {
-		if part[1] != "" && (part[0] != "service" || e.Place.Route == "") {
-			b.WriteString("." + part[0] + "." + part[1])
-		}
+	name := e.Name
+	for _, entity := range e.Place.Entities() {
+		name += "." + strings.TrimPrefix(entity[0], "consumer_") + "." + entity[1]
 	}
-	return namespaceName(b.String())
+	return namespaceName(name)
 }
 
 const maxNamespace = 64

@@ -172,29 +172,16 @@ func (l *Log) report(err error) {
 // newParser returns the parser of a log by its first line that is not empty.
 func newParser(line []byte, o LogOptions) (parser, error) {
 	format := cmp.Or(o.Format, FormatAuto)
-	if format == FormatAuto {
-		format = detect(line)
-	}
+	isAuto := format == FormatAuto
 	switch {
-	case format == FormatKong || len(line) == 0:
+	case len(line) == 0, format == FormatKong, isAuto && (line[0] == '{' || line[0] == '['):
 		return newKongParser(o.Headers), nil
-	case format == FormatNginx:
-		return newNginxParser(o.NginxFormat, o.Headers)
-	case format == FormatCSV:
+	case format == FormatCSV, isAuto && isCSVHead(string(line)):
 		return newCSVParser(string(line))
+	case format == FormatNginx, isAuto:
+		return newNginxParser(o.NginxFormat, o.Headers)
 	}
 	return nil, fmt.Errorf("format %q: must be auto, kong, nginx or csv", format)
-}
-
-// detect returns the format of a log by its first line.
-func detect(line []byte) string {
-	switch {
-	case len(line) == 0 || line[0] == '{' || line[0] == '[':
-		return FormatKong
-	case isCSVHead(string(line)):
-		return FormatCSV
-	}
-	return FormatNginx
 }
 
 // maxLine bounds how many bytes of a line are kept. The entry of a request is a few kilobytes.
