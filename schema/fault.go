@@ -47,8 +47,8 @@ func (l *findings) addProblem(path, message string) {
 	}
 }
 
-// inDocumentOrder sorts faults by the order of their paths in a document. A path outside the document, such as that of a
-// missing field, is sorted by its longest prefix in the document.
+// inDocumentOrder sorts faults by the order of their paths in a document. A path outside the document, such as the one
+// of a missing field, is sorted by its longest prefix in the document.
 func inDocumentOrder(faults []Fault, order map[string]int) {
 	slices.SortStableFunc(faults, func(a, b Fault) int {
 		first, _ := docpath.Find(order, a.Path)

@@ -204,8 +204,8 @@ func splitCSV(line string) ([]string, error) {
 	return fields, err
 }
 
-// parseInstant reads an instant: RFC 3339, the local time of nginx, or a number of seconds, milliseconds or microseconds
-// since 1970. Of the numbers only one is within bounds.
+// parseInstant reads an instant: RFC 3339, the local time of nginx, or a number of seconds, milliseconds or
+// microseconds since 1970. Of the numbers only one is within bounds.
 func parseInstant(text string) (limit.Micros, error) {
 	for _, layout := range [...]string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "02/Jan/2006:15:04:05 -0700"} {
 		if at, err := time.Parse(layout, text); err == nil {
