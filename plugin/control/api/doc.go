@@ -10,7 +10,10 @@
 // the decision path of the plugin.
 //
 // A token may send anything, so the cost of a request is bounded before the request is decoded: the values of its body
-// are counted first (inspect), and large bodies are decoded one after the other (largeBodies).
+// are counted first (inspect), and large bodies are decoded one after the other (readLarge).
+//
+// The types of reasons, waits, cursors and times check themselves: huma calls their Resolve wherever an input has a
+// field of them. An input must not embed a struct with a Resolve beside others, because huma skips the fields of those.
 //
 // The types of this package define the description of the API ([Server.OpenAPI], published as schema/openapi.yaml);
 // tests check every operation against it.

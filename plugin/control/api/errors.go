@@ -35,7 +35,8 @@ func (s *Server) writeAnswer(ctx huma.Context, answer error) {
 	}
 	problem := new(huma.ErrorModel)
 	errors.As(answer, &problem)
-	s.writeProblem(ctx, problem.Status, problem.Detail, mapped(problem.Errors, func(f *huma.ErrorDetail) error { return f })...)
+	faults := mapped(problem.Errors, func(f *huma.ErrorDetail) error { return f })
+	s.writeProblem(ctx, problem.Status, problem.Detail, faults...)
 }
 
 // fault returns a fault of the value at a path, such as body.limit.

@@ -32,8 +32,8 @@ const (
 	byAddress = "address"
 )
 
-// writeKinds are the kinds of writes in metrics, by the tag of their operations. A reset of buckets counts itself, since
-// a preview is none.
+// writeKinds are the kinds of writes in metrics, by the tag of their operations. A reset of buckets counts itself,
+// since a preview is none.
 var writeKinds = map[string]string{
 	"policies": "policy", "candidates": "candidate", "overrides": "override", "abuse": "override", "orgs": "org",
 	"costs": "cost", "record": "node", "webhooks": "webhook", "tokens": "token",

@@ -103,6 +103,7 @@ type Waiting struct {
 	Wait waitText `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
+// waitText is the value of wait.
 type waitText string
 
 // Resolve implements [huma.Resolver].
@@ -180,6 +181,7 @@ func cursor(id int64) string { return string(newCursor(id)) }
 // cursorTo has the place of the last item of a page, in a form that does not invite clients to build their own.
 type cursorTo[P any] string
 
+// newCursor returns the cursor of the page after a place.
 func newCursor[P any](place P) cursorTo[P] {
 	text, _ := json.Marshal(place) // it has texts, numbers and times of 4-digit years only
 	return cursorTo[P](answers.Cursor(string(text)))
@@ -200,6 +202,7 @@ func (c *cursorTo[P]) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 	return []error{cursorFault(at, string(*c))}
 }
 
+// cursorFault returns the fault of a cursor that no list has returned.
 func cursorFault(at *huma.PathBuffer, text string) error {
 	return fault(at.String(), "must be a next_cursor returned by this list", text)
 }

@@ -62,7 +62,7 @@ func (s *Server) orgParam() *huma.Param {
 	return &huma.Param{Name: "org", In: "path", Required: true, Description: schema.Description, Schema: schema}
 }
 
-// OptionalOrg has what an operation on rows of an org, or of none, selects. Its operations describe the org in the path.
+// OptionalOrg selects rows of the org in a path, or of none. Its operations describe the org.
 type OptionalOrg struct {
 	Every bool `query:"every" doc:"Where the path names no org: also the rows of orgs."`
 }

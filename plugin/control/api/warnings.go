@@ -68,7 +68,8 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 			return nil, err
 		}
 		if isKnown && used > capacity(p) {
-			return nil, unprocessable(forceRequired("all tenants together recently used %d, which is more than this allows", used))
+			return nil, unprocessable(forceRequired("all tenants together recently used %d, which is more than this allows",
+				used))
 		}
 	}
 	r, err := s.Rows.Review(ctx, s.configPlan(), "", p)
