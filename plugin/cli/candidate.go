@@ -246,6 +246,8 @@ func showsCandidate[T any](c *call, at string, query url.Values, show func(out *
 	})
 }
 
+var errNoCandidate = errors.New("an open candidate does not exist")
+
 // openCandidate returns the path of the candidate that the argument names; without one, of the open one.
 func (c *call) openCandidate(ctx context.Context, rest *answers.Client) (string, error) {
 	if c.arg() != "" {
@@ -260,7 +262,7 @@ func (c *call) openCandidate(ctx context.Context, rest *answers.Client) (string,
 			return candidatesPath + "/" + answers.PathSegment(candidate.Name), nil
 		}
 	}
-	return "", errors.New("an open candidate does not exist")
+	return "", errNoCandidate
 }
 
 // changeCandidate returns a change of the candidate that the argument names, or of policies by it.

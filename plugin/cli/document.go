@@ -95,7 +95,7 @@ func (d *document) at(line int, path, problem string) error {
 	return &documentError{deck.Finding{File: d.file, Line: line, Path: path, Severity: deck.Error, Message: problem}}
 }
 
-// documentError is a fault of a document, and its place: line 0 if it is unknown, and no path of the document as a whole.
+// documentError is a fault of a document. Its line is 0 if unknown, and a fault of the document as a whole has no path.
 type documentError struct{ deck.Finding }
 
 func (e *documentError) Error() string {
@@ -258,11 +258,20 @@ func (d *document) checkTogether() {
 	}
 }
 
-// replaceIn replaces the policies of the document's namespace in rows, as apply does in the database.
+// replaceIn replaces the policies of the document's namespace in rows, as apply does in the database. They get ids of
+// their own.
 func (d *document) replaceIn(rows *policy.Rows) {
-	namespace := cmp.Or(d.set.Namespace, "default")
+	namespace, id := cmp.Or(d.set.Namespace, "default"), int64(0)
 	replaced := func(p policy.PolicyRow) bool { return p.Namespace == namespace && !d.partial }
-	rows.Policies = addPolicies(namespace, d.set.Policies, slices.DeleteFunc(rows.Policies, replaced))
+	rows.Policies = slices.DeleteFunc(rows.Policies, replaced)
+	for _, row := range rows.Policies {
+		id = max(id, row.ID)
+	}
+	for _, p := range d.set.Policies {
+		id++
+		p.Namespace = namespace
+		rows.Policies = append(rows.Policies, policy.PolicyRow{ID: id, Policy: p.Policy})
+	}
 }
 
 // lineOf returns the line of the field of a path, or that of the row when the field is not there.

@@ -80,14 +80,9 @@ func (g *grid) add(out *page, lines [][]string) {
 
 // writeYAML writes a document. What a terminal would obey is escaped, which YAML reads as the same.
 func writeYAML(w io.Writer, value any) error {
-	return writeYAMLAfter("", w, value)
-}
-
-// writeYAMLAfter writes a document after a text, such as the mark that separates documents.
-func writeYAMLAfter(before string, w io.Writer, value any) error {
 	text, err := yamlOf(value)
 	if err == nil {
-		_, err = io.WriteString(w, before+text)
+		_, err = io.WriteString(w, text)
 	}
 	if err != nil {
 		return fmt.Errorf("write the output: %w", err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -120,46 +119,19 @@ func differencesOf(result *fromkong.Result) []fromkong.Text {
 	return found
 }
 
+// writeTo adds what became of each entry, and what will work otherwise.
 func (r *importReport) writeTo(out *page, file string) {
-	if len(r.Entries) == 0 {
-		out.line("%s: holds no entry of Kong's rate limiting plugins", file)
-		return
-	}
 	converted := 0
 	for _, e := range r.Entries {
 		if e.Converted {
 			converted++
-			out.line("%s:%d: %s for %s: converted, namespace %s", file, e.Line, e.Plugin, e.For, e.Namespace)
-			for _, limit := range e.Limits {
-				out.line("  %s", limit)
-			}
-			continue
 		}
-		out.marked(redMark, "%s:%d: %s for %s: stays as it is", file, e.Line, e.Plugin, e.For)
-		for _, p := range e.Problems {
-			out.line("  %s:%d: %s %s", file, p.Line, p.Path, p.Message)
-		}
+		out.show(e)
+		out.gap()
 	}
 	for _, d := range r.Differences {
+		out.show(d)
 		out.gap()
-		out.line("%s (%s)", d.What, r.lines(d.ID))
-		out.line("  Kong:   %s", d.Kong)
-		out.line("  Plugin: %s", d.Here)
 	}
-	out.gap()
 	out.line("%s: %d of %s converted", file, converted, plural(len(r.Entries), "entry", "entries"))
-}
-
-// lines returns the lines of the entries that have a difference.
-func (r *importReport) lines(d fromkong.Difference) string {
-	var lines []string
-	for _, e := range r.Entries {
-		if slices.Contains(e.Differences, d) {
-			lines = append(lines, fmt.Sprint(e.Line))
-		}
-	}
-	if len(lines) == 1 {
-		return "line " + lines[0]
-	}
-	return "lines " + strings.Join(lines, ", ")
 }

@@ -2,19 +2,16 @@ package cli
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
 )
@@ -146,84 +143,45 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 // replayedRows returns the rows that replay puts beside the configs, or nil without any.
 func (c *call) replayedRows(ctx context.Context, f *replayFlags) (*policy.Snapshot, error) {
 	var (
-		rows policy.Rows
-		err  error
+		saved policysync.Saved
+		err   error
 	)
 	switch {
 	case f.active || f.open:
-		rows, err = c.databaseRows(ctx, f.open)
+		saved, err = c.activeRows(ctx)
 	case f.snapshot != "":
-		var saved policysync.Saved
 		saved, err = readSaved(f.snapshot)
-		rows = saved.Rows // without its candidate
 	case f.policies == "":
 		return nil, nil
 	}
 	if err == nil && f.policies != "" {
-		err = c.replacePolicies(f.policies, &rows)
+		err = c.replacePolicies(f.policies, &saved.Rows)
+	}
+	if err == nil && f.open && saved.Candidate == nil {
+		err = errNoCandidate
 	}
 	if err != nil {
 		return nil, err
 	}
-	snapshot, faults := policy.NewSnapshot(rows, nil)
+	snapshot, faults := policy.NewSnapshot(saved.Rows, nil)
+	if f.open {
+		beside, more := snapshot.WithCandidate(saved.Candidate)
+		snapshot, faults = beside.Overlay().Snapshot, append(faults, more...)
+	}
 	for _, fault := range faults {
 		c.warn("a row is left out: %v", fault)
 	}
 	return snapshot, nil
 }
 
-// databaseRows returns the active rows of the database, with the changes of the open candidate if they are wanted.
-func (c *call) databaseRows(ctx context.Context, candidate bool) (policy.Rows, error) {
-	store, closeStore, err := c.open(ctx)
+// activeRows returns the rows of the database, and its open candidate.
+func (c *call) activeRows(ctx context.Context) (policysync.Saved, error) {
+	_, closeStore, err := c.open(ctx)
 	if err != nil {
-		return policy.Rows{}, err
+		return policysync.Saved{}, err
 	}
 	defer closeStore()
-	loaded, err := policysync.Load(ctx, c.pool)
-	rows := loaded.Rows
-	if err != nil || !candidate {
-		return rows, err
-	}
-	d, err := store.CandidateDiff(ctx, "")
-	if err != nil {
-		return rows, err
-	}
-	if !d.Moved.Empty() {
-		c.warn("the active policies have moved since the base of candidate %s: its changes are replayed on them as they are",
-			d.Candidate.Name)
-	}
-	rows.Policies = changedPolicies(rows.Policies, &d.Diff)
-	return rows, nil
-}
-
-// changedPolicies returns policies after a diff.
-func changedPolicies(list []policy.PolicyRow, d *rows.Diff) []policy.PolicyRow {
-	gone, added := map[rows.PolicyKey]bool{}, slices.Clone(d.Create)
-	for _, p := range d.Delete {
-		gone[p.Key()] = true
-	}
-	for _, r := range d.Update {
-		gone[r.Before.Key()] = true
-		added = append(added, r.After)
-	}
-	return addPolicies("", added, slices.DeleteFunc(list, func(row policy.PolicyRow) bool {
-		p := rows.Policy{Policy: row.Policy}
-		return gone[p.Key()]
-	}))
-}
-
-// addPolicies adds policies to a list, with ids of their own; without a namespace, each in that of the policy.
-func addPolicies(namespace string, added []rows.Policy, list []policy.PolicyRow) []policy.PolicyRow {
-	id := int64(0)
-	for _, row := range list {
-		id = max(id, row.ID)
-	}
-	for _, p := range added {
-		id++
-		p.Namespace = cmp.Or(namespace, p.Key().Namespace)
-		list = append(list, policy.PolicyRow{ID: id, Policy: p.Policy})
-	}
-	return list
+	return policysync.Load(ctx, c.pool)
 }
 
 // replacePolicies replaces the policies of a namespace by those in a document, as apply does.

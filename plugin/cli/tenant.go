@@ -80,8 +80,8 @@ const (
 	orgPath   = orgsPath + "/{}"
 )
 
-// setTenant returns a change that sets the given fields of a tenant, and keeps the others. It writes only over the revision it read, so no
-// concurrent change is lost.
+// setTenant returns a change that sets the given fields of a tenant, and keeps the others. It writes only over the
+// revision it read, so no concurrent change is lost.
 func (c *call) setTenant(
 	ctx context.Context, rest *answers.Client, t rows.Tenant, query url.Values,
 ) (change, error) {

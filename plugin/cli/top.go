@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -105,7 +107,9 @@ const overwrite = "\x1b[H\x1b[J"
 // show shows a refresh over the one before, or below it.
 func (m *monitor) show(v *topView, n int) error {
 	if m.format == formatYAML {
-		return writeYAMLAfter("---\n", m.stdout, v)
+		if _, err := io.WriteString(m.stdout, "---\n"); err != nil {
+			return fmt.Errorf("write the output: %w", err)
+		}
 	}
 	return m.print(v, func(out *page) {
 		if n > 0 && m.stdout.before == "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -115,7 +116,9 @@ func validatedDocument(file, name string, text []byte) validated {
 	_ = d.read(bytes.NewReader(text), name) // the faults joined
 	var findings []deck.Finding
 	for _, fault := range d.faults {
-		findings = append(findings, fault.(*documentError).Finding)
+		if at := new(documentError); errors.As(fault, &at) {
+			findings = append(findings, at.Finding)
+		}
 	}
 	found := newValidated(file, findings)
 	found.isDocument = true
