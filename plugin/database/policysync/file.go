@@ -19,8 +19,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// The file of a saved snapshot is JSON in gzip, which finds damage by a checksum: a savedHeader, and a savedRow for each
-// row. A reader rejects all formats but its own.
+// The file of a saved snapshot is JSON in gzip, which finds damage by a checksum: a savedHeader, and a savedRow for
+// each row. A reader rejects all formats but its own.
 const format = 3
 
 // Saved holds the content of the file of a saved snapshot.

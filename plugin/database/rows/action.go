@@ -68,7 +68,7 @@ func (s *DB) claimAction(ctx context.Context, c Change, a Action, answer any) er
 	}
 }
 
-// recordAction records an action in the audit and stores that it is under way, unless it was done under the key already.
+// recordAction records an action in the audit and stores that it is under way, unless it was done under the key before.
 func (s *DB) recordAction(ctx context.Context, c Change, a Action, answer any) error {
 	once, replayed := c.Idempotency, false
 	c.Idempotency = nil // its answer is stored only after the action
@@ -90,7 +90,8 @@ func (s *DB) recordAction(ctx context.Context, c Change, a Action, answer any) e
 // freeKey lets an action that has failed be sent again at once. If that fails, it can be after underwayTime.
 func (s *DB) freeKey(ctx context.Context, i *Idempotency) {
 	if i != nil {
-		_, _ = s.pool.Exec(ctx, `UPDATE rate_limiter.answers SET at = '-infinity' WHERE token = $1 AND key = $2`, i.Token, i.Key)
+		_, _ = s.pool.Exec(ctx, `UPDATE rate_limiter.answers SET at = '-infinity' WHERE token = $1 AND key = $2`,
+			i.Token, i.Key)
 	}
 }
 
