@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -122,6 +123,11 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 	err = s.Rows.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
 		return s.emptyBuckets(ctx, found.bounds)
 	})
+	if unkept := new(rows.UnkeptKeyError); errors.As(err, &unkept) {
+		// The buckets are empty, so a caller that learns this has no reason to retry.
+		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
+		err = nil
+	}
 	out.Replayed = replayedHeader(c)
 	return out, s.writeError("record the reset", err)
 }

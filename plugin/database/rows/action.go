@@ -32,7 +32,8 @@ const actionTime = 10 * time.Second
 // Under c.Idempotency do runs once, and *answer is stored when it has succeeded. A replay runs nothing and sets *answer
 // to what was stored. A second call during the first waits for it, at most half of the time until the deadline of ctx,
 // and then returns an UnderwayError. An action that was not done is recorded again and done when it is sent again: at
-// once if do failed, and after underwayTime if the process died or could not store the answer.
+// once if do failed, and after underwayTime if the process died. If do succeeded and its answer cannot be stored, Do
+// returns an UnkeptKeyError.
 func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(context.Context) error) error {
 	if err := s.claimAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
 		return err
@@ -43,8 +44,7 @@ func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(con
 		s.freeKey(ctx, c.Idempotency)
 		return err
 	}
-	s.storeAnswer(ctx, c, a, answer)
-	return nil
+	return s.storeAnswer(ctx, c, a, answer)
 }
 
 // claimAction records an action, and waits while another call does one under its key.
@@ -95,16 +95,30 @@ func (s *DB) freeKey(ctx context.Context, i *Idempotency) {
 	}
 }
 
-// storeAnswer stores the answer of an action that has been done. An error is none of the action, whose caller has the
-// answer.
-func (s *DB) storeAnswer(ctx context.Context, c Change, a Action, answer any) {
-	if once := c.Idempotency; once != nil {
-		c.Idempotency = nil
-		_, _, _ = write(ctx, s, "store the answer of "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
-			return none, once.remember(ctx, tx, answer, 0)
-		})
+// storeAnswer stores the answer of an action that has been done.
+func (s *DB) storeAnswer(ctx context.Context, c Change, a Action, answer any) error {
+	once := c.Idempotency
+	if once == nil {
+		return nil
 	}
+	c.Idempotency = nil
+	if _, _, err := write(ctx, s, "store the answer of "+a.Operation, c, func(tx pgx.Tx) (none noResult, err error) {
+		return none, once.remember(ctx, tx, answer, 0)
+	}); err != nil {
+		return &UnkeptKeyError{err}
+	}
+	return nil
 }
+
+// UnkeptKeyError reports an action that was done without its answer being stored: sent again later, it is done again.
+type UnkeptKeyError struct{ Err error }
+
+func (e *UnkeptKeyError) Error() string {
+	return "the action was done, but its idempotency key was not stored: " + e.Err.Error()
+}
+
+// Unwrap returns why the answer was not stored.
+func (e *UnkeptKeyError) Unwrap() error { return e.Err }
 
 // UnderwayError reports that the first action under a key is still running. Nothing was done or recorded.
 type UnderwayError struct{ Key string }
