@@ -7,8 +7,6 @@ import (
 	"net/url"
 	"sync"
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 const (
@@ -16,8 +14,6 @@ const (
 	sharedTime = 10 * time.Second
 	// readTimeout bounds the read of an answer.
 	readTimeout = 10 * time.Second
-	// cacheCaller reads the answers for all operators. No token has such a name.
-	cacheCaller = "portal:shared"
 	// maxCached bounds the answers that are kept: of more, each page reads its own.
 	maxCached = 64
 )
@@ -65,8 +61,7 @@ func (v *visit) getShared(path string, query url.Values, into any) error {
 		// The read is also for others, and ends if its page does not.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), readTimeout)
 		defer cancel()
-		reader := &visit{r: v.r.WithContext(ctx), caller: api.Caller{Token: cacheCaller, Role: api.Viewer}, portal: v.portal}
-		return body, reader.get(path, nil, &body)
+		return body, v.api().Get(ctx, path, nil, &body)
 	})
 	if err != nil {
 		return err

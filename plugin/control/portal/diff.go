@@ -90,12 +90,6 @@ func addLeaves(leaves map[string]string, path string, value any) {
 	}
 }
 
-// auditEntry is a change with the fields that it changed.
-type auditEntry struct {
-	answers.AuditEntry
-	Changes []fieldChange
-}
-
 // auditFilters are the filters of the audit.
 var auditFilters = []string{"tenant", "kind", "key", "actor"}
 
@@ -106,15 +100,7 @@ func serveAudit(v *visit) error {
 	if err := v.get("/v1/ratelimit/audit", v.withPage(filters), &found); err != nil {
 		return err
 	}
-	items := make([]auditEntry, len(found.Items))
-	for i, e := range found.Items {
-		changes, err := diffJSON(e.Before, e.After)
-		if err != nil {
-			return fmt.Errorf("compare audit entry %d: %w", e.ID, err)
-		}
-		items[i] = auditEntry{e, changes}
-	}
 	return v.render("operator_audit", "Audit", map[string]any{
-		"Filters": filters, "Items": items, "Next": nextPage(v.r.URL.Path, filters, found.NextCursor),
+		"Filters": filters, "Items": found.Items, "Next": nextPage(v.r.URL.Path, filters, found.NextCursor),
 	})
 }

@@ -16,21 +16,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// overrideFields are the fields of the form of a new override. The key makes a form that is sent twice count once.
-var overrideFields = []string{
-	"kind", "policy", "limit", "window", "burst", "factor", "endpoint", "user", "credential", "ip", "expires", "until",
-	"reason", "public_note", "key",
-}
-
-// overrideForm returns the fields of a new override as they were typed.
-func (v *visit) overrideForm() url.Values {
-	form := url.Values{}
-	for _, name := range overrideFields {
-		form.Set(name, strings.TrimSpace(v.r.PostFormValue(name)))
-	}
-	return form
-}
-
 // untilLayout is how browsers send a date with a time.
 const untilLayout = "2006-01-02T15:04"
 
@@ -40,19 +25,20 @@ const permanently = "permanent"
 // overrideBody returns the override of a form as the API reads it. What is no number stays a text, so that the API
 // reports it. Fields of other kinds are left out: a page without JavaScript shows them all.
 func overrideBody(form url.Values) map[string]any {
-	kind, until, expires := form.Get("kind"), form.Get("until"), form.Get("expires")
-	body := map[string]any{"kind": kind, "reason": form.Get("reason")}
+	typed := func(name string) string { return strings.TrimSpace(form.Get(name)) }
+	kind, until, expires := typed("kind"), typed("until"), typed("expires")
+	body := map[string]any{"kind": kind, "reason": typed("reason")}
 	texts := []string{"endpoint", "user", "credential", "ip", "public_note"}
 	switch kind {
 	case "custom_limit":
 		texts = append(texts, "policy", "window")
-		setInteger(body, "limit", form.Get("limit"))
-		setInteger(body, "burst", form.Get("burst"))
+		setInteger(body, "limit", typed("limit"))
+		setInteger(body, "burst", typed("burst"))
 	case "multiplier":
 		texts = append(texts, "policy", "factor")
 	}
 	for _, name := range texts {
-		if text := form.Get(name); text != "" {
+		if text := typed(name); text != "" {
 			body[name] = text
 		}
 	}
@@ -131,7 +117,7 @@ type overrideView struct {
 	Problem  *problem
 
 	Previewed bool
-	Apply     url.Values // the form with the end that the preview shows: the one below keeps what was chosen
+	Apply     url.Values // the form with the end that the preview shows, and a key, so that it counts once if sent twice
 	Lines     []string
 	Preview   answers.OverridePreview
 	NoPreview string
@@ -162,7 +148,7 @@ func serveNewOverride(v *visit) error {
 
 // previewOverride shows what the override of a form would change, beside the form.
 func previewOverride(v *visit) error {
-	o := &overrideView{Org: v.org(), Form: v.overrideForm()}
+	o := &overrideView{Org: v.org(), Form: v.r.PostForm}
 	if err := o.readPolicies(v); err != nil {
 		return err
 	}
@@ -171,7 +157,7 @@ func previewOverride(v *visit) error {
 		return v.renderFault(err, &o.Problem, "operator_override", "New override", o)
 	}
 	o.Previewed = true
-	o.Lines = linesOf(&o.Preview, o.Org, o.Form.Get("endpoint"), v.portal.Now())
+	o.Lines = linesOf(&o.Preview, o.Org, strings.TrimSpace(o.Form.Get("endpoint")), v.portal.Now())
 	o.Apply = maps.Clone(o.Form)
 	o.Apply.Set("key", rand.Text())
 	if end := o.Preview.End; !end.IsZero() {
@@ -182,7 +168,7 @@ func previewOverride(v *visit) error {
 
 // createOverride makes the override of a form, and waits a moment for the nodes.
 func createOverride(v *visit) error {
-	o := &overrideView{Org: v.org(), Form: v.overrideForm()}
+	o := &overrideView{Org: v.org(), Form: v.r.PostForm}
 	var done struct {
 		Override struct {
 			ID int64 `json:"id"`

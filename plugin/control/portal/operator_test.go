@@ -303,7 +303,7 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 	w := overAPI(t)
 	w.deny(1, 60)
 	b := w.signedIn(viewerSecret)
-	page := w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live>", ">GET /60</td>", ">GET /11</td>")
+	page := w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live>", ">GET /60<", ">GET /11<")
 	w.want(b.get(next(page)), http.StatusOK, ">GET /10</td>", ">GET /1</td>")
 	live := b.watch("/portal/denials?tenant=acme")
 	if rows := live.next(); next(shown{text: rows}) != next(page) {

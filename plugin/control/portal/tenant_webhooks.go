@@ -41,21 +41,12 @@ func eventsOf(w answers.Webhook) (labels []string) {
 // deliveryLevels are the classes of badges of the states of deliveries.
 var deliveryLevels = map[string]string{"delivered": "ok", "waiting": "warn", "failed": "bad"}
 
-// webhookForm is what is entered for a new webhook.
-type webhookForm struct {
-	URL   string
-	Types []string
-}
-
-// Checked reports whether a type is chosen.
-func (f *webhookForm) Checked(kind string) bool { return subscribes(f.Types, kind) }
-
 // orgWebhooks is the page of webhooks.
 type orgWebhooks struct {
 	Org      string
 	Webhooks []answers.Webhook
 	Events   []eventKind
-	Form     webhookForm
+	Form     answers.Webhook // what was entered
 	outcome
 }
 
@@ -90,7 +81,7 @@ func readOrgWebhooks(v *visit) (*orgWebhooks, error) {
 
 // createOrgWebhook creates a webhook, and shows its secret. There is no redirect: the secret is in this answer only.
 func createOrgWebhook(v *visit) error {
-	form := webhookForm{URL: v.r.PostFormValue("url"), Types: v.r.PostForm["types"]}
+	form := answers.Webhook{URL: v.r.PostFormValue("url"), Types: v.r.PostForm["types"]}
 	var made answers.WebhookSecret
 	failed := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
 		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,

@@ -31,27 +31,20 @@ func newTemplates() *template.Template {
 
 // layout is what surrounds a page.
 type layout struct {
-	Title  string
-	Caller api.Caller
-	Nav    []link
-	Notice notice
-	Body   template.HTML // rendered by a template
-}
-
-// link is one of the navigation.
-type link struct {
-	Label, Path string
-	Current     bool
+	Title, Path string
+	Caller      api.Caller
+	Nav         []page
+	Notice      notice
+	Body        template.HTML // rendered by a template
 }
 
 // layout returns the surroundings of a page for a caller, or for none.
 func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
-	l := &layout{Title: title, Caller: caller}
+	l := &layout{Title: title, Path: r.URL.Path, Caller: caller}
 	for _, to := range pages() {
-		path := to.Path()
-		isOrgHome := caller.Role == api.Tenant && path == home // leads to the page of the org, which has a link
+		isOrgHome := caller.Role == api.Tenant && to.Path() == home // leads to the page of the org, which has a link
 		if to.Nav != "" && slices.Contains(to.For, caller.Role) && !isOrgHome {
-			l.Nav = append(l.Nav, link{Label: to.Nav, Path: path, Current: path == r.URL.Path})
+			l.Nav = append(l.Nav, to)
 		}
 	}
 	return l
@@ -130,7 +123,8 @@ func functions() template.FuncMap {
 
 		"limitWords": func(l answers.LimitInForce, who string) string { return limitWords(&l, who) },
 		"spanWords":  spanWords, "denialWords": denialWords, "overrideWords": overrideWords,
-		"level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] }, "events": eventsOf,
+		"diff": diffJSON, "level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] },
+		"events": eventsOf, "subscribes": subscribes,
 	}
 }
 
@@ -171,18 +165,11 @@ func when(value any) (template.HTML, error) {
 // pairs returns texts two by two, such as the values and labels of a select.
 func pairs(texts ...string) [][]string { return slices.Collect(slices.Chunk(texts, 2)) }
 
-// dict returns a map of pairs, to pass several values to a template.
-func dict(pairs ...any) (map[string]any, error) {
-	if len(pairs)%2 != 0 {
-		return nil, fmt.Errorf("dict has %d arguments: it needs pairs", len(pairs))
+// dict returns a map of names and values, to pass several values to a template.
+func dict(list ...any) map[string]any {
+	m := map[string]any{}
+	for pair := range slices.Chunk(list, 2) {
+		m[pair[0].(string)] = pair[1]
 	}
-	m := make(map[string]any, len(pairs)/2)
-	for i := 0; i < len(pairs); i += 2 {
-		name, ok := pairs[i].(string)
-		if !ok {
-			return nil, fmt.Errorf("dict: %v is not a name", pairs[i])
-		}
-		m[name] = pairs[i+1]
-	}
-	return m, nil
+	return m
 }

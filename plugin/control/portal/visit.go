@@ -1,11 +1,13 @@
 package portal
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,7 +125,7 @@ func (p *Portal) redirect(w http.ResponseWriter, r *http.Request, path string, s
 
 // takeNotice returns the notice of the write before, and has the browser delete it.
 func (p *Portal) takeNotice(w http.ResponseWriter, r *http.Request) (shown notice) {
-	if p.jar.Get(r, noticeCookie, &shown) == nil {
+	if p.jar.Get(r, noticeCookie, &shown) {
 		p.jar.Delete(w, r, noticeCookie)
 	}
 	return shown
@@ -150,11 +152,9 @@ type problem = answers.Problem
 
 // isFault reports whether a form with other values could succeed.
 func isFault(p *problem) bool {
-	switch p.Status {
-	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
-		return true
-	}
-	return false
+	return slices.Contains([]int{
+		http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+	}, p.Status)
 }
 
 // isStatus reports whether an error is a problem with a status.
@@ -172,9 +172,7 @@ func (p *Portal) showProblem(w http.ResponseWriter, r *http.Request, caller api.
 	}
 	page := *shown
 	page.Title = http.StatusText(page.Status)
-	if page.Detail == "" {
-		page.Detail = detailOf(page.Status)
-	}
+	page.Detail = cmp.Or(page.Detail, details[page.Status])
 	if page.Status < http.StatusInternalServerError {
 		page.Request = ""
 	}
@@ -185,15 +183,9 @@ func (p *Portal) showProblem(w http.ResponseWriter, r *http.Request, caller api.
 	}
 }
 
-// detailOf returns the text of a status that needs no other.
-func detailOf(status int) string {
-	switch status {
-	case http.StatusNotFound:
-		return "There is nothing at this address."
-	case http.StatusMethodNotAllowed:
-		return "This address does not accept such a request."
-	case http.StatusInternalServerError:
-		return "This page failed. The log of the process has the reason."
-	}
-	return ""
+// details are the texts of a status that needs no other.
+var details = map[int]string{
+	http.StatusNotFound:            "There is nothing at this address.",
+	http.StatusMethodNotAllowed:    "This address does not accept such a request.",
+	http.StatusInternalServerError: "This page failed. The log of the process has the reason.",
 }

@@ -264,7 +264,8 @@ func TestServeReportsTheUsageAndTheDenialsOfItsDecisions(t *testing.T) {
 	}
 }
 
-// wantReported checks what Postgres has of 40 requests of the route records that were admitted, and one of a route that does not exist.
+// wantReported checks what Postgres has of 40 requests of the route records that were admitted, and one of a route that
+// does not exist.
 func wantReported(t *testing.T, dsn string) {
 	t.Helper()
 	var name string
@@ -283,7 +284,8 @@ func wantReported(t *testing.T, dsn string) {
 			requests[row.Endpoint] = row.Admitted
 		}
 	}
-	if want := map[string]int64{"records": 40, "": 1}; !maps.Equal(requests, want) || !strings.Contains(name, "/control/") {
+	want := map[string]int64{"records": 40, "": 1}
+	if !maps.Equal(requests, want) || !strings.Contains(name, "/control/") {
 		t.Errorf("%s has counted %v, want %v", name, requests, want)
 	}
 }

@@ -121,8 +121,8 @@ func isUpdate(t events.Type) bool { return t == events.PolicyUpdated }
 // isNotice reports whether the topic of notices gets events of a type. Nodes send denials themselves.
 func isNotice(t events.Type) bool { return t != events.PolicyUpdated && t != events.Denial }
 
-// newTopics returns the tasks that relay events to both topics, and registers their numbers; none: there is no Kafka. It
-// opens no connection.
+// newTopics returns the tasks that relay events to both topics, and registers their numbers; none: there is no Kafka.
+// It opens no connection.
 func (s *Settings) newTopics(
 	numbers *prometheus.Registry, log *slog.Logger,
 ) (runs []func(context.Context) error, err error) {

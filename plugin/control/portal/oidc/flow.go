@@ -114,7 +114,7 @@ func (f *Flow) Finish(w http.ResponseWriter, r *http.Request, jar *session.Jar) 
 func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.Jar) (a attempt, _ *Fault) {
 	query := r.URL.Query()
 	state := query.Get("state")
-	if len(state) != stateLength || jar.Get(r, cookiePrefix+state, &a) != nil {
+	if len(state) != stateLength || !jar.Get(r, cookiePrefix+state, &a) {
 		return a, &Fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + f.origin() +
 			", was used already, or took longer than 10 minutes. Start again.", errors.New("no cookie for the state")}
 	}

@@ -25,14 +25,9 @@ const (
 	hostPrefix = "__Host-"
 )
 
-// Errors of cookies.
-var (
-	// ErrPlain reports that no cookie is set, because others may read the connection.
-	ErrPlain = errors.New("the connection is not encrypted: open the portal over https, or on the machine itself as " +
-		"http://localhost; a proxy that terminates TLS must send X-Forwarded-Proto: https")
-	// ErrNone reports that a request has no such cookie, or not one that this Jar sealed, or more than one.
-	ErrNone = errors.New("there is no valid cookie")
-)
+// ErrPlain reports that no cookie is set, because others may read the connection.
+var ErrPlain = errors.New("the connection is not encrypted: open the portal over https, or on the machine itself as " +
+	"http://localhost; a proxy that terminates TLS must send X-Forwarded-Proto: https")
 
 // Jar seals values in cookies. It is safe for concurrent use. Create it with NewJar.
 type Jar struct {
@@ -94,27 +89,21 @@ func (j *Jar) Put(w http.ResponseWriter, r *http.Request, name string, value any
 	return nil
 }
 
-// Get decodes the value of a cookie. The error is ErrNone unless there is exactly one, sealed by this Jar under the
-// same name, and still valid.
-func (j *Jar) Get(r *http.Request, name string, into any) error {
+// Get decodes the value of a cookie, and reports whether there is exactly one, sealed by this Jar under the same name,
+// and still valid.
+func (j *Jar) Get(r *http.Request, name string, into any) bool {
 	full, _, err := cookieName(r, name)
-	if err != nil {
-		return ErrNone
-	}
 	found := r.CookiesNamed(full)
-	if len(found) != 1 || len(found[0].Value) > maxCookie {
-		return ErrNone
+	if err != nil || len(found) != 1 || len(found[0].Value) > maxCookie {
+		return false
 	}
 	content, err := base64.RawURLEncoding.DecodeString(found[0].Value)
 	if err != nil {
-		return ErrNone
+		return false
 	}
 	text, err := j.seal.Open(nil, nil, content, []byte(full))
 	var s sealed
-	if err != nil || json.Unmarshal(text, &s) != nil || j.now().Unix() >= s.Ends || json.Unmarshal(s.Value, into) != nil {
-		return ErrNone
-	}
-	return nil
+	return err == nil && json.Unmarshal(text, &s) == nil && j.now().Unix() < s.Ends && json.Unmarshal(s.Value, into) == nil
 }
 
 // Delete has the browser delete a cookie.

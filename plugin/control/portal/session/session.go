@@ -95,7 +95,7 @@ func (s *Sessions) Resume(w http.ResponseWriter, r *http.Request) (Session, bool
 // Read returns the session of a request, or false if it has none, and leaves its timeouts as they are.
 func (s *Sessions) Read(r *http.Request) (who Session, ok bool) {
 	now := s.jar.now()
-	if s.jar.Get(r, sessionCookie, &who) != nil || !now.Before(who.ends()) ||
+	if !s.jar.Get(r, sessionCookie, &who) || !now.Before(who.ends()) ||
 		!now.Before(time.Unix(who.Seen, 0).Add(s.idle)) || s.hasEnded(who, now) {
 		return Session{}, false
 	}
