@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
@@ -113,15 +115,8 @@ func TestAGraphHasAPointForEachStep(t *testing.T) {
 		{At: noon.Add(-2 * time.Hour), Admitted: 5}, {At: noon, Admitted: 7},
 	}}
 	points := pointsOf(h, time.Hour, func(r *rows.UsageRow) int64 { return r.Admitted })
-	want := []int64{0, 5, 0, 7}
-	if len(points) != len(want) {
-		t.Fatalf("the points are %v, want %v", points, want)
-	}
-	for i, p := range points {
-		if p.Value != want[i] || !p.At.Equal(h.From.Add(time.Duration(i)*time.Hour)) {
-			t.Errorf("point %d is %v, want %d", i, p, want[i])
-		}
-	}
+	want := []graphPoint{{h.From, 0}, {h.From.Add(time.Hour), 5}, {noon.Add(-time.Hour), 0}, {noon, 7}}
+	require.Equal(t, want, points)
 }
 
 func TestEndpointsBeyondTheMostAreSummedUp(t *testing.T) {

@@ -10,41 +10,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAConfigurationThatIsNotSafeIsNotUsed(t *testing.T) {
+func TestAConfigurationThatIsNotSafeOrNoneIsNotUsed(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]map[string]any{
-		"other issuer":        {"issuer": "https://evil.example"},
-		"plain form":          {"authorization_endpoint": "http://login.example.org/auth"},
-		"plain token":         {"token_endpoint": "http://login.example.org/token"},
-		"plain keys":          {"jwks_uri": "http://login.example.org/keys"},
-		"no token":            {"token_endpoint": ""},
-		"script for the form": {"authorization_endpoint": "javascript:alert(1)"},
-	} {
-		f, s := newForger(t), newSite(t)
-		f.config = config
-		s.use(t, Settings{Issuer: f.URL})
-		t.Log(name)
-		get(t, newBrowser(t), s.URL+StartPath, http.StatusServiceUnavailable, "not set up correctly")
-	}
-}
-
-func TestAnAnswerThatIsNoConfigurationMeansThatTheProviderIsAway(t *testing.T) {
-	t.Parallel()
-	for name, discover := range map[string]http.HandlerFunc{
-		"not found": http.NotFound,
-		"redirect": func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "https://evil.example", http.StatusFound)
-		},
-		"text": func(w http.ResponseWriter, _ *http.Request) { answer(w, "hello") },
-		"endless": func(w http.ResponseWriter, _ *http.Request) {
+	const unsafe, away = "not set up correctly", "not available at the moment"
+	for name, c := range map[string]struct {
+		config   map[string]any
+		discover http.HandlerFunc // nil: it answers with the configuration
+		want     string
+	}{
+		"other issuer":        {map[string]any{"issuer": "https://evil.example"}, nil, unsafe},
+		"plain form":          {map[string]any{"authorization_endpoint": "http://login.example.org/auth"}, nil, unsafe},
+		"plain token":         {map[string]any{"token_endpoint": "http://login.example.org/token"}, nil, unsafe},
+		"plain keys":          {map[string]any{"jwks_uri": "http://login.example.org/keys"}, nil, unsafe},
+		"no token":            {map[string]any{"token_endpoint": ""}, nil, unsafe},
+		"script for the form": {map[string]any{"authorization_endpoint": "javascript:alert(1)"}, nil, unsafe},
+		"not found":           {nil, http.NotFound, away},
+		"redirect":            {nil, http.RedirectHandler("https://evil.example", http.StatusFound).ServeHTTP, away},
+		"text":                {nil, func(w http.ResponseWriter, _ *http.Request) { answer(w, "hello") }, away},
+		"endless": {nil, func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, map[string]string{"issuer": strings.Repeat("x", 2*maxAnswer)})
-		},
+		}, away},
 	} {
 		f, s := newForger(t), newSite(t)
-		f.discover = discover
+		if f.config = c.config; c.discover != nil {
+			f.discover = c.discover
+		}
 		s.use(t, Settings{Issuer: f.URL})
 		t.Log(name)
-		get(t, newBrowser(t), s.URL+StartPath, http.StatusServiceUnavailable, "not available at the moment")
+		get(t, newBrowser(t), s.URL+StartPath, http.StatusServiceUnavailable, c.want)
 	}
 }
 
