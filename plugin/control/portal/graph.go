@@ -133,15 +133,13 @@ func timeLabels(points []graphPoint, xs []float64) []graphLabel {
 func summarizePoints(points []graphPoint, limit int64) string {
 	most := slices.MaxFunc(points, func(a, b graphPoint) int { return cmp.Compare(a.Value, b.Value) })
 	text := fmt.Sprintf("%s from %s to %s; the highest is %s at %s",
-		plural(int64(len(points)), "value"), graphTime(points[0].At), graphTime(points[len(points)-1].At),
-		humanize.Comma(most.Value), graphTime(most.At))
+		plural(int64(len(points)), "value"), minuteTime(points[0].At), minuteTime(points[len(points)-1].At),
+		humanize.Comma(most.Value), minuteTime(most.At))
 	if limit > 0 {
 		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), humanize.Comma(limit))
 	}
 	return text + "."
 }
-
-func graphTime(at time.Time) string { return at.UTC().Format("2 Jan 2006 15:04 UTC") }
 
 // maxDrawn is the largest value that a graph draws as it is. A node may report any.
 const maxDrawn = 1_000_000_000_000_000_000
@@ -149,17 +147,11 @@ const maxDrawn = 1_000_000_000_000_000_000
 // niceCeil returns the least number of the form 2, 4, 6, 8 or 10 times a power of ten that is not below n, so that half
 // of it is short to write. n is at most maxDrawn.
 func niceCeil(n int64) int64 {
-	const ten = 10
-	power := int64(1)
-	for n > ten*power {
-		power *= ten
+	step := int64(2)
+	for n > 5*step {
+		step *= 10
 	}
-	for step := int64(2); step < ten; step += 2 {
-		if n <= step*power {
-			return step * power
-		}
-	}
-	return ten * power
+	return (n + step - 1) / step * step
 }
 
 // tenth returns a coordinate with one decimal.

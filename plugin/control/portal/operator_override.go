@@ -66,14 +66,15 @@ func setInteger(body map[string]any, name, text string) {
 	}
 }
 
-// linesOf returns what changes, one sentence for each limit: "acme: daily 1,000 → 2,000 per day until Fri 14:00 UTC".
-func linesOf(p *answers.OverridePreview, org, endpoint string, now time.Time) []string {
+// linesOf returns what changes, one sentence for each limit: "acme: daily 1,000 → 2,000 per day until 27 Nov
+// 2026 14:00 UTC".
+func linesOf(p *answers.OverridePreview, org, endpoint string) []string {
 	end := "for good"
 	if !p.End.IsZero() {
-		end = "until " + clockTime(p.End, now)
+		end = "until " + minuteTime(p.End)
 	}
 	if !p.Begin.IsZero() {
-		end = "from " + clockTime(p.Begin, now) + " " + end
+		end = "from " + minuteTime(p.Begin) + " " + end
 	}
 	at := ""
 	if endpoint != "" {
@@ -157,7 +158,7 @@ func previewOverride(v *visit) error {
 		return v.renderFault(err, &o.Problem, "operator_override", "New override", o)
 	}
 	o.Previewed = true
-	o.Lines = linesOf(&o.Preview, o.Org, strings.TrimSpace(o.Form.Get("endpoint")), v.portal.Now())
+	o.Lines = linesOf(&o.Preview, o.Org, strings.TrimSpace(o.Form.Get("endpoint")))
 	o.Apply = maps.Clone(o.Form)
 	o.Apply.Set("key", rand.Text())
 	if end := o.Preview.End; !end.IsZero() {

@@ -163,6 +163,6 @@ func forgive(v *visit) error {
 	if err != nil {
 		return v.renderFault(err, &f.Problem, "operator_forgive", "Forgive a tenant", f)
 	}
-	until := clockTime(done.Until, v.portal.Now())
-	return v.redirect(home+"abuse", noticeOf(&done.Written, fmt.Sprintf("%s is forgiven until %s", f.Org, until)))
+	said := fmt.Sprintf("%s is forgiven until %s", f.Org, minuteTime(done.Until))
+	return v.redirect(home+"abuse", noticeOf(&done.Written, said))
 }

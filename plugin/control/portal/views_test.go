@@ -47,28 +47,13 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 	}
 }
 
-func TestTimesAreReadFromNow(t *testing.T) {
-	now := time.Date(2026, 11, 25, 10, 0, 0, 0, time.UTC) // a Wednesday
-	for _, c := range []struct {
-		at           time.Time
-		ahead, clock string
-	}{
-		{time.Time{}, "", ""},
-		{now, "", "10:00 UTC"},
-		{now.Add(time.Second), "in 1 second", "10:00 UTC"},
-		{now.Add(-59 * time.Second), "", "09:59 UTC"},
-		{now.Add(3 * time.Minute), "in 3 minutes", "10:03 UTC"},
-		{now.Add(-2 * time.Hour), "", "08:00 UTC"},
-		{now.Add(52 * time.Hour), "in 2 days", "Fri 14:00 UTC"},
-		{now.Add(-11 * time.Hour), "", "Tue 23:00 UTC"},
-		{now.AddDate(0, 0, 6), "in 6 days", "1 Dec 2026 10:00 UTC"},
-		{now.Add(-400 * 24 * time.Hour).In(time.FixedZone("", 7200)), "", "21 Oct 2025 10:00 UTC"},
+func TestTimesAheadAreInWords(t *testing.T) {
+	for ahead, want := range map[time.Duration]string{
+		0: "", time.Second: "in 1 second", 3*time.Minute + time.Second: "in 3 minutes", 52 * time.Hour: "in 2 days",
+		-time.Hour: "",
 	} {
-		if got := timeAhead(c.at, now); got != c.ahead {
-			t.Errorf("%v is %q, want %q", c.at, got, c.ahead)
-		}
-		if got := clockTime(c.at, now); got != c.clock {
-			t.Errorf("%v is %q, want %q", c.at, got, c.clock)
+		if got := timeAhead(noon.Add(ahead), noon); got != want {
+			t.Errorf("%v is %q, want %q", ahead, got, want)
 		}
 	}
 }

@@ -112,19 +112,5 @@ func timeAhead(at, now time.Time) string {
 	return ""
 }
 
-// clockTime returns an instant in UTC as short as it is clear from now: with the hour alone on the same day, with the
-// weekday within six days, else with the date. It returns "" for the zero time.
-func clockTime(at, now time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	at, now = at.UTC(), now.UTC()
-	const week = 6
-	switch days := at.Truncate(day).Sub(now.Truncate(day)) / day; {
-	case days == 0:
-		return at.Format("15:04 UTC")
-	case days > -week && days < week:
-		return at.Format("Mon 15:04 UTC")
-	}
-	return at.Format("2 Jan 2006 15:04 UTC")
-}
+// minuteTime returns an instant in UTC, to the minute.
+func minuteTime(at time.Time) string { return at.UTC().Format("2 Jan 2006 15:04 UTC") }

@@ -95,7 +95,7 @@ func (f *Flow) Start(w http.ResponseWriter, r *http.Request, jar *session.Jar) *
 	if r.URL.Query().Has("switch") {
 		options = append(options, oauth2.SetAuthURLParam("prompt", "login"))
 	}
-	http.Redirect(w, r, f.config(found, "").AuthCodeURL(state, options...), http.StatusSeeOther)
+	http.Redirect(w, r, found.client.AuthCodeURL(state, options...), http.StatusSeeOther)
 	return nil
 }
 
@@ -147,14 +147,6 @@ func dropMany(w http.ResponseWriter, r *http.Request, jar *session.Jar) {
 	}
 	for _, name := range begun {
 		jar.Delete(w, r, name)
-	}
-}
-
-// config returns how the provider's endpoints are used.
-func (f *Flow) config(found *configuration, secret string) *oauth2.Config {
-	return &oauth2.Config{
-		ClientID: f.ClientID, ClientSecret: secret, Endpoint: found.endpoint, RedirectURL: f.RedirectURL,
-		Scopes: strings.Fields(f.Scopes),
 	}
 }
 

@@ -29,7 +29,9 @@ func (f *Flow) identify(ctx context.Context, code string, a attempt) (api.Caller
 		return api.Caller{}, &Fault{http.StatusServiceUnavailable, setupText, err}
 	}
 	ctx = gooidc.ClientContext(ctx, f.client)
-	token, err := f.config(found, secret).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
+	client := found.client
+	client.ClientSecret = secret
+	token, err := client.Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
 	if err != nil {
 		return api.Caller{}, exchangeFault(err)
 	}

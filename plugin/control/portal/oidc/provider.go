@@ -119,7 +119,7 @@ var errUnavailable = errors.New("the identity provider is not available")
 type configuration struct {
 	provider *gooidc.Provider
 	verifier *gooidc.IDTokenVerifier
-	endpoint oauth2.Endpoint
+	client   oauth2.Config // without the secret
 	fetched  time.Time
 }
 
@@ -180,7 +180,10 @@ func (f *Flow) read(ctx context.Context) (*configuration, error) {
 		ClientID: f.ClientID,
 		Now:      func() time.Time { return f.Now().Add(-skew) },
 	})
-	return &configuration{provider, verifier, endpoint, f.Now()}, nil
+	client := oauth2.Config{
+		ClientID: f.ClientID, Endpoint: endpoint, RedirectURL: f.RedirectURL, Scopes: strings.Fields(f.Scopes),
+	}
+	return &configuration{provider, verifier, client, f.Now()}, nil
 }
 
 // parseEndpoint parses a URL of the provider, which may have a query.
