@@ -103,25 +103,18 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	store, numbers := rows.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
 	tiers := d.knownTiers(store)
-	rest, err := api.New(api.Options{
-		Version:         process.Version,
-		Rows:            store,
-		Tokens:          callers,
-		Log:             log,
-		Buckets:         d.buckets,
-		OperatorBuckets: d.operatorBuckets,
-		Ping:            d.ping,
-		Decider:         d.decider,
-		Reservations:    d.reservations,
-		RequestPolicy:   d.requestPolicy,
-		IsRoute:         d.isRoute,
-		Tiers:           tiers,
-		IsConsumer:      s.isConsumer,
-		Webhooks:        s.Webhooks,
-		Limits:          own,
-		Metrics:         numbers,
-		Rates:           api.Rates{Subjects: int64(s.NewSubjects)},
-	})
+	options := d.rest
+	options.Version = process.Version
+	options.Rows = store
+	options.Tokens = callers
+	options.Log = log
+	options.Tiers = tiers
+	options.IsConsumer = s.isConsumer
+	options.Webhooks = s.Webhooks
+	options.Limits = own
+	options.Metrics = numbers
+	options.Rates.Subjects = int64(s.NewSubjects)
+	rest, err := api.New(options)
 	if err != nil {
 		return nil, err
 	}

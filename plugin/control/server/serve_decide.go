@@ -10,8 +10,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -33,16 +31,10 @@ const (
 // decider decides requests in the process that serves the API, as the plugin server does, with one config.
 type decider struct {
 	*engine.Engine
-	decider         *admit.Decider              // nil: no config
-	buckets         api.Buckets                 // in Redis; nil: none
-	operatorBuckets api.Buckets                 // the same buckets for operators, with longer timeouts; nil: none
-	ping            func(context.Context) error // pings that Redis; nil: none
-	config          *routeconfig.Config         // nil: none
-	ledger          *reservation.Ledger         // what checks reserve
-	reservations    *reservation.Keeper         // in the ledger; nil: no config
-	log             *slog.Logger
-
-	requestPolicy func(*policy.Policy) *policy.Policy // returns the policy for reading the buckets of one; nil: itself
+	rest   api.Options         // what the API needs of the config; zero: there is none
+	config *routeconfig.Config // nil: none
+	ledger *reservation.Ledger // what checks reserve
+	log    *slog.Logger
 }
 
 // newDecider returns a decider. Without a config it decides nothing and follows no rows.
@@ -110,14 +102,11 @@ func (d *decider) knownTiers(store *rows.DB) *api.Tiers {
 	if d.config == nil {
 		return nil
 	}
-	return api.NewTiers(store, d.decider.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
+	return api.NewTiers(store, d.rest.Decider.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
 }
 
 // isRoute reports whether the config's file has a route of a name.
 func (d *decider) isRoute(name string) bool {
-	if d.config == nil {
-		return false
-	}
 	_, ok := d.config.Routes[name]
 	return ok
 }
@@ -134,15 +123,16 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	// The path is released with the process: Run closes its stores.
-	if d.decider, _, err = d.Build(config.Config, snapshot); err != nil {
+	if d.rest.Decider, _, err = d.Build(config.Config, snapshot); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	d.config = config
+	d.rest.IsRoute = d.isRoute
 	d.SetRoutes(d.isRoute)
 	if config.Config.Strategy == schema.StrategyRedis {
-		d.requestPolicy = d.Stores.StorePolicy
+		d.rest.RequestPolicy = d.Stores.StorePolicy
 	}
-	if d.reservations, err = d.openReservations(&config.Config); err != nil {
+	if d.rest.Reservations, err = d.openReservations(&config.Config); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	shared, _, err := d.Stores.OpenCentral(&config.Config)
@@ -159,7 +149,7 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	d.buckets, d.ping, d.operatorBuckets = shared, shared.Ping, operators
+	d.rest.Buckets, d.rest.Ping, d.rest.OperatorBuckets = shared, shared.Ping, operators
 	return nil
 }
 

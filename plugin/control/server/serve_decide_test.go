@@ -94,7 +94,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
 		request.Method, request.Path, request.Route = admit.Target(endpoint)
-		if d.decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
+		if d.rest.Decider.Admit(t.Context(), request, &x) != nil || x.Decision.Denied() {
 			t.Fatalf("%s: %+v", endpoint, x.Decision)
 		}
 	}
@@ -109,7 +109,7 @@ func TestServeLabelsOnlyTheRoutesOfItsFile(t *testing.T) {
 			t.Errorf("%s has a label of a route outside the config", f.GetName())
 		}
 	}
-	if p := leasable(t, d); d.requestPolicy != nil && d.requestPolicy(p) != p {
+	if p := leasable(t, d); d.rest.RequestPolicy != nil && d.rest.RequestPolicy(p) != p {
 		t.Error("buckets of this process are read with a policy for leases")
 	}
 }
@@ -129,7 +129,7 @@ func TestServeDecidesByTheSavedRowsUntilItHasThoseOfTheDatabase(t *testing.T) {
 	d.AwaitRows(ctx, time.Minute)
 	var decided admit.Exchange
 	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme"}}
-	if err := d.decider.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
+	if err := d.rest.Decider.Admit(t.Context(), request, &decided); err != nil || !decided.Decision.Denied() {
 		t.Errorf("the decision for a tenant with a saved ban is %+v (%v)", decided.Decision, err)
 	}
 	stop()
@@ -150,15 +150,15 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
 		name := reservation.Name{ID: "chat"}
-		claim, _, err := d.reservations.Claim(t.Context(), &reservation.Request{Name: name, Timeout: time.Minute})
-		if err != nil || d.decider.Admit(t.Context(), request, &x) != nil {
+		claim, _, err := d.rest.Reservations.Claim(t.Context(), &reservation.Request{Name: name, Timeout: time.Minute})
+		if err != nil || d.rest.Decider.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}
 		err = claim.Keep(t.Context(), reservation.NewRecord(&x.Decision, 1), nil)
 		if err != nil || d.ledger.Stats().Kept != 1 {
 			t.Errorf("%s: %d reservations are kept (%v), want one", strategy, d.ledger.Stats().Kept, err)
 		}
-		s, err := d.reservations.Settle(t.Context(), name, 3, func(string, int64) error { return nil })
+		s, err := d.rest.Reservations.Settle(t.Context(), name, 3, func(string, int64) error { return nil })
 		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.ledger.Stats().Kept != 0 {
 			t.Errorf("%s: %+v, %v", strategy, s, err)
 		}
@@ -169,33 +169,28 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 	}
 }
 
-func TestRequestsReadALeasedBucketWithASmallerCapacity(t *testing.T) {
-	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
-	p := leasable(t, d)
-	if d.requestPolicy == nil || d.requestPolicy(p).Limit.Capacity() >= p.Limit.Capacity() {
-		t.Errorf("%s is read with its whole capacity", p.Name)
-	}
-}
-
-func TestOperatorsWaitLongerForRedisThanRequests(t *testing.T) {
+func TestOperatorsWaitLongerForRedisThanRequestsWhoseLeasedBucketsAreSmaller(t *testing.T) {
 	proxy := faultproxy.New(t, redistest.Single(t).Address())
 	d := deciding(t, onPort(t, proxy.Port()), nil)
 	proxy.Delay(150 * time.Millisecond) // three times the default read_timeout
 	p := leasable(t, d)
 	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
 	statuses := make([]decision.Status, 1)
-	if err := d.operatorBuckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+	if err := d.rest.OperatorBuckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
 		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
 	}
-	if err := d.buckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
+	if err := d.rest.Buckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
 		t.Errorf("%+v, %v: want none for requests", statuses[0], err)
+	}
+	if d.rest.RequestPolicy == nil || d.rest.RequestPolicy(p).Limit.Capacity() >= p.Limit.Capacity() {
+		t.Errorf("%s is read with its whole capacity", p.Name)
 	}
 }
 
 // leasable returns a policy of a decider's config whose tokens may be leased.
 func leasable(t *testing.T, d *decider) *policy.Policy {
 	t.Helper()
-	for _, p := range d.decider.Policies.Load().Policies() {
+	for _, p := range d.rest.Decider.Policies.Load().Policies() {
 		if p.Name == "everyone" {
 			return p
 		}
@@ -260,7 +255,7 @@ func TestServeReportsTheUsageAndTheDenialsOfItsDecisions(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", User: "u_1"}}
 		request.Method, request.Path, request.Route = admit.Target(endpoint)
-		require.NoError(t, d.decider.Admit(t.Context(), request, &x))
+		require.NoError(t, d.rest.Decider.Admit(t.Context(), request, &x))
 	}
 }
 

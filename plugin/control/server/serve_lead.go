@@ -51,19 +51,19 @@ func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher, detector 
 
 // newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
 func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
-	if d.operatorBuckets == nil {
+	if d.rest.OperatorBuckets == nil {
 		return nil
 	}
 	return quota.NewWatcher(quota.Options{
 		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
 		Plan: func() *resolve.Plan {
-			if plan := d.decider.Policies.Load(); plan != nil && plan.Snapshot() != nil {
+			if plan := d.rest.Decider.Policies.Load(); plan != nil && plan.Snapshot() != nil {
 				return plan
 			}
 			return nil
 		},
 		Tiers:  tiers,
-		Peek:   d.operatorBuckets.Peek,
+		Peek:   d.rest.OperatorBuckets.Peek,
 		Report: reportNotices,
 		Log:    d.log,
 	})

@@ -100,11 +100,11 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
 	watcher := d.newWatcher(d.knownTiers(rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))))
 	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
-	d.decider.Policies.Store(d.decider.Policies.Load().With(snapshot)) // as if the rows were loaded
+	d.rest.Decider.Policies.Store(d.rest.Decider.Policies.Load().With(snapshot)) // as if the rows were loaded
 	var x admit.Exchange
 	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 20}}
 	request.Method, request.Path, request.Route = admit.Target("records")
-	if err := d.decider.Admit(t.Context(), request, &x); err != nil || x.Decision.Denied() {
+	if err := d.rest.Decider.Admit(t.Context(), request, &x); err != nil || x.Decision.Denied() {
 		t.Fatalf("%+v (%v)", x.Decision, err)
 	}
 	bounds := x.Decision.Resolution.Bounds
