@@ -54,40 +54,6 @@ func sweep(t *testing.T, s *memory.Store) {
 	})
 }
 
-func TestBucketsGoOnWhenAClockThatWasAheadIsSetBack(t *testing.T) {
-	for name, ahead := range map[string]func(m *machine) *Clock{
-		"since before the start": func(m *machine) *Clock {
-			m.step(2 * hour)
-			return NewOf(m.read)
-		},
-		"for a while": func(m *machine) *Clock {
-			c := NewOf(m.read)
-			m.step(2 * hour)
-			return c
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine()
-			c := ahead(m)
-			s := memory.New(memory.Options{Now: c.Now, MaxBuckets: 1})
-			for range 20 {
-				admits(t, s, "acme")
-			}
-			m.pass(10 * limit.Second)
-			sweep(t, s) // what expires is forgotten by the clock that is ahead
-			admits(t, s, "acme")
-			m.step(-2 * hour)
-			for i := range 20 {
-				require.Equal(t, i < 10, admits(t, s, "new"), "request %d of a new tenant is admitted", i+1)
-			}
-			m.pass(limit.Second + limit.Second/50)
-			for i := range 10 {
-				require.True(t, admits(t, s, "new"), "a second later, request %d of 10 is denied", i+1)
-			}
-		})
-	}
-}
-
 func TestAClockComesBackToTheTimeOfDaySlowlyAndStaysThere(t *testing.T) {
 	for _, off := range []limit.Micros{hour, -hour, limit.Second / 2} {
 		m := newMachine()
