@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 )
@@ -45,6 +46,7 @@ const (
 type DB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 // Entry is an event in the outbox.
@@ -144,11 +146,7 @@ const (
 // Start gives a new consumer a cursor before the oldest event that is kept, so that [Lags] counts what waits for it and
 // [Tidy] what it has missed. The cursor of another consumer stays where it is.
 func Start(ctx context.Context, db DB, consumer string) error {
-	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, startCursor, consumer)
-		return err
-	})
-	if err != nil {
+	if _, err := db.Exec(ctx, startCursor, consumer); err != nil {
 		return fmt.Errorf("make the cursor %s of the outbox: %w", consumer, err)
 	}
 	return nil

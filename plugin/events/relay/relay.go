@@ -101,7 +101,9 @@ func (r *Relay) Run(ctx context.Context) error { return leadership.Run(ctx, r.jo
 func (r *Relay) lead(ctx context.Context, conn *pgx.Conn) error {
 	r.update(func(s *Stats) { s.Leading = true })
 	defer r.update(func(s *Stats) { s.Leading, s.Lag = false, nil })
-	if err := r.start(ctx, conn); err != nil {
+	starting, cancel := context.WithTimeout(ctx, queryTime)
+	defer cancel()
+	if err := outbox.Start(starting, conn, r.options.Consumer); err != nil { // so that what waits is counted at once
 		return err
 	}
 	for {
@@ -113,13 +115,6 @@ func (r *Relay) lead(ctx context.Context, conn *pgx.Conn) error {
 			leadership.Pause(ctx, every)
 		}
 	}
-}
-
-// start makes the cursor if there is none, so that what waits is counted also before the first event is sent.
-func (r *Relay) start(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTime)
-	defer cancel()
-	return outbox.Start(ctx, conn, r.options.Consumer)
 }
 
 // round sends the next events, and reports whether there may be more.

@@ -106,13 +106,3 @@ const (
 			unavailable = excluded.unavailable, users = excluded.users, addresses = excluded.addresses,
 			credentials = excluded.credentials`
 )
-
-// dropDenials drops denials that nothing reads any more.
-func (s *session) dropDenials(ctx context.Context) error {
-	_, err := s.conn.Exec(ctx, `DELETE FROM rate_limiter.abuse_denials WHERE at < clock_timestamp() - $1::interval`,
-		denialsKept)
-	if err != nil {
-		return fmt.Errorf("drop old denials: %w", err)
-	}
-	return nil
-}

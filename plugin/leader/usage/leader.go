@@ -263,22 +263,10 @@ func (s *session) check(ctx context.Context) error {
 
 // tidyUsage keeps the partitions, and drops what is no longer needed to unpack.
 func (s *session) tidyUsage(ctx context.Context) error {
-	if err := s.keepPartitions(ctx); err != nil {
-		return err
-	}
-	if err := s.dropSources(ctx); err != nil {
-		return err
-	}
-	if err := s.dropDenials(ctx); err != nil {
-		return err
-	}
-	return s.dropFaulty(ctx)
-}
-
-// keepPartitions makes the partitions that are due, and drops old ones.
-func (s *session) keepPartitions(ctx context.Context) error {
-	if _, err := s.conn.Exec(ctx, `SELECT rate_limiter.keep_usage_partitions()`); err != nil {
-		return fmt.Errorf("keep the partitions: %w", err)
+	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteFaulty} {
+		if _, err := s.conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("tidy usage: %w", err)
+		}
 	}
 	return nil
 }

@@ -24,10 +24,7 @@ const selectPayloads = `SELECT k.place::bigint, payload
 	FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY k (node, epoch, seq, place)
 	JOIN rate_limiter.usage_batches USING (node, epoch, seq) ORDER BY k.place`
 
-const (
-	deleteOldFaulty = `DELETE FROM rate_limiter.usage_batches WHERE fault <> '' AND began < $1`
-	markFaulty      = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
-)
+const markFaulty = `UPDATE rate_limiter.usage_batches SET fault = $4 WHERE node = $1 AND epoch = $2 AND seq = $3`
 
 const deleteBatches = `DELETE FROM rate_limiter.usage_batches b
 	USING unnest($1::text[], $2::text[], $3::bigint[]) k (node, epoch, seq)
@@ -153,4 +150,13 @@ const (
 	deleteNodes = `DELETE FROM rate_limiter.usage_nodes WHERE (login, node) IN (
 		SELECT login, node FROM rate_limiter.usage_nodes
 		WHERE batches <= 0 AND seen_at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED)`
+)
+
+const (
+	// keepPartitions makes the partitions that are due, and drops old ones.
+	keepPartitions = `SELECT rate_limiter.keep_usage_partitions()`
+	// deleteDenials and deleteFaulty delete after denialsKept, and after keptDays.
+	deleteDenials = `DELETE FROM rate_limiter.abuse_denials WHERE at < clock_timestamp() - interval '1 hour'`
+	deleteFaulty  = `DELETE FROM rate_limiter.usage_batches
+		WHERE fault <> '' AND began < date_trunc('day', clock_timestamp(), 'UTC') - interval '2 days'`
 )

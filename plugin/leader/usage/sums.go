@@ -148,13 +148,3 @@ func (s *session) sumUpNext(ctx context.Context, tx pgx.Tx, now state) (Stats, e
 	}
 	return Stats{Hours: 1}, nil
 }
-
-// dropSources drops what is kept about sources and nodes that have not reported for long.
-func (s *session) dropSources(ctx context.Context) error {
-	for _, sql := range [...]string{deleteSources, deleteNodes} {
-		if _, err := s.conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("drop old sources: %w", err)
-		}
-	}
-	return nil
-}

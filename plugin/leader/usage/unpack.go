@@ -203,13 +203,3 @@ func (u *unpacking) markFaulty(ctx context.Context, faulty map[int]string) error
 	}
 	return nil
 }
-
-// dropFaulty drops batches that were set aside and are too late by now.
-func (s *session) dropFaulty(ctx context.Context) error {
-	return s.transact(ctx, func(tx pgx.Tx, now state) error {
-		if _, err := tx.Exec(ctx, deleteOldFaulty, now.oldest()); err != nil {
-			return fmt.Errorf("drop the batches that are set aside: %w", err)
-		}
-		return nil
-	})
-}
