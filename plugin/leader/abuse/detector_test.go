@@ -162,7 +162,7 @@ func TestAPenaltyIsNotMadeForATenantThatWasForgivenMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.past("acme", repeat(8, scraped)...)
 	w.detect(Shadow)
-	p := penalized{Tenant: "acme", State: []byte(`{"step": "tenth"}`), Reason: "x", Now: w.now()}
+	p := penalized{Tenant: "acme", State: State{Step: Tenth}, Reason: "x", Now: w.now()}
 	_, err := p.reconcile(t.Context(), w.keeper)
 	require.NoError(t, err)
 	assert.Equal(t, "", w.penalties("acme"), "penalties for a step that it is not on")

@@ -3,7 +3,6 @@ package abuse
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -25,7 +24,7 @@ type tenant struct {
 
 	reason        string
 	hasPenalty    bool
-	penaltyUntil  time.Time // by the database's clock; zero: none
+	penaltyUntil  time.Time // by the database's clock
 	forgivenUntil time.Time
 	verdict       Verdict
 	ended         int64 // a penalty that an operator has ended; 0: none
@@ -130,13 +129,12 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 
 // storedState is a row of abuse_tenants.
 type storedState struct {
-	Tenant        string
-	State         []byte
-	Reason        string
-	HasPenalty    bool
-	PenaltyUntil  *time.Time
-	ForgivenUntil *time.Time
-	Ended         int64
+	Tenant                      string
+	State                       State
+	Reason                      string
+	HasPenalty                  bool
+	PenaltyUntil, ForgivenUntil time.Time // 1970: none
+	Ended                       int64
 }
 
 // readStates reads what is remembered of these tenants, and of those on the ladder. It drops tenants that have sent
@@ -149,8 +147,8 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 		}
 		names = append(names, name)
 	}
-	rows, _ := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL, t.override_until,
-			t.forgiven_until, CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
+	rows, _ := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
+			coalesce(t.override_until, 'epoch'), coalesce(t.forgiven_until, 'epoch'), CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
 				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
 		FROM rate_limiter.abuse_tenants t
 		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)
@@ -158,11 +156,10 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 	if err != nil {
 		return fmt.Errorf("read states: %w", err)
 	}
-	for i := range states {
-		t := add(all, states[i].Tenant)
-		if err := t.restore(&states[i]); err != nil {
-			return fmt.Errorf("read the state of %q: %w", t.name, err)
-		}
+	for _, row := range states {
+		t := add(all, row.Tenant)
+		t.state, t.reason, t.hasPenalty, t.ended = row.State, row.Reason, row.HasPenalty, row.Ended
+		t.penaltyUntil, t.forgivenUntil = row.PenaltyUntil, row.ForgivenUntil
 		if d.options.Mode == Enforce && t.hasPenalty && t.penaltyUntil.After(minute) {
 			t.seen.Factor = t.state.Step.Factor()
 		}
@@ -176,18 +173,6 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 		}
 	}
 	return nil
-}
-
-// restore sets what is remembered.
-func (t *tenant) restore(from *storedState) error {
-	t.reason, t.hasPenalty, t.ended = from.Reason, from.HasPenalty, from.Ended
-	if from.PenaltyUntil != nil {
-		t.penaltyUntil = *from.PenaltyUntil
-	}
-	if from.ForgivenUntil != nil {
-		t.forgivenUntil = *from.ForgivenUntil
-	}
-	return json.Unmarshal(from.State, &t.state)
 }
 
 // readExemptions reads which tenants must not be on a step, or not be banned.

@@ -2,7 +2,6 @@ package abuse
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,7 +14,7 @@ import (
 // penalized is a tenant that has a penalty, or should have one.
 type penalized struct {
 	Tenant string
-	State  []byte
+	State  State
 	Reason string
 	Has    bool // a penalty is remembered
 	Until  time.Time
@@ -71,30 +70,27 @@ func isRejected(err error) bool {
 
 // reconcile makes the override of a tenant what its step says, and reports whether it wrote.
 func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed bool, err error) {
-	var s State
-	if err := json.Unmarshal(p.State, &s); err != nil {
-		return false, err
-	}
-	if s.Step < Half {
+	step := p.State.Step
+	if step < Half {
 		if !p.Has {
 			return false, nil
 		}
-		return true, p.set(ctx, session, s.Step, `SELECT NULL::bigint, NULL::timestamptz
+		return true, p.set(ctx, session, step, `SELECT NULL::bigint, NULL::timestamptz
 			FROM rate_limiter.lift_penalty($1, $2) WHERE $3::bigint IS NULL AND $4::timestamptz IS NULL`,
 			p.Tenant, "abuse detection: "+orCalm(p.Reason), nil, nil)
 	}
 	until := p.Now.Add(penaltyTime)
-	isBan := s.Step.BanTime() > 0
+	isBan := step.BanTime() > 0
 	if isBan { // it is made once
-		until = p.Now.Add(s.Step.BanTime())
+		until = p.Now.Add(step.BanTime())
 	}
 	isEnded := p.Has && !p.Exists && p.Until.After(p.Now) // by an operator: the next score forgives the tenant
-	isMade := p.Exists && p.Factor == s.Step.Factor() && (isBan || p.Until.After(p.Now.Add(renewBefore)))
+	isMade := p.Exists && p.Factor == step.Factor() && (isBan || p.Until.After(p.Now.Add(renewBefore)))
 	if isEnded || isMade {
 		return false, nil
 	}
-	return true, p.set(ctx, session, s.Step, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
-		p.Tenant, "abuse detection: "+p.Reason, s.Step.Factor(), until)
+	return true, p.set(ctx, session, step, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
+		p.Tenant, "abuse detection: "+p.Reason, step.Factor(), until)
 }
 
 // orCalm returns a reason, or why a tenant without one is on no step.
