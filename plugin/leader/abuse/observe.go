@@ -148,7 +148,8 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 		names = append(names, name)
 	}
 	rows, _ := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
-			coalesce(t.override_until, 'epoch'), coalesce(t.forgiven_until, 'epoch'), CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
+			coalesce(t.override_until, 'epoch'), coalesce(t.forgiven_until, 'epoch'),
+			CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
 				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
 		FROM rate_limiter.abuse_tenants t
 		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)

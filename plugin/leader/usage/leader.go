@@ -21,9 +21,8 @@
 //
 // # Faults
 //
-// A batch that cannot be decoded is set aside: it stays in its table with the fault for as long as minutes are kept, and
-// the batches after it are added. After any other error the leader ends its session, logs the error once, and tries
-// again.
+// A batch that cannot be decoded is set aside: it stays in its table with the fault as long as minutes are kept, and
+// those after it are added. After any other error the leader ends its session, logs the error once, and tries again.
 package usage
 
 import (

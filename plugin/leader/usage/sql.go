@@ -63,9 +63,9 @@ const insertNames = `INSERT INTO rate_limiter.usage_names (name)
 	ORDER BY name <> '` + otherName + `'
 	LIMIT greatest($2 - (SELECT coalesce(max(id), 0) FROM rate_limiter.usage_names), 0)`
 
-// addRows adds rows to the minutes, those before $11 also to the hours and those before $12 also to the day of $13, which
-// is not closed. It records the first minute whose rows have changed since Options.Check has looked, and returns how many
-// minutes have changed.
+// addRows adds rows to the minutes, those before $11 also to the hours, and those before $12 also to the day of $13,
+// which is not closed. It records the first minute whose rows have changed since Options.Check has looked, and returns
+// how many rows of minutes have changed.
 var addRows = `WITH given AS MATERIALIZED (
 		SELECT r.at, coalesce(t.id, other.id) AS tenant,
 			coalesce(e.id, other.id) AS endpoint, coalesce(p.id, other.id) AS policy, admitted, soft, denied, shadow_denied,
@@ -90,8 +90,8 @@ func add(table, at, where, column, value string) string {
 	for _, name := range [...]string{"admitted", "soft", "denied", "shadow_denied", "cost"} {
 		sets += fmt.Sprintf("%[1]s = %[2]s, ", name, bounded("t."+name+" + excluded."+name))
 	}
-	return `INSERT INTO rate_limiter.` + table + ` AS t (at, tenant, endpoint, policy` + column + `, admitted, soft, denied,
-			shadow_denied, cost, remaining_min)
+	return `INSERT INTO rate_limiter.` + table + ` AS t (at, tenant, endpoint, policy` + column + `, admitted, soft,
+			denied, shadow_denied, cost, remaining_min)
 		SELECT ` + at + `, tenant, endpoint, policy` + value + `, ` + summed + ` FROM given WHERE ` + where + `
 		GROUP BY 1, tenant, endpoint, policy ORDER BY tenant, 1, endpoint, policy
 		ON CONFLICT (tenant, at, endpoint, policy` + column + `) DO UPDATE

@@ -14,7 +14,7 @@ const tiersKept = 8
 // tiers holds when tiers were seen last.
 type tiers map[usage.Tier]time.Time
 
-// addBatch adds the tiers of a batch, which ended at an instant: the last one was seen then, the others a moment before.
+// addBatch adds the tiers of a batch, which ended at an instant: the last one was seen then, the others just before.
 func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
 	for i := range seen {
 		before := time.Duration(len(seen)-1-i) * time.Microsecond

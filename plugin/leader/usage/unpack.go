@@ -126,8 +126,8 @@ func (u *unpacking) apply(ctx context.Context) error {
 	return u.deleteBatches(ctx, added)
 }
 
-// decode reads the payloads of the batches to add, and collects what they have. It returns the faults of those that cannot be
-// decoded, by their place in the plan.
+// decode reads the payloads of the batches to add, and collects what they have. It returns the faults of those that
+// cannot be decoded, by their place in the plan.
 func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err error) {
 	faulty = map[int]string{}
 	if len(u.plan.add) == 0 {

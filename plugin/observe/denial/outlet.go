@@ -120,8 +120,8 @@ func (o *outlet) write(ctx context.Context) {
 	o.batch = left
 }
 
-// sortOut returns which lines of a batch are to be tried again after a Write, and which the sink rejects. The others are
-// stored. mayArrive reports whether the sink may still store some of those that are left.
+// sortOut returns which lines of a batch are to be tried again after a Write, and which the sink rejects. The others
+// are stored. mayArrive reports whether the sink may still store some of those that are left.
 func sortOut(batch []Line, err error) (left, rejected []Line, mayArrive bool) {
 	var partial Partial
 	switch {

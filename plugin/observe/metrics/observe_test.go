@@ -16,8 +16,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// counted lists the counters of m that are not 0, as a scrape shows them, without their prefix: the tenants and endpoints
-// of one together.
+// counted lists the counters of m that are not 0, as a scrape shows them, without their prefix: the tenants and
+// endpoints of one together.
 func counted(t *testing.T, m *Metrics) string {
 	t.Helper()
 	lines, err := gathered(m)
