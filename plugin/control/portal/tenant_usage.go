@@ -202,8 +202,8 @@ func quotasOf(
 }
 
 // exhaustedAt returns the instant at which nothing is left of a limit's bucket if so many tokens are spent per second
-// from now on, or the zero time if the limit lasts: until its window ends, or for good, because it refills as fast. What
-// a bucket refills, and what leaves a sliding window if it was spent evenly, is subtracted from the rate.
+// from now on, or the zero time if the limit lasts: until its window ends, or for good, because it refills as fast.
+// What a bucket refills, and what leaves a sliding window if it was spent evenly, is subtracted from the rate.
 func exhaustedAt(b *answers.BucketUsage, l *answers.LimitInForce, rate float64, now time.Time) time.Time {
 	left, window := float64(b.Limit-b.Used), float64(l.WindowSize)
 	if left <= 0 {

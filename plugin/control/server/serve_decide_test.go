@@ -176,7 +176,8 @@ func TestOperatorsWaitLongerForRedisThanRequestsWhoseLeasedBucketsAreSmaller(t *
 	p := leasable(t, d)
 	bounds := []policy.Bound{{Policy: p, Key: policy.Key{Namespace: "default", Policy: p.Name, Group: policy.ByAll}}}
 	statuses := make([]decision.Status, 1)
-	if err := d.rest.OperatorBuckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Source != decision.Redis {
+	err := d.rest.OperatorBuckets.Peek(t.Context(), bounds, statuses)
+	if err != nil || statuses[0].Source != decision.Redis {
 		t.Errorf("%+v, %v: want an answer for operators", statuses[0], err)
 	}
 	if err := d.rest.Buckets.Peek(t.Context(), bounds, statuses); err != nil || statuses[0].Failure == decision.NoFailure {
