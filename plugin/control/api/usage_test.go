@@ -269,7 +269,7 @@ func TestAResetThatIsRecordedGoesOnWithoutItsCaller(t *testing.T) {
 	}
 }
 
-func TestAResetWhoseKeyCannotBeStoredIsMade(t *testing.T) {
+func TestAResetWhoseKeyCannotBeStoredIsMadeAndLogged(t *testing.T) {
 	t.Parallel()
 	var p *planned
 	p = chilled(t, func(ctx context.Context) error {
@@ -279,6 +279,9 @@ func TestAResetWhoseKeyCannotBeStoredIsMade(t *testing.T) {
 	a := p.want(p.as("POST", acmeReset, `{"reason":"billed twice"}`, "Idempotency-Key", "k"), http.StatusOK)
 	if used := p.has("acme", "")["daily of the org"]; used != 0 || a.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("%d are used after %v %s", used, a.Header(), a.Body)
+	}
+	if !strings.Contains(p.log.String(), "Idempotency-Key was not stored") {
+		t.Errorf("the log has %s", p.log)
 	}
 }
 
