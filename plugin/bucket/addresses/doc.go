@@ -21,8 +21,8 @@
 //
 //	nodes × (Most + Most ÷ 10)
 //
-// of B bytes each: about 230 for one limit, and again for every endpoint, and 37 for every further limit. It takes
-// Most ÷ Rate seconds at least to fill them.
+// of B bytes each: about 230 for one limit, and 44 and the name for every further limit and endpoint. It
+// takes Most ÷ Rate seconds at least to fill them.
 //
 // # Sliding logs
 //

@@ -34,16 +34,22 @@ var errScriptDiffers = errors.New("the script denied what the limit admits")
 func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
 	e := soleReply(reply)
 	subjects, size := len(p.subjects), e.array()
-	if e.err == nil && size != subjects+1 && size != subjects+3 {
+	if e.err == nil && size != subjects+1 && size != subjects+3 && size != subjects+4 {
 		return 0, 0, fmt.Errorf("%w: %d elements for %d values", errReply, size, subjects)
 	}
 	foreign, taken = p.readValues(&e)
 	p.now = limit.Micros(e.integer())
 	foreign += p.readStates()
+	p.toSplit = p.toSplit[:0]
 	if size > subjects+1 {
 		p.readDenials(&e)
 		lost, alien := p.readLogs(&e)
 		foreign, taken = foreign+lost, taken+alien
+	}
+	if size > subjects+3 {
+		for range e.array() {
+			p.toSplit = append(p.toSplit, int(e.between(1, int64(subjects))))
+		}
 	}
 	if err := e.end(); err != nil {
 		return 0, 0, err
@@ -60,12 +66,30 @@ func soleReply(reply []byte) elements {
 	return e
 }
 
-// requestError returns the error that the reply is, if it is one: then the script has written nothing for the request.
-func requestError(reply []byte) error {
-	if e := soleReply(reply); e.next() == '-' {
-		return &Error{Kind: Rejected, err: serverError(bytes.TrimSpace(e.left[1:]))}
+// learnLevels records the levels of the request's subjects, if the reply consists of them. It reports whether it does:
+// then the script has done nothing else, and is run again. It returns the error that the reply is, if it is one: then
+// the script has written nothing for the request.
+func (p *scriptCall) learnLevels(reply []byte) (bool, error) {
+	e := soleReply(reply)
+	if e.next() == '-' {
+		return false, &Error{Kind: Rejected, err: serverError(bytes.TrimSpace(e.left[1:]))}
 	}
-	return nil
+	if e.array() != 1 || e.next() != '*' {
+		return false, nil
+	}
+	if found := e.array(); e.err == nil && found != len(p.subjects) {
+		return false, fmt.Errorf("%w: %d levels for %d values", errReply, found, len(p.subjects))
+	}
+	for i := range p.subjects {
+		level := e.between(-1, maxLevel)
+		if s := &p.subjects[i]; e.err == nil && s.chunk == head && p.levels != nil {
+			p.levels.learn(s.key, int(level))
+		}
+	}
+	if err := e.end(); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // readValues reads the subjects' strings.

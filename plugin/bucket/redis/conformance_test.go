@@ -40,6 +40,15 @@ end}
 `}
 }
 
+// turned makes a store split by the clock that its script reads.
+func turned(s *Store) *Store { return splitBy(s, readClock) }
+
+// splitBy makes a store split by the time that a Lua expression reads.
+func splitBy(s *Store, time string) *Store {
+	s.splitting = newScript(assemble("split", standing(time)))
+	return s
+}
+
 // clockOfMaster returns Lua that reads the time of the master that runs it. Each master has one of the keys, and may
 // not read the others.
 func clockOfMaster(keys []string) string {
@@ -126,7 +135,7 @@ func TestSoakAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	storetest.RunApart(t, func(t *testing.T) (store.Store, storetest.Clock) {
 		flush(t, client)
-		return newStore("test", &direct{client, true}, turnedClock, quiet), newClock(t, client)
+		return turned(newStore("test", &direct{client, true}, turnedClock, quiet)), newClock(t, client)
 	}, groupOf)
 }
 
@@ -155,7 +164,7 @@ func TestSoakARealClusterKeepsTheStoresPromises(t *testing.T) {
 				flush(t, master)
 				clock.add(master, keys[i])
 			}
-			return c.store, clock
+			return splitBy(c.store, time), clock
 		})
 	})
 }
@@ -167,7 +176,7 @@ func TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 		c := checked(t, turnedClock, at(server, pipelined))
 		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			flush(t, client)
-			return c.store, newClock(t, client)
+			return turned(c.store), newClock(t, client)
 		})
 	})
 }

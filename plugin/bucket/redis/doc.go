@@ -8,12 +8,14 @@
 //
 // # Where a bucket lives
 //
-// A subject (a tenant, a user of it, an address, an endpoint, all) has one string that holds its buckets, and one more
-// for each endpoint, which holds those of the endpoint. Each bucket has a name of six bytes there: the hash of its
-// policy. So a request reads and writes at most two strings for each of its subjects, however many limits and endpoints
-// each has. Everything of one tenant, of one address, of one endpoint has the same hash tag; a cluster keeps it
-// together, and one script serves it. The tag has the kind of group, and every part is percent-encoded, so one tenant
-// cannot address another tenant's keys:
+// A subject (a tenant, a user of it, an address, an endpoint, all) has one string that holds all of its buckets, each
+// under a name of six bytes: the hash of its policy and endpoint. So a request reads and writes as many strings as it
+// has subjects, however many limits each has. A subject with more than 32 buckets is split into chunks by their
+// endpoints: its head then holds how many there are and the buckets without an endpoint, and outlives the chunks by an
+// hour at most. So a request reads two strings of it, as strings of one endpoint lie together. Where a node has
+// missed a split, the script returns the levels and does nothing else; see [levels]. Everything of one tenant, of one
+// address, of one endpoint has the same hash tag; a cluster keeps it together, and one script serves it. The tag has
+// the kind of group, and every part is percent-encoded, so one tenant cannot address another tenant's keys:
 //
 //	subject                    key
 //	tenant                     rl:default:{t=acme}
@@ -23,8 +25,7 @@
 //	ip                         rl:default:{i=2001%3Adb8%3A%3A/64}
 //	endpoint                   rl:default:{e=POST%20/login}
 //	all                        rl:default:{g}
-//	endpoint of a tenant       rl:default:{t=acme}:e=POST%20/records
-//	endpoint of a user         rl:default:{t=acme}:u=u_42:e=POST%20/records
+//	chunk 3 of a tenant        rl:default:{t=acme}:#3
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, with :POST%20/records for an endpoint
 //	live nodes                 rl:default:{n}
 //	record of a reservation    rl:default:{r=0123456789abcdef0123456789abcdef}

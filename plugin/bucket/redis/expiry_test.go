@@ -134,30 +134,59 @@ func TestIdleBucketsOfALargeSubjectAreSwept(t *testing.T) {
 	swept := newFrame(map[string]string{"clock": `
 local now, STEP_BACK = tonumber(redis.call("GET", "clock")), 3600000000
 `})
-	f := &fixture{Store: newStore("test", &direct{client, false}, swept, quiet), client: client}
+	f := &fixture{Store: turned(newStore("test", &direct{client, false}, swept, quiet)), client: client}
 	clock := newClock(t, client)
 	perMinute := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1, Window: 60 * limit.Second}
-	brief := func(i int) policy.Bound { return bound(t, fmt.Sprint("writes-", i), perMinute) }
+	endpoint := func(i int) policy.Bound {
+		b := bound(t, "writes", perMinute)
+		b.Key.Endpoint = fmt.Sprint("GET /", i)
+		return b
+	}
 	long := bound(t, "daily", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
 	f.take(t, long)
 	for i := range 25 {
-		f.take(t, brief(i))
+		f.take(t, endpoint(i))
 	}
 	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+26*entrySize {
 		t.Fatalf("26 buckets take %d bytes", got)
 	}
 	clock.Advance(hour) // half a minute early: the last buckets may still mean something to a clock that steps back
-	f.take(t, brief(100))
+	f.take(t, endpoint(100))
 	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+27*entrySize {
 		t.Errorf("after an hour the value has %d bytes: want every bucket kept", got)
 	}
 	clock.Advance(61 * limit.Second)
-	f.take(t, brief(101))
+	f.take(t, endpoint(101))
 	if got := len(client.Get(context.Background(), subjectKey(long)).Val()); got != headSize+3*entrySize {
 		t.Errorf("after another minute the value has %d bytes: want the daily bucket and the last two", got)
 	}
 	if s := f.take(t, long)[0]; s.Used != 2 {
 		t.Errorf("the bucket that still means something counts %d, want 2", s.Used)
+	}
+}
+
+func TestALongValueIsToldInPart(t *testing.T) {
+	f := newFixture(t)
+	var bounds []policy.Bound
+	for i := range 30 {
+		bounds = append(bounds, bound(t, fmt.Sprint("p", i), limit.Spec{Algorithm: limit.FixedWindow, Quantity: int64(i + 2), Window: 300 * 24 * hour}))
+	}
+	f.take(t, bounds...)
+	unspent := bound(t, "unspent", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Window: 300 * 24 * hour})
+	asked := []policy.Bound{bounds[20], bounds[7], unspent, bounds[8], bounds[29]}
+	var p scriptCall
+	require.NoError(t, p.compile(asked))
+	require.NoError(t, f.transport.Run(context.Background(), takeScript, &p.call))
+	if _, _, err := p.readReply(p.call.reply); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(p.subjects[0].value); got != headSize+4*entrySize {
+		t.Errorf("four buckets of thirty, and one that is new, take %d bytes", got)
+	}
+	for i, s := range f.take(t, asked...) {
+		if want := []int64{3, 3, 2, 3, 3}[i]; s.Used != want {
+			t.Errorf("bound %d has %d used, want %d", i, s.Used, want)
+		}
 	}
 }
 

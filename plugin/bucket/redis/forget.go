@@ -15,23 +15,38 @@ func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 	for i := range keys {
 		n, err := s.forget(ctx, &keys[i])
 		if err != nil {
-			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", keys[i].Policy, appendString(nil, &keys[i]), err)
+			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", keys[i].Policy, appendSubject(nil, &keys[i]), err)
 		}
 		forgotten += n
 	}
 	return forgotten, nil
 }
 
-// forget empties one bucket.
+// forget empties one bucket, in the string that holds it now.
 func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
-	keys := []string{string(appendString(nil, key)), string(appendLog(nil, key))}
-	run := newCall(keys, string(appendName(nil, key)))
-	if err := s.transport.Run(ctx, forgetScript, run); err != nil {
-		return 0, err
+	name := appendName(nil, key)
+	for range maxTries {
+		level := s.levels.level(key)
+		whole := string(appendSubject(nil, key))
+		at := whole
+		if chunk := chunkOf(name, level); chunk != head {
+			at = string(appendChunk(nil, key, chunk))
+		}
+		keys, first := []string{whole, at, string(appendLog(nil, key))}, firstByte(level)
+		run := newCall(keys, string(append([]byte{first}, name...)))
+		if err := s.transport.Run(ctx, forgetScript, run); err != nil {
+			return 0, err
+		}
+		n, err := singleInteger(run.reply)
+		switch {
+		case err != nil:
+			return 0, err
+		case n > 1 || n < -1-maxLevel:
+			return 0, fmt.Errorf("%w: %d", errReply, n)
+		case n >= 0:
+			return int(n), nil
+		}
+		s.levels.learn(key, int(-1-n))
 	}
-	n, err := singleInteger(run.reply)
-	if err == nil && (n < 0 || n > 1) {
-		err = fmt.Errorf("%w: %d", errReply, n)
-	}
-	return int(n), err
+	return 0, errLevels
 }

@@ -209,7 +209,7 @@ func TestNoInterleavingOfRequestsLetsAnIntervalSeeMoreThanTheBound(t *testing.T)
 	rapid.Check(t, func(rt *rapid.T) {
 		flush(t, client)
 		v := interleaving{charged: map[string][]limit.Admission{}, clock: newClock(t, client)}
-		v.store = newStore("test", holding{&direct{client, true}}, turnedClock, quiet)
+		v.store = turned(newStore("test", holding{&direct{client, true}}, turnedClock, quiet))
 		v.drawBuckets(rt)
 		v.play(rt)
 		refunds += v.refunds
@@ -227,7 +227,7 @@ func groupOf(key *policy.Key) string { return key.GroupID }
 func TestABoundShowsNothingOfWhatAnotherGroupDenied(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	newClock(t, client)
-	s := newStore("test", &direct{client, true}, turnedClock, quiet)
+	s := turned(newStore("test", &direct{client, true}, turnedClock, quiet))
 	window := 3600 * limit.Second
 	empty := everybody(bound(t, "empty", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Window: window}))
 	shadow := inShadow(bound(t, "shadow", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 2, Window: window}))

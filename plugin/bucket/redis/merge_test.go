@@ -295,9 +295,16 @@ func TestAForeignValueHarmsNoRequestBesideIt(t *testing.T) {
 			client := server.Client(t)
 			must(t, client, "script", "load", takeScript.source)
 			s, _ := together(t, 6, func() (net.Conn, error) { return net.Dial("tcp", server.Address()) })
-			large := endpoints(t, 1)[0]
-			must(t, client, "set", subjectKey(large), foreign)
-			all := [][]policy.Bound{{costing(large, 900)}}
+			before := newStore("test", &direct{client, false}, takeScript, quiet)
+			large := endpoints(t, 60)
+			for i := range 50 { // so many that they are split
+				require.NoError(t, before.Take(t.Context(), large[i:i+1], make([]decision.Status, 1)))
+			}
+			level := before.levels.level(&large[0].Key)
+			require.True(t, level != 0, "the subject was not split")
+			s.levels.learn(&large[0].Key, level)
+			must(t, client, "set", subjectKey(large[0]), foreign)
+			all := [][]policy.Bound{{costing(large[55], 900)}}
 			for i := range 5 {
 				all = append(all, []policy.Bound{daily(t, 100, policy.ByTenant, fmt.Sprint("tenant-", i))})
 			}

@@ -254,8 +254,8 @@ func drawBuckets(t *rapid.T) *world {
 		{Group: policy.ByIP, GroupID: "192.0.2.7"},
 		{Group: policy.ByAll},
 	}
-	for range 9 { // with these a value is a long one
-		keys = append(keys, policy.Key{Group: policy.ByTenant, GroupID: "large"})
+	for i := range 9 { // with these a value is a long one
+		keys = append(keys, policy.Key{Group: policy.ByTenant, GroupID: "large", Endpoint: fmt.Sprint("GET /", i)})
 	}
 	for i, key := range keys {
 		key.Policy = fmt.Sprint("p", i)
@@ -303,11 +303,11 @@ func (w *world) request(t *rapid.T) []policy.Bound {
 func (w *world) lose(t *rapid.T) string {
 	lost := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "lost bucket")].Key
 	for i := range w.bounds {
-		if key := &w.bounds[i].Key; sameString(key, lost) {
+		if key := &w.bounds[i].Key; sameSubject(key, lost) {
 			delete(w.kept, *key)
 		}
 	}
-	return string(appendString(nil, lost))
+	return string(appendSubject(nil, lost))
 }
 
 // state is a copy of the bucket's state at the present, under the bound's limit.
@@ -430,7 +430,7 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 // stored is what Redis holds of a bucket, entries of a log included.
 func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
 	ctx := context.Background()
-	value, err := client.Get(ctx, string(appendString(nil, key))).Bytes()
+	value, err := client.Get(ctx, string(appendSubject(nil, key))).Bytes()
 	if err == redis.Nil {
 		return kept{}
 	}

@@ -31,14 +31,19 @@ const (
 
 var errTooMany = errors.New("a request has too many bounds")
 
-// subject is one Redis string of a request, which holds buckets of one tenant, user, address, …, or those of one
-// endpoint of it.
+// subject is one Redis string of a request, which holds buckets of one tenant, user, address, … It is the head of all
+// of them, or one chunk.
 type subject struct {
 	key      *policy.Key // of any of its buckets
+	level    int         // of the subject: it has 2^level chunks
+	chunk    int         // or head
 	shared   bool        // one of its buckets has several records
 	value    []byte      // as the script found it: a part of the reply
 	readable bool        // its key holds no foreign type
 }
+
+// head is the chunk number of a head.
+const head = -1
 
 // bucket is one bucket of a request, which one or several of its bounds spend from.
 type bucket struct {
@@ -74,6 +79,7 @@ func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
 // scriptCall is one call of the script: it compiles the request and reads the reply. It is reused.
 type scriptCall struct {
+	levels   *levels // nil: no subject is split
 	bounds   []policy.Bound
 	mode     byte // modeTake or modePeek, unless it has settlements
 	subjects []subject
@@ -90,9 +96,10 @@ type scriptCall struct {
 
 	settlements []settlement // one for each bound; nil: it is a take or a peek
 
-	now   limit.Micros
-	views []view
-	shown []*record // bound → the record whose view is reported, or nil
+	now     limit.Micros
+	views   []view
+	toSplit []int     // numbers of the strings that should be split, from 1
+	shown   []*record // bound → the record whose view is reported, or nil
 }
 
 // reset drops what belongs to the request, and keeps the memory.
@@ -103,6 +110,14 @@ func (p *scriptCall) reset() {
 	if cap(p.call.reply) > keptReply {
 		p.call.reply = nil
 	}
+}
+
+// recompile makes the same request again, with the levels that its subjects have by now.
+func (p *scriptCall) recompile() error {
+	if p.settlements != nil {
+		return p.settle(p.bounds, p.settlements)
+	}
+	return p.compile(p.bounds)
 }
 
 // compile makes the request of a take, or of a peek.
@@ -155,17 +170,35 @@ func (p *scriptCall) findBucket(b *policy.Bound) int {
 			return i
 		}
 	}
-	p.buckets = append(p.buckets, bucket{key: &b.Key, subject: p.findSubject(&b.Key)})
-	appendName(p.buckets[len(p.buckets)-1].name[:0], &b.Key)
+	p.buckets = append(p.buckets, bucket{key: &b.Key})
+	made := &p.buckets[len(p.buckets)-1]
+	appendName(made.name[:0], &b.Key)
+	made.subject = p.stringOf(&b.Key, made.name)
 	return len(p.buckets) - 1
 }
 
-// findSubject returns the number of the string that holds a bucket.
-func (p *scriptCall) findSubject(k *policy.Key) int {
-	at := slices.IndexFunc(p.subjects, func(s subject) bool { return sameString(s.key, k) })
+// stringOf returns the number of the string that holds a bucket: its subject's head, or a chunk behind that.
+func (p *scriptCall) stringOf(k *policy.Key, name [nameSize]byte) int {
+	at := slices.IndexFunc(p.subjects, func(s subject) bool { return s.chunk == head && sameSubject(s.key, k) })
 	if at < 0 {
 		at = len(p.subjects)
-		p.subjects = append(p.subjects, subject{key: k})
+		p.subjects = append(p.subjects, subject{key: k, level: p.levels.level(k), chunk: head})
+	}
+	level := p.subjects[at].level
+	chunk := chunkOf(name[:], level)
+	if chunk == head {
+		return at
+	}
+	for at++; at < len(p.subjects) && p.subjects[at].chunk != head; at++ {
+		if p.subjects[at].chunk == chunk {
+			return at
+		}
+	}
+	p.subjects = slices.Insert(p.subjects, at, subject{key: k, level: level, chunk: chunk})
+	for i := range p.buckets {
+		if p.buckets[i].subject >= at {
+			p.buckets[i].subject++
+		}
 	}
 	return at
 }
@@ -214,15 +247,17 @@ func (p *scriptCall) listRecords() {
 	}
 }
 
-// sortBounds orders the bounds by the string that holds their bucket: so buckets that are spent from together come to
-// lie together, and the script writes them at once. Bounds of one bucket keep their order, in which they are checked.
+// sortBounds orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent
+// from together come to lie together, and the script writes them at once. Bounds of one bucket keep their order, in
+// which they are checked.
 func (p *scriptCall) sortBounds() {
 	p.order = p.order[:0]
 	for i := range p.bounds {
 		p.order = append(p.order, i)
 	}
 	slices.SortStableFunc(p.order, func(a, b int) int {
-		return cmp.Compare(p.buckets[p.bucketOf[a]].subject, p.buckets[p.bucketOf[b]].subject)
+		one, other := &p.buckets[p.bucketOf[a]], &p.buckets[p.bucketOf[b]]
+		return cmp.Or(cmp.Compare(one.subject, other.subject), cmp.Compare(one.name[0], other.name[0]))
 	})
 }
 
@@ -255,7 +290,11 @@ func costInUnits(l *limit.Limit, cost int64) int64 {
 func (p *scriptCall) writeHeader(mode byte) {
 	p.text, p.cuts, p.call.keys = p.text[:0], p.cuts[:0], p.call.keys[:0]
 	for i := range p.subjects {
-		p.text = appendString(p.text, p.subjects[i].key)
+		if s := &p.subjects[i]; s.chunk == head {
+			p.text = appendSubject(p.text, s.key)
+		} else {
+			p.text = appendChunk(p.text, s.key, s.chunk)
+		}
 		p.cuts = append(p.cuts, len(p.text))
 	}
 	for i := range p.records {
@@ -273,6 +312,14 @@ func (p *scriptCall) writeHeader(mode byte) {
 	}
 	p.request = binary.LittleEndian.AppendUint16(append(p.request[:0], mode), uint16(len(p.call.keys)))
 	p.request = append(p.request, byte(len(p.subjects)), byte(p.enforced), byte(len(p.records)))
+	for i := range p.subjects {
+		s := &p.subjects[i]
+		first := firstByte(s.level)
+		if s.chunk != head {
+			first |= 128
+		}
+		p.request = append(p.request, first)
+	}
 }
 
 // setArgument makes the request the script's argument.

@@ -29,7 +29,7 @@ func everybody(b policy.Bound) policy.Bound {
 func grouped(t *testing.T, client *redis.Client) (*fixture, clock, *faulty) {
 	flush(t, client)
 	transport := &faulty{direct: direct{client, true}}
-	return &fixture{Store: newStore("test", transport, turnedClock, quiet), client: client}, newClock(t, client), transport
+	return &fixture{Store: turned(newStore("test", transport, turnedClock, quiet)), client: client}, newClock(t, client), transport
 }
 
 var errBroken = errors.New("the connection broke")
@@ -235,6 +235,27 @@ func TestARequestThatCostWhatItReservedIsSettledWithoutACall(t *testing.T) {
 	f.settle(t, bounds, statuses, 5, 2)
 	if transport.refunds.Load() != 0 || statuses[0].Charged || statuses[1].Charged {
 		t.Errorf("%+v after %d calls", statuses, transport.refunds.Load())
+	}
+}
+
+// A subject is split between a take and its settlement, by another node.
+func TestABucketIsSettledWhereverItIsAfterASplit(t *testing.T) {
+	f, _, transport := grouped(t, redistest.Single(t).Client(t))
+	bounds := endpoints(t, 200)
+	less, more := f.take(t, costing(bounds[0], 10)), f.take(t, costing(bounds[1], 10))
+	other := &fixture{Store: turned(newStore("other", f.transport, turnedClock, quiet)), client: f.client}
+	for i := range bounds {
+		other.take(t, bounds[i])
+	}
+	settled := []policy.Bound{costing(bounds[0], 10), costing(bounds[1], 10)}
+	statuses := []decision.Status{less[0], more[0]}
+	f.settle(t, settled, statuses, 3, 5000)
+	if statuses[0].Settled != -7 || statuses[1].Settled != 4990 || transport.refunds.Load() != 2 {
+		t.Errorf("%+v after %d calls, want the second one with the right level", statuses, transport.refunds.Load())
+	}
+	s := f.take(t, costing(bounds[0], 0), costing(bounds[1], 0), costing(bounds[2], 0))
+	if s[0].Used != 4 || s[1].Used != 5001 || s[2].Used != 1 {
+		t.Errorf("%d, %d and %d are used", s[0].Used, s[1].Used, s[2].Used)
 	}
 }
 

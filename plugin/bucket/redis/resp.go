@@ -217,15 +217,3 @@ func (e *elements) integers() ([]int64, error) {
 	}
 	return numbers, nil
 }
-
-// singleInteger returns the integer of a reply that has nothing else.
-func singleInteger(reply []byte) (int64, error) {
-	numbers, err := (&elements{left: reply}).integers()
-	if err != nil {
-		return 0, err
-	}
-	if len(numbers) != 1 {
-		return 0, fmt.Errorf("%w: %d", errReply, numbers)
-	}
-	return numbers[0], nil
-}

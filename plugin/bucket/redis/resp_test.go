@@ -103,8 +103,9 @@ func FuzzReply(f *testing.F) {
 	now := int64(1_700_000_000_000_000)
 	f.Add(scriptReply(nil, nil, now))
 	value := string(slices.Repeat([]byte{2}, headSize+entrySize))
-	f.Add(scriptReply(value, int64(1), now, []any{int64(1)}, nil))
+	f.Add(scriptReply(value, int64(1), now, []any{int64(1)}, nil, []any{int64(2)}))
 	f.Add(scriptReply(nil, nil, now, nil, []any{int64(2), int64(1), now, now, int64(0), int64(1)}))
+	f.Add(scriptReply([]any{int64(1), int64(-1)}))
 	f.Add(encoded([]any{int64(1)}, []any{int64(2)}))
 	f.Fuzz(func(t *testing.T, reply []byte) {
 		n, err := replyLength(reply)
@@ -114,6 +115,9 @@ func FuzzReply(f *testing.F) {
 		require.True(t, n <= len(reply) && n >= 0, "%d of %d bytes are a reply", n, len(reply))
 		original := bytes.Clone(reply)
 		p := compiled(t)
+		if again, err := p.learnLevels(reply); err != nil && (again || !errors.Is(err, errReply)) {
+			t.Fatalf("levels: %v, %v", again, err)
+		}
 		var settling scriptCall
 		require.NoError(t, settling.settle(p.bounds, make([]settlement, len(p.bounds))))
 		if _, err := settling.readSettled(reply); err != nil && !errors.Is(err, errReply) {
@@ -246,7 +250,10 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// The script as Redis gets it stands in testdata, to be read as a whole and to show each change of the assembled text.
-func TestTheAssembledScriptIsTheGoldenFile(t *testing.T) {
-	golden.Check(t, filepath.Join("testdata", "script.lua"), takeScript.source)
+// The scripts as Redis gets them stand in testdata, to be read as a whole and to show each change of the assembled
+// text.
+func TestTheAssembledScriptsAreTheGoldenFiles(t *testing.T) {
+	for name, script := range map[string]*script{"script.lua": takeScript, "split.lua": splitScript} {
+		golden.Check(t, filepath.Join("testdata", name), script.source)
+	}
 }

@@ -71,7 +71,7 @@ func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.
 func (s *Store) runSettle(ctx context.Context, bounds []policy.Bound, settlements []settlement) ([]int64, error) {
-	var p scriptCall
+	p := scriptCall{levels: &s.levels}
 	if err := p.settle(bounds, settlements); err != nil {
 		return nil, err
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
-// The binary form of a string's value, which lua/frame.lua describes: 1 version, 4 life, and for each bucket 6 name, 1
-// algorithm and tag, 4 till, 7 at, 7 spent, 6 more, 6 mark.
+// The binary form of a subject's value, which lua/frame.lua describes: 1 version and level, 4 life, and for each bucket
+// 6 name, 1 algorithm and tag, 4 till, 7 at, 7 spent, 6 more, 6 mark.
 const (
 	format    = 1 // of values: they begin with it, and one of another format is read as empty
 	headSize  = 5
@@ -15,12 +15,12 @@ const (
 	maxNumber = 2 * limit.MaxProduct // the largest number that a double counts exactly
 )
 
-// firstByte begins every value.
-const firstByte = format << 4
+// firstByte returns the byte that all strings of a subject begin with.
+func firstByte(level int) byte { return format<<4 | byte(level) }
 
-// isWellFormed reports whether a value has the version and the length that a value with buckets has.
+// isWellFormed reports whether a value has the version and the length that a subject's value has.
 func isWellFormed(value []byte) bool {
-	return len(value)%entrySize == headSize && value[0] == firstByte
+	return len(value)%entrySize == headSize && value[0]>>4 == format
 }
 
 // findState returns the bucket of that name in a well formed value, without its name; nil if there is none.

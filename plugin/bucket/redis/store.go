@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/bits"
 	"sync"
@@ -20,8 +21,10 @@ type Store struct {
 	location  string // of the data, for Records
 	transport transport
 	script    *script // takes and settles
+	splitting *script // splits subjects
 	log       *slog.Logger
 	plans     sync.Pool // of *scriptCall
+	levels    levels
 
 	foreignValues, foreignKeys, lostRefunds, lostSettlements, failed, calls atomic.Uint64
 }
@@ -38,8 +41,8 @@ type Stats struct {
 
 // newStore returns a store that runs the script by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	s := &Store{name: name, transport: t, script: script, log: log.With("redis", name)}
-	s.plans.New = func() any { return new(scriptCall) }
+	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
+	s.plans.New = func() any { return &scriptCall{levels: &s.levels} }
 	return s
 }
 
@@ -111,6 +114,7 @@ func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses [
 		s.markUnanswered(statuses, err)
 		return nil // p is not used again: the command may still be on its way
 	}
+	s.splitLarge(ctx, p)
 	p.reset()
 	s.plans.Put(p)
 	return nil
@@ -133,13 +137,39 @@ func (s *Store) runTake(ctx context.Context, p *scriptCall) error {
 	return err
 }
 
-// run runs the script for a compiled request.
+// maxTries is how often a request is made until the levels of its subjects are right. More than twice is rare: another
+// node would have to split a subject meanwhile.
+const maxTries = 5
+
+// errLevels reports that the subjects of a request were split, or expired, between each try and the next.
+var errLevels = fmt.Errorf("%w: the levels of its subjects changed between all tries", errReply)
+
+// run runs the script for a compiled request, and again where a subject has another level than this node had recorded.
 func (s *Store) run(ctx context.Context, p *scriptCall) error {
-	s.calls.Add(1)
-	if err := s.transport.Run(ctx, s.script, &p.call); err != nil {
-		return err
+	for range maxTries {
+		s.calls.Add(1)
+		if err := s.transport.Run(ctx, s.script, &p.call); err != nil {
+			return err
+		}
+		again, err := p.learnLevels(p.call.reply)
+		if err != nil || !again {
+			return err
+		}
+		if err := p.recompile(); err != nil {
+			return err
+		}
 	}
-	return requestError(p.call.reply)
+	return errLevels
+}
+
+// splitLarge splits the subjects that the reply names as too large.
+func (s *Store) splitLarge(ctx context.Context, p *scriptCall) {
+	for _, number := range p.toSplit {
+		large := &p.subjects[number-1]
+		if err := s.split(ctx, large.key, large.level); err != nil {
+			s.log.Debug("splitting a subject with many buckets failed", "error", err)
+		}
+	}
 }
 
 // markUnanswered fills in why bounds have no answer, and counts the failure, unless a gate held the call back.
@@ -179,6 +209,7 @@ func (s *Store) decideParts(ctx context.Context, parts []part, statuses []decisi
 	for i := range parts {
 		p := &parts[i]
 		p.plan.mode = mode
+		p.plan.levels = &s.levels
 		if err := p.plan.compile(p.bounds); err != nil {
 			return err
 		}
@@ -196,17 +227,18 @@ func (s *Store) decideParts(ctx context.Context, parts []part, statuses []decisi
 		})
 	}
 	for i := range parts {
-		s.report(&parts[i], statuses, !denied)
+		s.report(ctx, &parts[i], statuses, !denied)
 	}
 	return nil
 }
 
 // report fills in the statuses of the part's bounds. Admitted reports whether all parts admit, so that what was spent
 // stays spent.
-func (s *Store) report(p *part, statuses []decision.Status, admitted bool) {
+func (s *Store) report(ctx context.Context, p *part, statuses []decision.Status, admitted bool) {
 	own := make([]decision.Status, len(p.bounds))
 	if p.err == nil {
 		p.err = p.plan.fill(own, admitted)
+		s.splitLarge(ctx, &p.plan)
 	}
 	if p.err != nil {
 		s.markUnanswered(own, p.err)

@@ -7,7 +7,7 @@ if shared or not place then -- another record of the request may name it again
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or pack("<BI4", FORMAT, 0)
+    value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end

@@ -8,8 +8,8 @@ if value then
   local size = #value
   if size > 0 then
     local there, till
-    -- Buckets mostly lie in the order of the records.
-    if size >= guess + 36 then
+    -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
+    if size >= guess + 36 and (guess > 6 or size <= LONG) then
       there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
     if there == name then

@@ -1,6 +1,7 @@
 -- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
 -- A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails.
+-- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
+local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
@@ -19,11 +20,27 @@ for i = 1, patched > 0 and subjects or 0 do
         end
       end
       value = table.concat(kept)
+      local first = byte(request, 6 + i)
+      if #value > FULL and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
+        to_split = to_split or {}
+        to_split[#to_split + 1] = i
+      end
     end
     if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
       local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
       redis.call("SET", key, text, "PX", string.format("%d", ceil(life * 1000 - now / 1000)))
+      lives = lives or {false, false, false, false}
+      lives[i] = life
+      local head = i
+      while byte(request, 6 + head) >= 128 do head = head - 1 end
+      if head < i and values[head] ~= "" and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
+        -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
+        life = life + 3600
+        lives[head] = life
+        redis.call("SETRANGE", keys[key_offset + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[key_offset + head], ceil(life * 1000 - now / 1000))
+      end
     else
       redis.call("SET", key, value, "KEEPTTL")
     end

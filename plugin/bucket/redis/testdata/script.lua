@@ -18,17 +18,21 @@
 --                      meaning
 --   of a decision      admits, expiry (the instant from which the state means no more than an empty one)
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
---   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails (write.lua)
---   of the reply       denials, logs (reply.lua), settled (settle.lua), unread (sliding_log.lua)
+--   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
+--                      (write.lua)
+--   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
--- KEYS     of each request the subjects' strings, which hold buckets: of a subject those without an endpoint, or those
---          of one endpoint. Then the entries of sliding logs. All in one slot.
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
+--          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
+--          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            2 bytes   number of its keys
 --            1 byte    number of subjects' strings
 --            1 byte    number of records that enforce: they come first
 --            1 byte    number of records
+--            1 byte    for each string: its first byte, 16 × version + level; 128 more for a chunk, whose head is the
+--                      last one before it
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
 --                      5 sliding log), and 16 × the limit's tag
@@ -40,18 +44,22 @@
 --
 -- Reply    an array of a reply to each request, which is an array:
 --          of a take or a peek:
---            for each string its value before the request. nil: there is none; "": not of our form, read as empty; 1:
---            the key holds a foreign type, and its bounds are not decided
+--            for each string its value before the request, of a long one only the buckets of the request. nil: there is
+--            none; "": not of our form, read as empty; 1: the key holds a foreign type, and its bounds are not decided
 --            now: Redis's clock, µs since the epoch
 --            then, unless all of them are empty:
 --            numbers of the records that deny; if one of them enforces, nothing was spent
 --            of each record of a sliding log six integers, see sliding_log.lua
+--            numbers of the strings that should be split
 --
 --          of a settlement: for each record how many units were returned; below 0: charged
 --
 --          of a take or a peek, if Redis denies to read a sliding log: an error. Nothing was spent for this request.
 --
--- Value    of a string, binary, little-endian: 1 version (16), 4 life (the second since the epoch at which its key
+--          of either, if a head has another level than the request has: one array, the levels of the heads, and -1 for
+--          each chunk. Then nothing was checked or spent for this request.
+--
+-- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
 --          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
@@ -70,8 +78,8 @@ local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^5
 local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
 local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
-local FORMAT = 16 -- the first byte of a value
-local LONG = 300 -- bytes of a value above which writes drop what has expired
+local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
+local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
 local keys, key_offset, replies = KEYS, 0, {}
 
 -- Out: now (µs since the epoch by Redis's clock, the one clock of all nodes), STEP_BACK (limit.StepBack: how many µs it
@@ -82,46 +90,65 @@ now = now[1] * 1000000 + now[2]
 for number = 1, #ARGV do
   local request = ARGV[number]
   local mode, own, subjects, enforced, records = unpack_binary("<BI2BBB", request)
-  local p = 7 -- of the first record
+  local p = 7 + subjects -- of the first record
 
   -- values[i] is a string ("" is not of our form), false where there is none, or true where the key has a foreign type.
   -- Where the ACL denies this, it does so to the first request.
   local values = redis.call("MGET", unpack(keys, key_offset + 1, key_offset + subjects)) -- nothing is written yet
-  local missing = 0
+  local missing, levels = 0
   for i = 1, subjects do
-    local value = values[i]
+    local value, first = values[i], byte(request, 6 + i)
     if not value then
       missing = missing + 1
-    elseif byte(value) ~= FORMAT or #value % 37 ~= 5 then
-      values[i] = ""
+      if first > 16 and first < 128 then levels = true end
+    else
+      local found = byte(value)
+      local differs = found ~= first % 128
+      if differs and first < 128 and found and found >= 16 and found < 32 then levels = true end
+      if differs or #value % 37 ~= 5 then values[i] = "" end
     end
   end
-  local strings = subjects - missing
-  if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > strings then
+  if levels then
+    levels = {}
     for i = 1, subjects do
-      if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
+      local found = 0
+      if byte(request, 6 + i) >= 128 then
+        found = -1
+      elseif values[i] then
+        found = redis.call("GETRANGE", keys[key_offset + i], 0, 0)
+        found = found ~= "" and byte(found) % 16 or 0
+      end
+      levels[i] = found
     end
-  end
+    replies[number] = {levels}
+  else
+    local strings = subjects - missing
+    if missing > 0 and redis.call("EXISTS", unpack(keys, key_offset + 1, key_offset + subjects)) > strings then
+      for i = 1, subjects do
+        if not values[i] and redis.call("EXISTS", keys[key_offset + i]) == 1 then values[i] = true end
+      end
+    end
 
-  -- What is written if no enforced record denies. Tables are made as large as they commonly get: growing is slow.
-  local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
-  local patched = 0
-  local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
-  local last_subject, next_place, drafts, grown, tails -- see patch.lua, sliding_log.lua
-  local denials, logs, settled, unread
+    -- What is written if no enforced record denies. Tables are made as large as they commonly get: growing is slow.
+    local patches = {false, false, false, false, false, false, false, false, false, false, false, false}
+    local patched = 0
+    local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
+    local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+    local denials, logs, settled, unread
+    local runs, ran -- see reply.lua
 
-  if mode ~= 1 then
-    local denied = false
-    for record = 1, records do
-      if denied and record == enforced + 1 then drafts, tails = nil, nil end
-      local kind, subject, name, room, cost, a, b, c
-      kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
-      local shared = subject > 128
-      if shared then subject = subject - 128 end
-      local value = drafts and drafts[subject] or values[subject]
-      local guess = 6
-      if subject == last_subject then guess = next_place end
-      if value ~= true then
+    if mode ~= 1 then
+      local denied = false
+      for record = 1, records do
+        if denied and record == enforced + 1 then drafts, tails = nil, nil end
+        local kind, subject, name, room, cost, a, b, c
+        kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
+        local shared = subject > 128
+        if shared then subject = subject - 128 end
+        local value = drafts and drafts[subject] or values[subject]
+        local guess = 6
+        if subject == last_subject then guess = next_place end
+        if value ~= true then
 -- Reads the state of a bucket from its string.
 -- In: value (of the string, or false), name, guess. Out: value (false unless it is of our form), place, stored,
 -- algorithm (0: the bucket is empty: new, past its till, or ahead of the clock by more than it may step back), at,
@@ -132,8 +159,8 @@ if value then
   local size = #value
   if size > 0 then
     local there, till
-    -- Buckets mostly lie in the order of the records.
-    if size >= guess + 36 then
+    -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
+    if size >= guess + 36 and (guess > 6 or size <= LONG) then
       there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
     if there == name then
@@ -158,6 +185,14 @@ if algorithm == 0 then
 elseif algorithm == 5 then
   more = spent > 0 and at - more or 0 -- the instant of the last entry
 end
+          if place and #value > LONG then
+            if runs and runs[ran - 2] == subject and runs[ran] == place - 1 then
+              runs[ran] = place + 36
+            else
+              runs, ran = runs or {false, false, false, false, false, false}, (ran or 0) + 3
+              runs[ran - 2], runs[ran - 1], runs[ran] = subject, place, place + 36
+            end
+          end
 -- Converts the state of a bucket that another limit wrote: what it counts is spent at one instant here.
 -- In: kind with the tag, stored, algorithm, at, spent, more, mark, b. Out: wanted (kind with the tag), kind without it,
 -- at, spent, more, mark. The fraction of another base is left to token_bucket.lua.
@@ -177,8 +212,8 @@ if stored ~= wanted then
 elseif kind == 1 and more ~= b then
   mark = (mark + SPAN) % MARKS
 end
-        local admits, expiry
-        if kind == 1 then
+          local admits, expiry
+          if kind == 1 then
 -- Counts in token and leaky buckets.
 -- State: at, spent (the debt at that instant, in units of 1/base token), more (the base).
 -- In: room (units; 2^52 more than the capacity if the request always fits) and cost (units), a rate (units per tick),
@@ -214,7 +249,7 @@ if admits and cost > 0 then
   if room > MOST and spent > room - MOST then spent = room - MOST end
   expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
 end
-        elseif kind == 3 then
+          elseif kind == 3 then
 -- Counts in fixed windows, aligned to the epoch.
 -- State: at (start of the window), spent (tokens in it).
 -- In: room and cost in tokens, a window (µs). Out: admits, expiry.
@@ -231,7 +266,7 @@ if admits and cost > 0 then
   expiry = at + window
 end
 more = 0
-        elseif kind == 4 then
+          elseif kind == 4 then
 -- Counts in sliding windows, by the two-window approximation.
 -- State: at (start of the window), spent (tokens in it), more (tokens in the window before).
 -- In: room in units of 1/ticks token, cost in tokens, a window (µs), b ticks (the window in ticks), c tick (µs).
@@ -260,7 +295,7 @@ if admits and cost > 0 then
   if spent > MOST then spent = MOST end
   expiry = at + 2 * window -- it counts in the next window too
 end
-        else
+          else
 -- Counts every admission of the last window.
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
@@ -390,16 +425,16 @@ if admits and cost > 0 and not denied then
     ceil((expiry - now) / 1000) + 1000,
   }
 end
-        end
-        if not admits then
-          if record <= enforced then denied = true end
-          denials = denials or {}
-          denials[#denials + 1] = record
-        elseif cost > 0 and not denied then
-          if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
-          local till = ceil(expiry / 1000000)
-          if till > FOREVER then till = FOREVER end
-          local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
+          end
+          if not admits then
+            if record <= enforced then denied = true end
+            denials = denials or {}
+            denials[#denials + 1] = record
+          elseif cost > 0 and not denied then
+            if not needs[subject] or expiry > needs[subject] then needs[subject] = expiry end
+            local till = ceil(expiry / 1000000)
+            if till > FOREVER then till = FOREVER end
+            local state = pack("<BI4I7I7I6I6", wanted, till, at, spent, kind == 5 and 0 or more, mark)
 -- Records the new state of a bucket, to be written in the end.
 -- In: subject, shared, value, name, place, state (31 bytes). Out: patches and patched (threes of subject, offset,
 -- bytes), drafts (values with the states of this request, by subject), grown (subjects with a new bucket),
@@ -409,7 +444,7 @@ if shared or not place then -- another record of the request may name it again
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or pack("<BI4", FORMAT, 0)
+    value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end
@@ -420,12 +455,12 @@ else
   patches[patched + 1], patches[patched + 2], patches[patched + 3], patched = subject, place + 5, state, patched + 3
 end
 last_subject, next_place = subject, place + 37
+          end
         end
       end
-    end
-    if denied or mode == 2 or unread then patched, tails = 0, nil end
-  else
-    settled = {}
+      if denied or mode == 2 or unread then patched, tails = 0, nil end
+    else
+      settled = {}
 -- Settles what an earlier request has spent: returns a part of it, or charges more. Each record settles one bucket:
 --   1 byte, 1 byte, 6 bytes as for a take
 --   8 doubles, all whole numbers:
@@ -454,8 +489,8 @@ if value then
   local size = #value
   if size > 0 then
     local there, till
-    -- Buckets mostly lie in the order of the records.
-    if size >= guess + 36 then
+    -- Buckets mostly lie in the order of the records; the first one of a long value is rarely right.
+    if size >= guess + 36 and (guess > 6 or size <= LONG) then
       there, stored, till, at, spent, more, mark = unpack_binary("<c6BI4I7I7I6I6", value, guess)
     end
     if there == name then
@@ -745,7 +780,7 @@ if shared or not place then -- another record of the request may name it again
   if place then
     drafts[subject] = sub(value, 1, place + 5) .. state .. sub(value, place + 37)
   else
-    value = value or pack("<BI4", FORMAT, 0)
+    value = value or pack("<BI4", byte(request, 6 + subject) % 128, 0)
     drafts[subject], place, grown = value .. name .. state, #value + 1, grown or {false, false, false, false}
     grown[subject] = true
   end
@@ -760,11 +795,12 @@ last_subject, next_place = subject, place + 37
   end
   settled[record] = back
 end
-  end
+    end
 
 -- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
 -- A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails.
+-- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
+local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
   if need and (grown and grown[i] or need > unpack_binary("<I4", value, 2) * 1000000) then
@@ -783,11 +819,27 @@ for i = 1, patched > 0 and subjects or 0 do
         end
       end
       value = table.concat(kept)
+      local first = byte(request, 6 + i)
+      if #value > FULL and (first >= 128 or first % 16 == 0) then -- what a head keeps beside chunks is not split
+        to_split = to_split or {}
+        to_split[#to_split + 1] = i
+      end
     end
     if need > unpack_binary("<I4", value, 2) * 1000000 then
       local life = ceil((need + (need - now) / 4) / 1000000)
       local text = sub(value, 1, 1) .. pack("<I4", life < FOREVER and life or FOREVER) .. sub(value, 6)
       redis.call("SET", key, text, "PX", string.format("%d", ceil(life * 1000 - now / 1000)))
+      lives = lives or {false, false, false, false}
+      lives[i] = life
+      local head = i
+      while byte(request, 6 + head) >= 128 do head = head - 1 end
+      if head < i and values[head] ~= "" and life > (lives[head] or unpack_binary("<I4", values[head], 2)) then
+        -- A head outlives its chunks by an hour: a tenant that returns in time need not be split again.
+        life = life + 3600
+        lives[head] = life
+        redis.call("SETRANGE", keys[key_offset + head], 1, pack("<I4", life < FOREVER and life or FOREVER))
+        redis.call("PEXPIRE", keys[key_offset + head], ceil(life * 1000 - now / 1000))
+      end
     else
       redis.call("SET", key, value, "KEEPTTL")
     end
@@ -816,13 +868,28 @@ if tails then
     end
   end
 end
-  if not settled then
--- Makes the reply to a take from values.
--- In: values, denials, logs.
-values[subjects + 1] = now
-if denials or logs then values[subjects + 2], values[subjects + 3] = denials or false, logs or false end
+    if not settled then
+-- Makes the reply to a take from values. Of a long value it has the first 5 bytes and the buckets of the records.
+-- In: values, runs (where neighbours among those buckets lie, in threes of subject, first and last byte), ran (the
+-- length of runs), denials, logs, to_split.
+for i = 1, subjects do
+  local value = values[i]
+  if value and value ~= true and #value > LONG then
+    local named = sub(value, 1, 5)
+    for run = 1, ran or 0, 3 do
+      if runs[run] == i then named = named .. sub(value, runs[run + 1], runs[run + 2]) end -- without what is new
+    end
+    values[i] = named
   end
-  replies[number] = settled or unread and redis.error_reply("NOPERM " .. unread) or values
+end
+values[subjects + 1] = now
+if denials or logs or to_split then
+  values[subjects + 2], values[subjects + 3] = denials or false, logs or false
+  if to_split then values[subjects + 4] = to_split end
+end
+    end
+    replies[number] = settled or unread and redis.error_reply("NOPERM " .. unread) or values
+  end
   key_offset = key_offset + own
 end
 return replies
