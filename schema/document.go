@@ -250,7 +250,10 @@ func show(n *node) string {
 // exactInteger parses a JSON number as an integer, in any form: Lua's cjson prints large integers as 1e+15, and some
 // encoders print 86400.0. It rejects a fraction and numbers outside of int64.
 func exactInteger(number string) (int64, bool) {
-	const precision = 256 // bits: the digits of any int64, and some 50 behind its point
+	const precision, longest = 256, 400 // bits: the digits of any int64, and some 50 behind its point; and characters
+	if len(number) > longest {
+		return 0, false // the time to parse it grows with the square of its length
+	}
 	exact, _, err := big.ParseFloat(number, 10, precision, big.ToNearestEven)
 	if err != nil || !exact.IsInt() {
 		return 0, false

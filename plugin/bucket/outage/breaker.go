@@ -97,6 +97,7 @@ func (b *Breaker) end(took time.Duration, how callEnd) {
 func (b *Breaker) succeed() {
 	b.successesInARow++
 	if b.circuit.succeed() {
+		b.set.recoveries.Add(1)
 		b.log.Info("Redis answers again", "after", roundedText(b.endOutage(b.set.now())))
 	}
 }
@@ -135,6 +136,7 @@ func (b *Breaker) fail(v verdict, now time.Time) {
 func (b *Breaker) Close() {
 	if degraded, first := b.markRemoved(); first {
 		b.set.remove(b, degraded)
+		b.set.recoveries.Add(1)
 	}
 }
 

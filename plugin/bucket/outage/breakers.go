@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,9 @@ type Breakers struct {
 	now    func() time.Time
 	jitter func() float64 // in [0, 1), by which pauses vary
 	stalls stalls
+
+	// recoveries counts servers that answered again, or were removed.
+	recoveries atomic.Uint64
 
 	mu       sync.Mutex
 	breakers map[*Breaker]struct{}

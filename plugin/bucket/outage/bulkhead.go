@@ -8,10 +8,10 @@ import (
 )
 
 // counters is the number of counts of waiting requests, by the hash of their tenant.
-const counters = 1 << 14
+const counters = 1 << 16
 
 // bulkhead bounds how many requests wait for the central store: in the process, and of each tenant (or address without
-// one), so that one tenant whose shard hangs cannot use up the room of all others. One pair of tenants in 16,384 shares
+// one), so that one tenant whose shard hangs cannot use up the room of all others. One pair of tenants in 65,536 shares
 // a count, at the price of a fallback.
 type bulkhead struct {
 	all, perTenant int64

@@ -106,7 +106,7 @@ type Guard struct {
 	beatNow    chan struct{}
 	nextBeat   time.Time // used by stepBeat alone, like the next two
 	beats      int
-	outages    time.Duration // the total time of outages that have ended
+	recoveries uint64 // of breakers, as it was read last
 
 	chargeWanted atomic.Bool // debts may be charged
 	chargeNow    chan struct{}

@@ -172,13 +172,12 @@ func (s *Guard) stepBeat(ctx context.Context, now time.Time) (next time.Time) {
 		return s.nextBeat
 	}
 	s.beatOnce(ctx)
-	degraded, _, total := s.breakers.Degraded(s.name)
-	if !degraded && total > s.outages {
-		s.outages = total
+	if n := s.breakers.recoveries.Load(); n != s.recoveries {
+		s.recoveries = n
 		s.recovered.Store(true)
 		s.wantCharge()
 	}
-	if s.debts.hasDebts() && (s.beats%chargeEvery == 0 || !degraded) {
+	if s.debts.hasDebts() && (s.beats%chargeEvery == 0 || !s.Degraded()) {
 		s.wantCharge()
 	}
 	s.beats++

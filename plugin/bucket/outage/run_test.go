@@ -306,3 +306,18 @@ func (s *Guard) step(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	return next
 }
+
+func TestAChargeBeginsWhenOneServerIsBackThoughAnotherIsNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(Options{}, StoreOptions{})
+		defer w.run(t)()
+		time.Sleep(beat / 2)
+		dead, back := opened(t, w.breakers), opened(t, w.breakers)
+		defer dead.Close()
+		w.outageOf(t, bound(t, policy.FailOpen, 100, "acme"), 1)
+		back.Close() // that server is removed
+		time.Sleep(2 * beat)
+		synctest.Wait()
+		assert.False(t, w.store.debts.hasDebts())
+	})
+}

@@ -13,11 +13,7 @@ import (
 func (l *Ledger) Expire() {
 	timedOut, forgotten, warn := l.ended(l.options.Elapsed())
 	for _, r := range timedOut {
-		if r.named {
-			l.timeOutNamed(r)
-		} else {
-			l.reportUnsettled(r, TimedOut)
-		}
+		l.timeOut(r)
 	}
 	for _, r := range forgotten {
 		r.keeper.done()
@@ -25,6 +21,24 @@ func (l *Ledger) Expire() {
 	if warn > 0 {
 		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
 			"until then reservations stay charged", "reservations", warn)
+	}
+}
+
+// timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten.
+func (l *Ledger) timeOut(r *reservation) {
+	if r.named {
+		l.timeOutNamed(r)
+		return
+	}
+	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
+		if !r.isTaken(ctx) {
+			l.reportUnsettled(r, TimedOut)
+		} else if l.take(r.key) == r {
+			l.count(&l.stats.Elsewhere)
+			r.keeper.done()
+		}
+	}) {
+		l.reportUnsettled(r, TimedOut)
 	}
 }
 
@@ -46,6 +60,15 @@ func (l *Ledger) timeOutNamed(r *reservation) {
 	}) {
 		again()
 	}
+}
+
+// isTaken reports whether another process has taken the record of a reservation.
+func (r *reservation) isTaken(ctx context.Context) bool {
+	if written, _ := r.writing.await(ctx); !written {
+		return false
+	}
+	text, err := r.keeper.records.Get(ctx, r.key)
+	return err == nil && !isRecord(text)
 }
 
 // A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.

@@ -460,6 +460,22 @@ func TestProcessesAgreeWhetherASettlementIsLate(t *testing.T) {
 	w.expect(b, 350, Late)
 }
 
+func TestWhatAnotherProcessHasSettledDoesNotTimeOut(t *testing.T) {
+	w := newWorld(t, 0)
+	w.shares(newRecords())
+	other := w.beside()
+	b := boundOf(budget(t, 100), 100)
+	settled := w.reserve(b)
+	w.reserve(b)
+	w.recorded()
+	other.settle(settled, usedTokens(30))
+	w.now += 60 * limit.Second
+	w.table.Expire()
+	w.recorded()
+	w.expect(b, 130, TimedOut)
+	assert.Equal(t, Stats{Kept: 1, Elsewhere: 1}, w.table.Stats(), "the numbers")
+}
+
 func TestAReservationForWhichThereIsNoRoomLeavesNoRecord(t *testing.T) {
 	w, records := newWorld(t, 1), newRecords()
 	w.shares(records)

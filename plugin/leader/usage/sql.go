@@ -56,12 +56,14 @@ const (
 	otherName = "(other)"
 )
 
-// insertNames adds the names of $1 that are missing, at most up to $2 in all.
+// insertNames adds otherName, and the names of $1 that are missing, at most up to $2 in all.
 const insertNames = `INSERT INTO rate_limiter.usage_names (name)
-	SELECT name FROM (SELECT unnest($1::text[]) UNION SELECT '` + otherName + `') given (name)
-	WHERE NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = given.name)
-	ORDER BY name <> '` + otherName + `'
-	LIMIT greatest($2 - (SELECT coalesce(max(id), 0) FROM rate_limiter.usage_names), 0)`
+	SELECT name FROM (
+		SELECT name, row_number() OVER (ORDER BY name <> '` + otherName + `') AS number
+		FROM (SELECT unnest($1::text[]) UNION SELECT '` + otherName + `') given (name)
+		WHERE NOT EXISTS (SELECT FROM rate_limiter.usage_names n WHERE n.name = given.name)
+	) missing
+	WHERE name = '` + otherName + `' OR number <= $2 - (SELECT coalesce(max(id), 0) FROM rate_limiter.usage_names)`
 
 // addRows adds rows to the minutes, those before $11 also to the hours, and those before $12 also to the day of $13,
 // which is not closed. It records the first minute whose rows have changed since Options.Check has looked, and returns

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,10 +71,10 @@ func read(path string) (*waiting, error) {
 	return &waiting{node: s.Node, epoch: b.Epoch, seq: b.Seq, began: s.Began, payload: s.Payload, file: path}, err
 }
 
-// load queues the batches of other processes in the folder, the oldest first.
-func (r *Reporter) load() {
-	files, err := r.others()
-	for _, path := range files {
+// sendLeft sends batches of other processes until one fails. One that its process sends too counts once.
+func (r *Reporter) sendLeft(ctx context.Context, left []string, until time.Time) {
+	var err error
+	for _, path := range left {
 		w, failed := read(path)
 		switch unread := new(fs.PathError); {
 		case errors.Is(failed, fs.ErrNotExist): // its process has sent it
@@ -83,22 +84,29 @@ func (r *Reporter) load() {
 			r.drop(Damaged)
 			r.options.Log.Error("a batch of usage of another process was dropped", "error",
 				errors.Join(fmt.Errorf("%s: %w", path, failed), os.Remove(path)))
+		case time.Now().After(until) || !r.send(ctx, w):
+			return
 		default:
-			r.enqueue(w)
+			r.removeFile(w)
 		}
 	}
+	r.warnOfLeft(err)
+}
+
+func (r *Reporter) warnOfLeft(err error) {
 	if err != nil {
 		r.options.Log.Warn("reading the usage of other processes failed", "error", err)
 	}
 }
 
-// others returns the files of other processes that are not queued, the oldest first. It removes stale ones.
-func (r *Reporter) others() (files []string, err error) {
+// left returns the files of batches of other processes, the oldest first. Beyond MaxBytes it drops the oldest. It
+// removes files that were never completed.
+func (r *Reporter) left() (files []string) {
 	entries, err := os.ReadDir(r.options.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
-	written := map[string]time.Time{}
+	found, size := map[string]fs.FileInfo{}, int64(0)
 	for _, entry := range entries {
 		path := filepath.Join(r.options.Dir, entry.Name())
 		info, failed := entry.Info()
@@ -106,11 +114,17 @@ func (r *Reporter) others() (files []string, err error) {
 		case failed != nil: // its process has sent it
 		case strings.HasSuffix(path, newFile) && time.Since(info.ModTime()) > staleAfter:
 			err = errors.Join(err, os.Remove(path))
-		case strings.HasSuffix(path, batchFile) && !strings.HasPrefix(entry.Name(), r.epoch) &&
-			!slices.ContainsFunc(r.queue, func(w *waiting) bool { return w.file == path }):
-			files, written[path] = append(files, path), info.ModTime()
+		case strings.HasSuffix(path, batchFile) && !strings.HasPrefix(entry.Name(), r.epoch):
+			files, found[path] = append(files, path), info
+			size += max(info.Size(), fileBytes)
 		}
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return written[a].Compare(written[b]) })
-	return files, err
+	slices.SortStableFunc(files, func(a, b string) int { return found[a].ModTime().Compare(found[b].ModTime()) })
+	for ; size > r.options.MaxBytes; files = files[1:] {
+		size -= max(found[files[0]].Size(), fileBytes)
+		r.drop(Room)
+		err = errors.Join(err, os.Remove(files[0]))
+	}
+	r.warnOfLeft(err)
+	return files
 }

@@ -117,9 +117,36 @@ func TestBatchesOfEndedProcessesAreBounded(t *testing.T) {
 		}
 		r, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, MaxBytes: 3 * fileBytes})
 		elapse(6 * time.Second)
-		if s := r.Stats(); s.Dropped[Room] != 6 || s.Waiting != 3 {
-			t.Errorf("stats are %+v, want 3 of 9 batches", s)
+		if s := r.Stats(); s.Dropped[Room] != 5 || s.Waiting != 1 {
+			t.Errorf("stats are %+v, want 5 of 8 batches of others dropped", s)
 		}
+	})
+}
+
+func TestProcessesThatShareAFolderLoseNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink, dir := newShelf(), t.TempDir()
+		sink.setFail(failing(errDown))
+		var all []*Reporter
+		var counters []*Counter
+		for range 2 {
+			c := NewCounter(CounterOptions{})
+			r, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, MaxBytes: 30 * fileBytes})
+			all, counters = append(all, r), append(counters, c)
+		}
+		for range 25 {
+			for _, c := range counters {
+				admit(t, c, "acme", 1)
+			}
+			elapse(5 * time.Second)
+		}
+		sink.setFail(nil)
+		elapse(2 * time.Minute)
+		for _, r := range all {
+			assert.Zero(t, r.Stats().Dropped[Room])
+		}
+		assert.EqualValues(t, 50, sink.requests())
+		assert.Empty(t, filesIn(t, dir))
 	})
 }
 

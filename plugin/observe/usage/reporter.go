@@ -124,8 +124,8 @@ type Stats struct {
 	Stored  uint64            `metric:"usage_batches_total"`                // also of other processes
 	Dropped map[Reason]uint64 `metric:"usage_batches_dropped_total reason"` // batches, also of other processes
 	Failed  uint64            `metric:"usage_report_failures_total"`        // calls of the sink
-	Waiting int               `metric:"usage_batches_waiting"`              // batches, also of other processes
-	Oldest  time.Duration     `metric:"usage_lag_seconds"`                  // since the oldest of its own began; 0: none
+	Waiting int               `metric:"usage_batches_waiting"`              // batches of this process
+	Oldest  time.Duration     `metric:"usage_lag_seconds"`                  // since the oldest of these began; 0: none
 
 	// Backlog is the time since the oldest batch of all nodes was stored that is not unpacked; 0: none, or unknown.
 	Backlog time.Duration `metric:"usage_backlog_seconds"`
@@ -151,9 +151,8 @@ func (r *Reporter) Stats() Stats {
 	defer r.mu.Unlock()
 	s := r.account
 	s.Dropped, s.Rows, s.DroppedCounts = maps.Clone(s.Dropped), r.options.Counter.Rows(), r.options.Counter.Dropped()
-	s.Waiting = len(r.queue)
-	if i := slices.IndexFunc(r.queue, func(w *waiting) bool { return w.epoch == r.epoch }); i >= 0 {
-		s.Oldest = time.Since(r.queue[i].began)
+	if s.Waiting = len(r.queue); s.Waiting > 0 {
+		s.Oldest = time.Since(r.queue[0].began)
 	}
 	return s
 }

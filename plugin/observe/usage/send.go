@@ -17,19 +17,22 @@ const (
 	lookEvery = time.Minute
 )
 
-// report makes batches of what was counted, and sends those that wait until one fails. From time to time it also queues
-// what other processes have left, and reads the backlog. It reports whether another try at the end could change
-// nothing: the next process sends what is in the folder.
+// report makes batches of what was counted, and sends those that wait until one fails. When none waits, it also sends
+// from time to time what other processes have left, and reads the backlog. It reports whether another try at the end
+// could change nothing: the next process sends what is in the folder.
 func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	r.cut()
+	var left []string
 	isDue := !last && time.Since(r.lookedAt) >= lookEvery
 	if isDue && r.options.Dir != "" {
-		r.load()
+		left = r.left()
 	}
-	for began := time.Now(); len(r.queue) > 0 && time.Since(began) <= r.options.Every && r.sendFirst(ctx); {
+	until := time.Now().Add(r.options.Every)
+	for len(r.queue) > 0 && time.Now().Before(until) && r.send(ctx, r.queue[0]) {
 		r.removeFirst()
 	}
 	if isDue && len(r.queue) == 0 {
+		r.sendLeft(ctx, left, until)
 		r.readBacklog(ctx)
 	}
 	if isDue {
@@ -38,11 +41,10 @@ func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	return !slices.ContainsFunc(r.queue, func(w *waiting) bool { return w.file == "" })
 }
 
-// sendFirst calls the sink once, and reports whether the oldest batch needs to be sent no more.
-func (r *Reporter) sendFirst(ctx context.Context) (done bool) {
+// send calls the sink once, and reports whether the batch needs to be sent no more.
+func (r *Reporter) send(ctx context.Context, w *waiting) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	w := r.queue[0]
 	age := max(time.Since(w.began), 0) // the clock of this machine may have been set since
 	err := r.options.Sink.Report(bounded, w.node, w.epoch, w.seq, age, w.payload)
 	if err == nil || ctx.Err() == nil {
@@ -121,6 +123,11 @@ func (r *Reporter) removeFirst() {
 	r.queue[0] = nil // frees its memory
 	r.queue = r.queue[1:]
 	r.mu.Unlock()
+	r.removeFile(w)
+}
+
+// removeFile removes the file of a batch, if it has one.
+func (r *Reporter) removeFile(w *waiting) {
 	if w.file == "" {
 		return
 	}
