@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 )
 
 // The phases that are simulated.
@@ -22,7 +20,7 @@ const workspaceID = "0dc6f45b-8f8d-40d2-a504-473544ee190b"
 
 // compiledConfig is a decK file prepared for serving. It does not change once it serves.
 type compiledConfig struct {
-	router     *router.Router
+	router     []match
 	plugins    []*scopedPlugin       // in the order they run
 	consumers  map[string]*Consumer  // by id and by username
 	keys       map[string]credential // by API key
@@ -95,10 +93,7 @@ func (g *Gateway) compile(config *Config) (*compiledConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiledConfig{transports: map[*Service]*http.Transport{}}
-	if c.router, err = router.New(config.Routes); err != nil {
-		return nil, err
-	}
+	c := &compiledConfig{router: newRouter(config.Routes), transports: map[*Service]*http.Transport{}}
 	for _, service := range config.Services {
 		c.transports[service] = newTransport(service)
 	}

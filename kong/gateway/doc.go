@@ -13,8 +13,8 @@
 //
 // A test may bring further plugins of Kong's as Go functions ([Plugin]), for the access phase and the body filter.
 //
-// Other phases and plugins, most rules of schemas, TLS listeners, load balancing, retries and the Admin API are not
-// simulated.
+// Other phases and plugins, most rules of schemas, TLS, patterns and wildcards in routes, paths of services, load
+// balancing, retries and the Admin API are not simulated.
 //
 // The package has no code for a particular plugin: it reads the plugin's schema from -dump.
 package gateway

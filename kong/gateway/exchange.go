@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
 )
 
@@ -76,7 +75,6 @@ type exchange struct {
 	method     string
 	target     string // as sent
 	requestURI string
-	rawPath    string // of the request URI
 	query      string // of the request URI
 	path       string // normalised
 	host       string // the Host header, or the authority of an absolute form
@@ -86,9 +84,9 @@ type exchange struct {
 	peerIP      string
 	forwardedIP string
 
-	match        *router.Match
 	route        *Route
 	service      *Service
+	upstreamPath string // escaped
 	consumer     *Consumer
 	credentialID string
 
@@ -120,8 +118,8 @@ func newExchange(n *node, request Request) (x *exchange, ok bool) {
 	if x.requestURI, ok = uri.Target(x.target); !ok {
 		return x, false
 	}
-	x.rawPath, x.query, _ = strings.Cut(x.requestURI, "?")
-	x.path = uri.Normalize(x.rawPath)
+	path, query, _ := strings.Cut(x.requestURI, "?")
+	x.path, x.query = uri.Normalize(path), query
 	if x.header == nil {
 		x.header = http.Header{}
 	}

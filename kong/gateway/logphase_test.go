@@ -138,7 +138,7 @@ func TestFailedCallsOfTheUpstreamAreInTheLogEntry(t *testing.T) {
 func TestOnlyGlobalPluginsLogARequestThatEndedBeforeThePlugins(t *testing.T) {
 	scoped := `
 services:
-- {name: echo, host: echo.internal, routes: [{name: a, paths: [/a], protocols: [https], plugins: [{name: rec}]}]}
+- {name: echo, host: echo.internal, routes: [{name: a, paths: [/a], protocols: [grpc], plugins: [{name: rec}]}]}
 `
 	for _, line := range []string{"GET /a HTTP/1.1", "GET /nowhere HTTP/1.1", "GET /%00 HTTP/1.1"} {
 		g, entries := withLog(t, scoped+"plugins: [{name: rec}]", pass)

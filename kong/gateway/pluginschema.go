@@ -203,11 +203,7 @@ func lookupEnvVault(reference string) string {
 
 // complete returns the config of a plugin entry as Kong starts an instance with it.
 func (p *PluginInfo) complete(entry *deck.Plugin) (map[string]any, Faults) {
-	given := entry.Config
-	if given == nil && !entry.ConfigNull {
-		given = map[string]any{}
-	}
 	var c completer
-	config, _ := c.value(p.config, given, docpath.Join(entry.Path, "config")).(map[string]any)
+	config, _ := c.value(p.config, entry.Config, docpath.Join(entry.Path, "config")).(map[string]any)
 	return config, c.faults
 }

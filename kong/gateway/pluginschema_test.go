@@ -61,11 +61,7 @@ func TestConfigsAreCompletedAsByARealKong(t *testing.T) {
 			require.NoError(t, err)
 			info, err := ParsePluginInfo(dump)
 			require.NoError(t, err)
-			entry := &deck.Plugin{}
-			if verdict.Config != nil {
-				entry.Config = verdict.Config
-			}
-			got, faults := info.complete(entry)
+			got, faults := info.complete(&deck.Plugin{Config: verdict.Config})
 			if want := withoutNulls(verdict.Body); faults != nil || !reflect.DeepEqual(any(got), want) {
 				t.Errorf("%s: %s: %v\n got %v\nwant %v", verdict.Schema, verdict.Case, faults, got, want)
 			}

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/router"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
 )
 
 // serverName is Kong's name in the headers Server and Via.
@@ -20,7 +20,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	x, ok := g.exchange(r)
 	answer := &answerWriter{ResponseWriter: w, x: x}
 	if ok {
-		g.route(config, x)
+		x.findRoute(config.router)
 	} else {
 		x.fail(http.StatusBadRequest, "")
 		answer.source = sourceError
@@ -81,20 +81,17 @@ func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
 	return x, ok
 }
 
-// route finds the route and the service. It ends the request when there is no route, or when the route does not take
-// the request's protocol.
-func (g *Gateway) route(config *compiledConfig, x *exchange) {
-	x.match = config.router.Match(router.Request{Method: x.method, Path: x.path, Host: x.host})
-	if x.match == nil {
+// findRoute finds the route and the service. It ends the request when there is no route, or when the route is for gRPC
+// and the request is not.
+func (x *exchange) findRoute(router []match) {
+	m := find(router, x.hostName(), x.method, x.path)
+	if m == nil {
 		x.fail(http.StatusNotFound, "no Route matched with those values")
 		return
 	}
-	x.route, x.service = x.match.Route, x.match.Route.Service
-	switch {
-	case x.route.SpeaksGRPC():
+	x.route, x.service, x.upstreamPath = m.Route, m.Service, uri.Escape(m.upstreamPath(x.path))
+	if x.route.SpeaksGRPC() {
 		x.denyOtherProtocols()
-	case !x.route.Allows("http"):
-		x.fail(httpsRedirectStatus, "Please use HTTPS protocol", "Connection", "Upgrade", "Upgrade", "TLS/1.2, HTTP/1.1")
 	}
 }
 

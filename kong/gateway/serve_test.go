@@ -60,16 +60,6 @@ services:
 	}
 }
 
-func TestARouteForHTTPSOnlyRequiresHTTPS(t *testing.T) {
-	g := start(t, Options{Config: deckConfig(t, `
-services:
-- {name: echo, host: echo.internal, routes: [{name: a, paths: [/a], protocols: [https]}]}
-`)})
-	if got := send(t, g, "GET /a HTTP/1.1"); got.status != 426 || got.header.Get("Upgrade") == "" {
-		t.Errorf("%d %v", got.status, got.lines)
-	}
-}
-
 func TestTheServiceGetsTheNormalisedPathAndTheMethod(t *testing.T) {
 	g := start(t, Options{Config: deckConfig(t, `
 services:

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,23 +11,18 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
 )
 
-// newTransport makes the connections to a service, with Kong's timeouts. Upstream certificates are not verified, which
-// is Kong's default (tls_verify off).
+// newTransport makes the connections to a service, with Kong's timeouts.
 func newTransport(s *Service) *http.Transport {
 	dialer := &net.Dialer{Timeout: serviceTimeout * time.Millisecond}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(!s.SpeaksGRPC())
+	protocols.SetHTTP1(s.Protocol == "http")
 	protocols.SetUnencryptedHTTP2(s.Protocol == "grpc")
-	protocols.SetHTTP2(s.Protocol == "grpcs")
 	return &http.Transport{
 		Protocols:             protocols,
 		DialContext:           dialer.DialContext,
 		ResponseHeaderTimeout: time.Duration(s.ReadTimeout) * time.Millisecond,
-		TLSClientConfig:       &tls.Config{InsecureSkipVerify: true},
 		MaxIdleConnsPerHost:   512, // upstream_keepalive_pool_size
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true,
@@ -67,20 +61,17 @@ func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledC
 
 // rewrite turns the client's request into the upstream's: the service's address and path, and Kong's X-Forwarded-*.
 func (x *exchange) rewrite(out *http.Request) {
-	s, path := x.service, uri.Escape(x.match.UpstreamPath)
-	out.URL.Scheme = strings.Replace(s.Protocol, "grpc", "http", 1)
+	s, path := x.service, x.upstreamPath
+	out.URL.Scheme = "http"
 	out.URL.Host = net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
-	out.Host = out.URL.Host
-	if s.Protocol == "http" && s.Port == 80 || s.Protocol == "https" && s.Port == 443 {
-		out.Host = s.Host
-	}
+	out.Host = strings.TrimSuffix(out.URL.Host, ":80")
 	out.URL.Path, out.URL.RawPath, out.URL.Opaque = "", "", path
 	if strings.HasPrefix(path, "//") { // net/http would read Opaque as an authority
 		out.URL.Opaque, out.URL.Path = "", path
 	}
 	out.URL.RawQuery = x.query
 	out.URL.ForceQuery = x.query == "" && strings.HasSuffix(x.requestURI, "?")
-	if s.SpeaksGRPC() {
+	if s.Protocol == "grpc" {
 		out.Header.Set("Te", "trailers")
 	}
 	out.Header.Del("Proxy")
@@ -88,14 +79,9 @@ func (x *exchange) rewrite(out *http.Request) {
 	if earlier := x.header["X-Forwarded-For"]; len(earlier) > 0 {
 		chain = strings.Join(earlier, ", ") + ", " + x.peerIP
 	}
-	prefix := ""
-	if x.route.StripPath && x.match.Prefix != "/" {
-		prefix = x.match.Prefix
-	}
 	replaceRequestHeaders(out.Header, map[string]string{
 		"X-Forwarded-For": chain, "X-Forwarded-Proto": "http",
 		"X-Forwarded-Host": x.hostName(), "X-Forwarded-Port": x.node.port,
-		"X-Forwarded-Path": x.rawPath, "X-Forwarded-Prefix": prefix,
 		"X-Real-Ip": x.forwardedIP, "X-Kong-Request-Id": x.requestID,
 		"Via": strings.Join(append(x.header["Via"], "1.1 "+serverName), ", "),
 	})

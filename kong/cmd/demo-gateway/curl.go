@@ -14,8 +14,8 @@ func curlLines(config *gateway.Config, url string) (string, error) {
 	var lines strings.Builder
 	listed := false
 	for _, route := range config.Routes {
-		if len(route.Paths) == 0 || strings.HasPrefix(route.Paths[0], "~") {
-			continue // a pattern is no path
+		if len(route.Paths) == 0 {
+			continue
 		}
 		callers, err := callersOf(config, route)
 		if err != nil {

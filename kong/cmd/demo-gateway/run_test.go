@@ -84,7 +84,6 @@ services:
   - {name: orders, paths: [/orders], methods: [POST]}
   - name: open
     paths: [/open]
-  - {name: reports, paths: ['~/reports/\d+']}
   plugins:
   - name: key-auth
     config: {key_names: [x-key]}

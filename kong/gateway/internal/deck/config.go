@@ -4,8 +4,6 @@
 package deck
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -25,29 +23,33 @@ type Config struct {
 type Service struct {
 	ID       string   `yaml:"id"`
 	Name     string   `yaml:"name"`
-	Protocol string   `yaml:"protocol"`
+	Protocol string   `yaml:"protocol"` // http or grpc
 	Host     string   `yaml:"host"`
 	Port     int      `yaml:"port"`
-	Path     string   `yaml:"path"`
 	Tags     []string `yaml:"tags"`
 	// ReadTimeout bounds the wait for the headers of a response, in milliseconds.
 	ReadTimeout int `yaml:"read_timeout"`
 }
 
-// Route selects the requests that go to a service. A route without a Service only runs plugins. Paths that begin with
-// "~" are regular expressions. Times are in seconds since the epoch, here and in the other entities.
+// Route selects the requests that go to a service. A route without a Service only runs plugins. Times are in seconds
+// since the epoch, here and in the other entities.
 type Route struct {
 	ID        string   `yaml:"id"`
 	Name      string   `yaml:"name"`
 	Protocols []string `yaml:"protocols"`
 	Methods   []string `yaml:"methods"`
-	Hosts     []string `yaml:"hosts"`
+	Hosts     []string `yaml:"hosts"` // without ports and wildcards
 	Paths     []string `yaml:"paths"`
 	StripPath bool     `yaml:"-"`
 	Tags      []string `yaml:"tags"`
 	Service   *Service `yaml:"-"`
 	CreatedAt int64    `yaml:"created_at"`
 	UpdatedAt int64    `yaml:"updated_at"`
+}
+
+// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a route takes no others.
+func (r *Route) SpeaksGRPC() bool {
+	return slices.Contains(r.Protocols, "grpc") || slices.Contains(r.Protocols, "grpcs")
 }
 
 // Consumer is a caller that Kong identifies by one of the credentials.
@@ -89,10 +91,8 @@ type Plugin struct {
 	Route    *Route    `yaml:"-"`
 	Service  *Service  `yaml:"-"`
 	Consumer *Consumer `yaml:"-"`
-	// Config holds nil, bool, float64, string, []any and map[string]any. Nil means that the file has none; it has a
-	// null, which Kong denies, where ConfigNull is true.
-	Config     any  `yaml:"-"`
-	ConfigNull bool `yaml:"-"`
+	// Config holds nil, bool, float64, string, []any and map[string]any. Nil is a null in the file, which Kong denies.
+	Config any `yaml:"-"`
 	// Path is where the file declares it, such as "services[0].routes[1].plugins[0]".
 	Path string `yaml:"-"`
 }
@@ -127,25 +127,10 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (f *Faults) add(path, format string, args ...any) {
-	*f = append(*f, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
-}
-
-// Allows reports whether the route takes requests of a protocol.
-func (r *Route) Allows(protocol string) bool { return slices.Contains(r.Protocols, protocol) }
-
-// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a route takes no others.
-func (r *Route) SpeaksGRPC() bool { return r.Allows("grpc") || r.Allows("grpcs") }
-
-// SpeaksGRPC reports whether the upstream is called over HTTP/2 alone.
-func (s *Service) SpeaksGRPC() bool { return s.Protocol == "grpc" || s.Protocol == "grpcs" }
-
-// document mirrors a decK file. The entries hold what a file adds to the entities: nested ones and references. Pointers
-// distinguish an absent value from false where Kong's default is true.
+// document mirrors a decK file. The entries hold what a file adds to the entities: nested ones and references, which
+// are names or ids. Pointers distinguish an absent value from false where Kong's default is true.
 type document struct {
 	FormatVersion string          `yaml:"_format_version"`
-	Transform     *bool           `yaml:"_transform"`
-	Info          map[string]any  `yaml:"_info"`
 	Services      []serviceEntry  `yaml:"services"`
 	Routes        []routeEntry    `yaml:"routes"`
 	Consumers     []consumerEntry `yaml:"consumers"`
@@ -164,7 +149,6 @@ type routeEntry struct {
 	Route `yaml:",inline"`
 
 	StripPath *bool         `yaml:"strip_path"`
-	Service   *reference    `yaml:"service"`
 	Plugins   []pluginEntry `yaml:"plugins"`
 }
 
@@ -177,28 +161,9 @@ type consumerEntry struct {
 type pluginEntry struct {
 	Plugin `yaml:",inline"`
 
-	Enabled  *bool      `yaml:"enabled"`
-	Config   yaml.Node  `yaml:"config"`
-	Route    *reference `yaml:"route"`
-	Service  *reference `yaml:"service"`
-	Consumer *reference `yaml:"consumer"`
-}
-
-// reference is a name or an id; decK writes it bare or as {name: …}, {id: …}.
-type reference struct {
-	key string
-}
-
-func (r *reference) UnmarshalYAML(node *yaml.Node) error {
-	if node.Kind == yaml.ScalarNode {
-		return node.Decode(&r.key)
-	}
-	var keyed struct {
-		ID       string `yaml:"id"`
-		Name     string `yaml:"name"`
-		Username string `yaml:"username"`
-	}
-	err := node.Decode(&keyed)
-	r.key = cmp.Or(keyed.ID, keyed.Name, keyed.Username)
-	return err
+	Enabled  *bool     `yaml:"enabled"`
+	Config   yaml.Node `yaml:"config"`
+	Route    string    `yaml:"route"`
+	Service  string    `yaml:"service"`
+	Consumer string    `yaml:"consumer"`
 }

@@ -23,14 +23,14 @@ func parse(t *testing.T, document string) *Config {
 const full = `
 services:
 - name: up
-  url: https://up.test/base
+  url: http://up.test:81/
   plugins: [{name: jwt}]
   routes:
   - name: plain
     paths: [/plain]
     plugins: [{name: rec, config: {n: 1, list: [a], deep: {x: null}, day: 2020-01-01}}]
 routes:
-- {name: lone, hosts: [h], service: {name: up}, strip_path: false}
+- {name: lone, hosts: [h], strip_path: false}
 consumers:
 - username: alice
   custom_id: acme
@@ -60,7 +60,7 @@ func TestIDsAreThoseOfARealKong(t *testing.T) {
 func TestEntitiesGetKongsDefaults(t *testing.T) {
 	c := parse(t, full)
 	wantService := &Service{
-		ID: c.Services[0].ID, Name: "up", Protocol: "https", Host: "up.test", Path: "/base", Port: 443,
+		ID: c.Services[0].ID, Name: "up", Protocol: "http", Host: "up.test", Port: 81,
 		ReadTimeout: 60_000,
 	}
 	if !reflect.DeepEqual(c.Services[0], wantService) {
@@ -70,7 +70,7 @@ func TestEntitiesGetKongsDefaults(t *testing.T) {
 	if !plain.StripPath || lone.StripPath || len(plain.Protocols) != 2 {
 		t.Errorf("routes %+v, %+v", plain, lone)
 	}
-	if plain.Service != c.Services[0] || lone.Service != c.Services[0] {
+	if plain.Service != c.Services[0] || lone.Service != nil {
 		t.Error("routes do not point to their service")
 	}
 }
@@ -107,9 +107,10 @@ _format_version: "1.1"
 services:
 - {name: a, protocol: tcp}
 - {name: a, url: "::bad"}
+- {name: b, url: "http://b/base"}
 routes:
-- {name: r, service: nowhere}
-- {name: q, paths: ["~(", x], protocols: [tls], hosts: ["*.x"]}
+- {name: r}
+- {name: q, paths: ["~/", x]}
 consumers:
 - {}
 - {username: u, keyauth_credentials: [{}, {key: same}], jwt_secrets: [{key: k, secret: s, algorithm: RS256}, {}]}
@@ -131,8 +132,7 @@ plugins:
 	all := "\n" + strings.Join(paths, "\n") + "\n"
 	for _, path := range []string{
 		"_format_version", "services[0].host", "services[0].protocol", "services[1]",
-		"services[1].url", "routes[0]", "routes[0].service", "routes[1].paths[0]", "routes[1].paths[1]",
-		"routes[1].protocols[0]", "routes[1].hosts[0]", "consumers[0]",
+		"services[1].url", "services[2].url", "routes[0]", "routes[1].paths[0]", "routes[1].paths[1]", "consumers[0]",
 		"consumers[1].keyauth_credentials[0].key",
 		"consumers[1].jwt_secrets[0].algorithm", "consumers[1].jwt_secrets[1].secret",
 		"consumers[2].keyauth_credentials[0]", "plugins[0].name", "plugins[0].config",

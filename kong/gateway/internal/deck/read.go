@@ -2,10 +2,15 @@ package deck
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/sha1"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -24,9 +29,12 @@ func Parse(data []byte, now time.Time) (*Config, error) {
 	if err := decoder.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("parse decK file: %w", err)
 	}
-	r := newReader(now)
+	r := &reader{
+		now: now.Unix(), walk: deckfile.NewWalk(), ids: map[string]string{},
+		services: map[string]*Service{}, routes: map[string]*Route{}, consumers: map[string]*Consumer{},
+	}
 	if d.FormatVersion != "3.0" {
-		r.faults.add("_format_version", "expected \"3.0\", got %q", d.FormatVersion)
+		r.fault("_format_version", "expected \"3.0\", got %q", d.FormatVersion)
 	}
 	for i := range d.Services {
 		r.service(docpath.Item("services", i), &d.Services[i])
@@ -35,99 +43,150 @@ func Parse(data []byte, now time.Time) (*Config, error) {
 	for i := range d.Consumers {
 		r.consumer(docpath.Item("consumers", i), &d.Consumers[i])
 	}
-	r.addPlugins("", d.Plugins, parent{})
+	r.addPlugins("", d.Plugins, Plugin{})
 	for _, resolve := range r.pending {
 		resolve()
 	}
 	if len(r.faults) > 0 {
 		return nil, r.faults
 	}
-	return r.config, nil
+	return &r.config, nil
 }
 
-// reader collects entities from the document. It resolves references last, when it has all names.
+// reader collects entities from the document. It resolves the references of plugins last, when it has all names.
 type reader struct {
 	now       int64
-	config    *Config
+	config    Config
 	faults    Faults
 	walk      *deckfile.Walk
-	unique    map[string]string // kind and unique value → path of the first that has it
-	services  map[string]*Service
+	ids       map[string]string   // the path of the entity that has an id
+	services  map[string]*Service // by id and by name, as the others
 	routes    map[string]*Route
 	consumers map[string]*Consumer
 	pending   []func()
 }
 
-func newReader(now time.Time) *reader {
-	return &reader{
-		now: now.Unix(), config: &Config{}, walk: deckfile.NewWalk(), unique: map[string]string{},
-		services: map[string]*Service{}, routes: map[string]*Route{}, consumers: map[string]*Consumer{},
-	}
+func (r *reader) fault(path, format string, args ...any) {
+	r.faults = append(r.faults, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// requireUnique reports a fault if another entity has the value. An empty value may be repeated.
-func (r *reader) requireUnique(kind, value, path string) {
+// require reports a fault if a value is empty.
+func (r *reader) require(value, path string) {
 	if value == "" {
-		return
+		r.fault(path, "required field missing")
 	}
-	if first, taken := r.unique[kind+"\x00"+value]; taken {
-		r.faults.add(path, "%s %q is already that of %s", kind, value, first)
-		return
-	}
-	r.unique[kind+"\x00"+value] = path
 }
 
-// id returns a given id, or derives one from key.
-func (r *reader) id(given, kind, key, path string) string {
-	if given == "" {
-		given = derivedID(kind, key)
+func (r *reader) service(path string, e *serviceEntry) {
+	s := &e.Service
+	s.Protocol, s.Port, s.ReadTimeout = cmp.Or(s.Protocol, "http"), cmp.Or(s.Port, 80), cmp.Or(s.ReadTimeout, 60_000)
+	s.ID = r.id(s.ID, "services", cmp.Or(s.Name, path), path)
+	if e.URL != "" {
+		r.serviceURL(path+".url", s, e.URL)
 	}
-	r.requireUnique("id of "+kind, given, path)
-	return given
+	r.require(s.Host, path+".host")
+	if s.Protocol != "http" && s.Protocol != "grpc" {
+		r.fault(path+".protocol", "only http and grpc are simulated")
+	}
+	r.services[s.ID], r.services[cmp.Or(s.Name, s.ID)] = s, s
+	r.config.Services = append(r.config.Services, s)
+	r.addRoutes(path, e.Routes, s)
+	r.addPlugins(path, e.Plugins, Plugin{Service: s})
 }
 
-// find resolves a reference by name or id; without one it returns the entity around.
-func find[T any](r *reader, named map[string]*T, path string, ref *reference, around *T) *T {
-	if ref == nil {
-		return around
-	}
-	target, found := named[ref.key]
+func (r *reader) serviceURL(path string, s *Service, raw string) {
+	parsed, err := url.Parse(raw)
 	switch {
-	case !found:
-		r.faults.add(path, "could not find %q", ref.key)
-	case around != nil && target != around:
-		r.faults.add(path, "%q is not the entity it is nested in", ref.key)
+	case err != nil || parsed.Hostname() == "":
+		r.fault(path, "invalid value: %s", raw)
+		return
+	case strings.Trim(parsed.Path, "/") != "":
+		r.fault(path, "a path is not simulated")
 	}
-	return target
+	s.Protocol, s.Host = parsed.Scheme, parsed.Hostname()
+	if port, err := strconv.Atoi(parsed.Port()); err == nil { // url.Parse has checked that it is a number, or absent
+		s.Port = port
+	}
 }
 
-// parent is the entity that a plugin is nested in.
-type parent struct {
-	route    *Route
-	service  *Service
-	consumer *Consumer
+// addRoutes reads the routes of the entity at path, "" for the document.
+func (r *reader) addRoutes(path string, entries []routeEntry, service *Service) {
+	for i := range entries {
+		r.route(docpath.Item(docpath.Join(path, "routes"), i), &entries[i], service)
+	}
 }
 
-// addPlugins reads the plugins of the entity at path, "" for the document.
-func (r *reader) addPlugins(path string, entries []pluginEntry, in parent) {
+func (r *reader) route(path string, e *routeEntry, service *Service) {
+	route := &e.Route
+	route.Service = service
+	route.CreatedAt, route.UpdatedAt = cmp.Or(route.CreatedAt, r.now), cmp.Or(route.UpdatedAt, r.now)
+	if len(route.Protocols) == 0 {
+		route.Protocols = []string{"http", "https"}
+	}
+	route.StripPath = !route.SpeaksGRPC()
+	if e.StripPath != nil {
+		route.StripPath = *e.StripPath
+	}
+	route.ID = r.id(route.ID, "routes", cmp.Or(route.Name, path), path)
+	if len(route.Methods)+len(route.Hosts)+len(route.Paths) == 0 {
+		r.fault(path, "must set one of 'methods', 'hosts', 'paths'")
+	}
+	for i, p := range route.Paths {
+		if !strings.HasPrefix(p, "/") {
+			r.fault(docpath.Item(path+".paths", i), "should start with: / (patterns are not simulated)")
+		}
+	}
+	r.routes[route.ID], r.routes[cmp.Or(route.Name, route.ID)] = route, route
+	r.config.Routes = append(r.config.Routes, route)
+	r.addPlugins(path, e.Plugins, Plugin{Route: route})
+}
+
+func (r *reader) consumer(path string, e *consumerEntry) {
+	c := &e.Consumer
+	c.CreatedAt, c.UpdatedAt = cmp.Or(c.CreatedAt, r.now), cmp.Or(c.UpdatedAt, r.now)
+	if c.Username == "" && c.CustomID == "" {
+		r.fault(path, "at least one of these fields must be non-empty: 'custom_id', 'username'")
+	}
+	c.ID = r.id(c.ID, "consumers", cmp.Or(c.Username, path), path)
+	r.consumers[c.ID], r.consumers[cmp.Or(c.Username, c.ID)] = c, c
+	r.config.Consumers = append(r.config.Consumers, c)
+	for i, k := range c.Keys {
+		at := docpath.Item(path+".keyauth_credentials", i)
+		r.require(k.Key, at+".key")
+		k.ID = r.id(k.ID, "keyauth_credentials", k.Key, at)
+	}
+	for i, s := range c.Secrets {
+		at := docpath.Item(path+".jwt_secrets", i)
+		r.require(s.Key, at+".key")
+		r.require(s.Secret, at+".secret")
+		if s.Algorithm != "" && s.Algorithm != "HS256" {
+			r.fault(at+".algorithm", "only HS256 is simulated")
+		}
+		s.ID = r.id(s.ID, "jwt_secrets", s.Key, at)
+	}
+	r.addPlugins(path, e.Plugins, Plugin{Consumer: c})
+}
+
+// addPlugins reads the plugins of the entity at path, "" for the document. scope has the entity.
+func (r *reader) addPlugins(path string, entries []pluginEntry, scope Plugin) {
 	for i := range entries {
 		e := &entries[i]
 		p := &e.Plugin
+		p.Route, p.Service, p.Consumer = scope.Route, scope.Service, scope.Consumer
 		p.Enabled, p.Path = e.Enabled == nil || *e.Enabled, docpath.Item(docpath.Join(path, "plugins"), i)
-		if p.Name == "" {
-			r.faults.add(p.Path+".name", "required field missing")
-		}
+		r.require(p.Name, p.Path+".name")
 		if err := r.readConfig(p, &e.Config); err != nil {
-			r.faults.add(p.Path+".config", "%v", err)
+			r.fault(p.Path+".config", "%v", err)
 		}
 		r.config.Plugins = append(r.config.Plugins, p)
-		r.pending = append(r.pending, func() { r.resolvePlugin(e, in) })
+		r.pending = append(r.pending, func() { r.resolvePlugin(e) })
 	}
 }
 
 // readConfig decodes an entry's config through JSON, as decK sends it: Lua has one kind of number and string keys only.
 func (r *reader) readConfig(p *Plugin, node *yaml.Node) error {
 	if node.IsZero() {
+		p.Config = map[string]any{}
 		return nil
 	}
 	if err := node.Decode(new(any)); err != nil { // a key that is given twice, an alias within itself
@@ -137,29 +196,59 @@ func (r *reader) readConfig(p *Plugin, node *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	err = json.Unmarshal(config.JSON, &p.Config)
-	p.ConfigNull = p.Config == nil
-	return err
+	return json.Unmarshal(config.JSON, &p.Config)
 }
 
 // resolvePlugin resolves the plugin's references and sets its id. In the id an entity around the plugin counts by its
 // id and a reference by its text, as in Kong.
-func (r *reader) resolvePlugin(e *pluginEntry, in parent) {
+func (r *reader) resolvePlugin(e *pluginEntry) {
 	p := &e.Plugin
-	p.Route = find(r, r.routes, p.Path+".route", e.Route, in.route)
-	p.Service = find(r, r.services, p.Path+".service", e.Service, in.service)
-	p.Consumer = find(r, r.consumers, p.Path+".consumer", e.Consumer, in.consumer)
 	route, service, consumer := p.ScopeIDs()
-	r.requireUnique("plugin and scope", p.Name+":"+route+":"+service+":"+consumer, p.Path)
-	r.requireUnique("instance_name", p.InstanceName, p.Path)
-	key := pluginKey(p.Name, e.Route.textOr(route), e.Service.textOr(service), e.Consumer.textOr(consumer))
+	resolve(r, r.routes, p.Path+".route", e.Route, &p.Route)
+	resolve(r, r.services, p.Path+".service", e.Service, &p.Service)
+	resolve(r, r.consumers, p.Path+".consumer", e.Consumer, &p.Consumer)
+	key := fmt.Sprintf("plugins:*:%s:%s:%s:%s",
+		p.Name, cmp.Or(e.Route, route), cmp.Or(e.Service, service), cmp.Or(e.Consumer, consumer))
 	p.ID = r.id(p.ID, "plugins", key, p.Path)
 }
 
-// textOr returns the reference as the file has it, and id without a reference.
-func (r *reference) textOr(id string) string {
-	if r != nil {
-		return r.key
+// resolve sets the entity that a reference names, if there is a reference.
+func resolve[T any](r *reader, named map[string]*T, path, reference string, entity **T) {
+	if reference == "" {
+		return
 	}
+	if *entity = named[reference]; *entity == nil {
+		r.fault(path, "could not find %q", reference)
+	}
+}
+
+// id returns the given id, or else the one that Kong derives from the key of an entity of a kind, which is a table's
+// name, such as "routes". Two entities with one id are a fault.
+func (r *reader) id(given, kind, key, path string) string {
+	id := cmp.Or(given, derivedID(kind, key))
+	if first, taken := r.ids[kind+id]; taken {
+		r.fault(path, "%q is already the id of %s", id, first)
+	}
+	r.ids[kind+id] = path
+	return id
+}
+
+// kongNamespace is the namespace of the ids that a Kong without a database derives
+// (kong/db/schema/others/declarative_config.lua): an entity's id is the version 5 UUID (RFC 9562 section 5.5) of its
+// key in the namespace of its kind, which is the version 5 UUID of the kind's name in this one.
+var kongNamespace = [16]byte{
+	0xfd, 0x02, 0x80, 0x1f, 0x09, 0x57, 0x4a, 0x15, 0xa5, 0x5a, 0xc8, 0xd9, 0x60, 0x6f, 0x30, 0xb5,
+}
+
+func derivedID(kind, key string) string {
+	id := uuidV5(uuidV5(kongNamespace, kind), key)
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+}
+
+func uuidV5(namespace [16]byte, name string) [16]byte {
+	sum := sha1.Sum(append(namespace[:], name...))
+	id := [16]byte(sum[:16])
+	id[6] = id[6]&0x0f | 0x50
+	id[8] = id[8]&0x3f | 0x80
 	return id
 }
