@@ -61,6 +61,7 @@ func hostileBodies() []hostileBody {
 		{name: "lists-in-lists", path: batch, body: list(30_000, strings.Repeat("[", 15)+strings.Repeat("]", 15))},
 		{name: "one-string", path: batch, body: list(1, `{"org_id":"`+strings.Repeat(`\n`, 500_000)+`"}`)},
 		{name: "one-number", path: batch, body: list(1, `{"cost":`+strings.Repeat("9", 1_000_000)+`}`)},
+		{name: "no-utf8", path: batch, body: list(1, "{"+names.String()+"\"org_id\":\"\xff\",\"cost\":1e400}")},
 		{name: "no-json", path: batch, body: list(100, full) + "}"},
 		{name: "slow", path: batch, body: list(100, full), slow: true},
 	}

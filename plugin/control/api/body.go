@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -53,10 +54,14 @@ func (s *Server) readBody(ctx huma.Context) ([]byte, error) {
 	if err == nil {
 		err = s.readLarge(ctx, x, &body, from)
 	}
-	if err = readFault(o, err); err == nil && o.MaxBodyBytes <= maxBatchBody {
-		err = inspect(body.Bytes())
+	if err = readFault(o, err); err != nil {
+		return nil, err
 	}
-	return body.Bytes(), err
+	most := maxTokens
+	if o.MaxBodyBytes > maxBatchBody {
+		most = math.MaxInt // of a document its bytes are the bound
+	}
+	return body.Bytes(), inspect(body.Bytes(), most)
 }
 
 // readLarge reads the rest of a large body, and waits until it may be decoded.

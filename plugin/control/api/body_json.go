@@ -29,13 +29,11 @@ const (
 	maxTokens = 4000 // names and values
 )
 
-// inspect returns the answer to a body that exceeds a bound, or has texts that isText rejects, without decoding it. A
-// body that is no JSON has none: decoding it reports that.
-func inspect(body []byte) error {
-	if !utf8.Valid(body) {
-		return nil
-	}
-	mayHaveFaults := bytes.Contains(body, []byte(`\u`)) || bytes.ContainsRune(body, utf8.RuneError)
+// inspect returns the answer to a body that exceeds a bound, or the first texts that isText rejects, without decoding
+// it. A body that is no JSON, or no UTF-8, has no such texts: decoding it reports that.
+func inspect(body []byte, mostTokens int) error {
+	mayHaveFaults := utf8.Valid(body) &&
+		(bytes.Contains(body, []byte(`\u`)) || bytes.ContainsRune(body, utf8.RuneError))
 	var faults []*huma.ErrorDetail
 	d := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	for count := 0; ; count++ {
@@ -48,9 +46,9 @@ func inspect(body []byte) error {
 		case d.StackDepth() > maxDepth:
 			return huma.Error400BadRequest(invalidRequest,
 				fault("body", fmt.Sprintf("has values nested more than %d deep", maxDepth), nil))
-		case count > maxTokens:
-			return unprocessable(fault("body", fmt.Sprintf("has more than %d names and values", maxTokens), nil))
-		case mayHaveFaults && token.Kind() == '"' && !isText(token.String()):
+		case count > mostTokens:
+			return unprocessable(fault("body", fmt.Sprintf("has more than %d names and values", mostTokens), nil))
+		case mayHaveFaults && len(faults) < maxFaults && token.Kind() == '"' && !isText(token.String()):
 			faults = append(faults, fault(pathTo(d, d.StackPointer()), notText, nil))
 		}
 	}
@@ -118,7 +116,7 @@ func faultIn(body []byte, number, problem string) error {
 	d := jsontext.NewDecoder(bytes.NewBuffer(body))
 	for {
 		token, err := d.ReadToken()
-		at, syntax := d.StackPointer(), new(jsontext.SyntacticError)
+		at, syntax := jsontext.Pointer(""), new(jsontext.SyntacticError)
 		switch {
 		case errors.As(err, &syntax):
 			at = syntax.JSONPointer
@@ -126,6 +124,8 @@ func faultIn(body []byte, number, problem string) error {
 			return err
 		case token.Kind() != '0' || token.String() != number:
 			continue
+		default:
+			at = d.StackPointer() // which takes time: not of each token
 		}
 		return errors.New(pathTo(d, at) + pathSeparator + problem)
 	}

@@ -77,6 +77,8 @@ func TestABodyOfTooManyValuesIsDeniedBeforeItIsDecoded(t *testing.T) { // it mea
 		"a check too many":    {batch, listOf(101, "{}"), "body.checks", "expected array length <= 100"},
 		"one name many times": {check, "{" + strings.Repeat(`"a":1,`, 8000) + `"a":1}`, "body", tooMany},
 		"many unknown names":  {batch, listOf(1, namesOf(70_000, `"b":1`)), "body", tooMany},
+		"names and no UTF-8":  {batch, listOf(1, namesOf(70_000, "\"b\":\"\xff\"")), "body", tooMany},
+		"no UTF-8 far within": {batch, listOf(1, namesOf(1_000, "\"b\":\"\xff\"")), "body.checks[0].b", "is not valid UTF-8"},
 		"a list in a field":   {check, `{"org_id":[` + strings.Repeat(`"",`, 10_000) + `""]}`, "body", tooMany},
 		"too deep": {
 			batch, `{"checks":` + strings.Repeat("[", 500_000), "body",
@@ -86,7 +88,7 @@ func TestABodyOfTooManyValuesIsDeniedBeforeItIsDecoded(t *testing.T) { // it mea
 		for _, chunked := range []bool{false, true} {
 			a, _, took := p.weigh(test.path, test.body, chunked)
 			status := http.StatusUnprocessableEntity
-			if strings.Contains(test.saying, "deep") {
+			if strings.Contains(test.saying, "deep") || strings.Contains(test.saying, "UTF-8") {
 				status = http.StatusBadRequest
 			}
 			if where, saying := p.fault(a, status); where != test.where || saying != test.saying {

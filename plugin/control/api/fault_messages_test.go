@@ -166,6 +166,7 @@ func TestATextWithAReplacementCharacterIsAFaultInEveryField(t *testing.T) {
 			{"PUT", "/v1/orgs/acme", `{"reason":"$"}`, "body.reason"},
 			{"POST", acmeReset, `{"reason":"r","policy":"$"}`, "body.policy"},
 			{"POST", acmeReset, `{"reason":"r","user":"$"}`, "body.user"},
+			{"POST", "/v1/ratelimit/candidates/july/policies", `{"policies":[{}],"reason":"$"}`, "body.reason"},
 		} {
 			if where, _ := p.fault(p.as(test.method, test.path, strings.ReplaceAll(test.body, "$", lost)),
 				422); where != test.where {
