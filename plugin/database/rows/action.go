@@ -22,8 +22,12 @@ type Action struct {
 	Details   json.RawMessage `json:"details,omitempty"` // more for the audit; nil: nothing
 }
 
-// actionTime bounds an action once it is recorded, and the storing of its key.
-const actionTime = 10 * time.Second
+const (
+	// actionTime bounds an action once it is recorded.
+	actionTime = 10 * time.Second
+	// keyTime bounds what is stored of its key after it.
+	keyTime = 3 * time.Second
+)
 
 // Do records an action in the audit, then runs do. If recording fails, do does not run. Once recorded, do goes on after
 // the end of ctx, for at most 10 seconds. Do makes no version. It returns the error of do unwrapped; the audit then has
@@ -38,9 +42,13 @@ func (s *DB) Do(ctx context.Context, c Change, a Action, answer any, do func(con
 	if err := s.claimAction(ctx, c, a, answer); err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), actionTime)
+	ctx = context.WithoutCancel(ctx)
+	acting, cancel := context.WithTimeout(ctx, actionTime)
+	err := do(acting)
+	cancel()
+	ctx, cancel = context.WithTimeout(ctx, keyTime)
 	defer cancel()
-	if err := do(ctx); err != nil {
+	if err != nil {
 		s.freeKey(ctx, c.Idempotency)
 		return err
 	}

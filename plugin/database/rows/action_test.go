@@ -154,6 +154,16 @@ func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
 	assert.EqualValues(t, 1, entries, "audit entries")
 }
 
+func TestAnActionThatTookAllItsTimeMayBeSentAgainAtOnce(t *testing.T) {
+	s, _ := open(t)
+	_, _, err := flushOnce(t.Context(), s, "", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	soon, cancel := context.WithTimeout(t.Context(), 4*time.Second) // half of it passes before the key is free by itself
+	defer cancel()
+	_, _, err = flushOnce(soon, s, "", done)
+	require.NoError(t, err)
+}
+
 func TestTheKeyOfAProcessThatDiedDuringAnActionIsFreeSoon(t *testing.T) {
 	s, pool := open(t)
 	_, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
