@@ -167,7 +167,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	next(huma.WithValue(ctx, callerKey{}, caller))
 	if x.status < http.StatusMultipleChoices && (needs == writeAccess || needs == ownAccess) {
-		s.metrics.countWrite(ctx.Operation().Tags[0])
+		s.metrics.countWrite(ctx.Operation())
 	}
 }
 

@@ -163,8 +163,8 @@ type putCandidatePolicyInput struct {
 func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyInput) (done[rows.Diff], error) {
 	p := in.Body.policy()
 	review, err := s.Rows.Review(ctx, s.configPlan(), in.Name, p)
-	if err == nil && len(review.LockOuts) > 0 && !in.Force.Force {
-		err = unprocessable(forceRequired("%s", review.LockOuts[0].Why))
+	if why := in.lockOut(review); err == nil && why != nil {
+		err = unprocessable(why)
 	}
 	if err != nil {
 		return done[rows.Diff]{}, err

@@ -34,8 +34,8 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 type exchange struct {
 	http.ResponseWriter
 	id       string
-	length   int64 // of the body, in bytes; -1: unknown
-	path     string
+	length   int64    // of the body, in bytes; -1: unknown
+	path     string   // decoded
 	org      string   // in the path, or ""
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
@@ -88,7 +88,7 @@ func (x *exchange) endReading() error {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength, path: r.URL.EscapedPath()}
+	x := &exchange{ResponseWriter: w, id: r.Header.Get(requestID), length: r.ContentLength, path: r.URL.Path}
 	if !safeID.MatchString(x.id) {
 		x.id = rand.Text()
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -55,7 +56,8 @@ func (f Force) lockOut(r rows.Review) *huma.ErrorDetail {
 	if len(r.LockOuts) == 0 || f.Force {
 		return nil
 	}
-	return forceRequired("%s: %s", r.LockOuts[0].Key, r.LockOuts[0].Why)
+	texts := mapped(r.LockOuts, func(l rows.LockOut) string { return l.Key.String() + ": " + l.Why })
+	return forceRequired("%s", strings.Join(texts, "; "))
 }
 
 // review returns the warnings about a policy that is about to be written. Without force it denies a policy that all

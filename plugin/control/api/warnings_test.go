@@ -169,6 +169,14 @@ func TestAPolicyThatWasMadeByForceIsAnsweredAgainWithoutIt(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.made(daily)
+	both := `{"policies":[{"name":"all","tier":"gold","scope":"global","limit":10,"window_size":86400},` +
+		`{"name":"more","tier":"gold","scope":"global","limit":20,"window_size":86400}]}`
+	_, saying := w.fault(w.as("PUT", documents+"?partial=true", both), http.StatusUnprocessableEntity)
+	for _, locked := range []string{"policy all of tier gold: ", "; policy more of tier gold: "} {
+		if !strings.Contains(saying, locked) {
+			t.Errorf("%s does not name %s", saying, locked)
+		}
+	}
 	const shared, key = `{"name":"all","tier":"gold","scope":"global","limit":10,"window":"1d"}`, "Idempotency-Key"
 	first := w.want(w.as("POST", policies+"?force=true", shared, key, "once"), http.StatusCreated)
 	again := w.want(w.as("POST", policies, shared, key, "once"), http.StatusCreated)

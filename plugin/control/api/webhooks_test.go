@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -141,7 +143,8 @@ func TestAnOrgManagesItsOwnWebhooksAndNoOthers(t *testing.T) {
 
 func TestAWebhookIsTestedAtMostSoOftenAnHour(t *testing.T) {
 	t.Parallel()
-	w := open(t)
+	registry := prometheus.NewRegistry()
+	w := open(t, func(o *api.Options) { o.Metrics = registry })
 	w.want(w.as("POST", webhooks, hooked), http.StatusCreated)
 	for range rows.MaxWebhookTests {
 		w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
@@ -153,4 +156,8 @@ func TestAWebhookIsTestedAtMostSoOftenAnHour(t *testing.T) {
 	const sooner = `UPDATE rate_limiter.webhook_deliveries SET created_at = created_at - interval '61 minutes'`
 	pgtest.Exec(t, w.pool, sooner)
 	w.want(w.as("POST", webhooks+"/1/test", `{}`), http.StatusOK)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+		"# HELP rate_limiter_control_writes_total Writes that succeeded, by the kind of what was written.\n"+
+			"# TYPE rate_limiter_control_writes_total counter\nrate_limiter_control_writes_total{kind=\"webhook\"} 1\n",
+	), "rate_limiter_control_writes_total"), "a test is no write")
 }
