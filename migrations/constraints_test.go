@@ -94,8 +94,8 @@ var deleting = row{"body": nil}
 func away(since string) row { return row{"redis": `[{"name": "a", "away_since": ` + since + `}]`} }
 
 func init() {
-	addBadTexts("policies", schema.PolicyFields())
-	addBadTexts("overrides", schema.OverrideFields())
+	addBadTexts("policies", schema.Fields[schema.Policy]())
+	addBadTexts("overrides", schema.Fields[schema.Override]())
 }
 
 // addBadTexts adds rows with free texts that are too long, and that are no line of text.

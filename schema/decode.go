@@ -94,14 +94,14 @@ type RecordField struct {
 func RecordIn(field any) *RecordField {
 	switch to := field.(type) {
 	case **Settle:
-		return recordField(to, ParseSettle, Settle{}, `{"sources": [{"from": "log.response.size"}], "reserve": 500}`)
+		return recordField(to, "settle", Settle{}, `{"sources": [{"from": "log.response.size"}], "reserve": 500}`)
 	case **Fair:
-		return recordField(to, ParseFair, Fair{Default: -1}, `{"weights": {"enterprise": 10}, "default": 1}`)
+		return recordField(to, "fair", Fair{Default: -1}, `{"weights": {"enterprise": 10}, "default": 1}`)
 	}
 	return nil
 }
 
-func recordField[T any](to **T, parse func([]byte) (*T, []Fault), faulty T, example string) *RecordField {
+func recordField[T any](to **T, name string, faulty T, example string) *RecordField {
 	return &RecordField{
 		JSON: func() string {
 			if *to == nil {
@@ -110,7 +110,7 @@ func recordField[T any](to **T, parse func([]byte) (*T, []Fault), faulty T, exam
 			return recordJSON(*to)
 		},
 		Parse: func(raw []byte) (faults []Fault) {
-			*to, faults = parse(raw)
+			*to, faults = parseRecord[T](raw, name)
 			return faults
 		},
 		Decode: func(raw []byte) error {
@@ -130,7 +130,7 @@ func recordField[T any](to **T, parse func([]byte) (*T, []Fault), faulty T, exam
 }
 
 // parseRecord reads the JSON of a record of a row and fills in its defaults. The paths of faults begin with name.
-func parseRecord[T any](raw []byte, name string, record *field) (*T, []Fault) {
+func parseRecord[T any](raw []byte, name string) (*T, []Fault) {
 	document, faults := decodeDocument(raw)
 	for i := range faults {
 		faults[i].Path = docpath.Join(name, faults[i].Path)
@@ -139,7 +139,7 @@ func parseRecord[T any](raw []byte, name string, record *field) (*T, []Fault) {
 		return nil, faults
 	}
 	c := checker{faulty: map[string]bool{}, faults: faults}
-	if !c.value(record, document, name) {
+	if !c.value(modelOf[T]().record, document, name) {
 		return nil, c.faults
 	}
 	value := new(T)

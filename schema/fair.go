@@ -29,14 +29,6 @@ const (
 	maxFairWeights = 64
 )
 
-// FairFields returns the fields of a Fair in the order of their declaration. The caller must not change them.
-func FairFields() []Field[Fair] { return fairModel().fields }
-
-// ParseFair reads the JSON of a Fair and fills in its defaults, as ParseSettle does for a Settle.
-func ParseFair(raw []byte) (*Fair, []Fault) {
-	return parseRecord[Fair](raw, "fair", fairModel().record)
-}
-
 // Weight returns the weight of the tenants of a tier.
 func (f *Fair) Weight(tier string) int64 {
 	if weight, ok := f.Weights[tier]; ok {

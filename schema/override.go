@@ -27,8 +27,7 @@ const (
 // the ratelimit command. The subject is a tenant, and in it perhaps a user, an endpoint or both; or a credential; or an
 // address. The last two are those of the tenant if one is given, else of all tenants. An exempt override may also be
 // for a consumer's tag, for an endpoint of all tenants, or for an address or a tag and an endpoint. Each field is
-// declared here alone, as those of Policy are, or takes over the constraints of another field. OverrideFields lists
-// them.
+// declared here alone, as those of Policy are, or takes over the constraints of another field.
 //
 // An empty text, a zero number and a zero time mean absent.
 type Override struct {
@@ -118,13 +117,13 @@ func (o Override) Faults(checks ...func(Override) error) []Fault {
 	writable := o
 	if o.ExpiresAt.UTC().Year() > maxYear {
 		writable.ExpiresAt = time.Time{}
-		own = append(own, Fault{"expires_at", overrideField("expires_at").Must()})
+		own = append(own, Fault{"expires_at", FieldNamed[Override]("expires_at").Must()})
 	}
 	if year := o.StartsAt.UTC().Year(); year > maxYear || year < 0 {
 		writable.StartsAt = time.Time{}
 	}
 	own = append(o.Conflicts(), own...)
-	return overrideModel().faults(writable,
+	return modelOf[Override]().faults(writable,
 		append([]func(Override) error{func(Override) error { return asError(own) }}, checks...)...)
 }
 
@@ -157,7 +156,7 @@ func (o Override) Conflicts() []Fault {
 	}
 	for _, text := range [...]struct{ name, value string }{{"reason", o.Reason}, {"author", o.Author}} {
 		if strings.TrimSpace(text.value) == "" {
-			faults.addProblem(text.name, overrideField(text.name).Must())
+			faults.addProblem(text.name, FieldNamed[Override](text.name).Must())
 		}
 	}
 	faults.addProblem(o.startProblem())
@@ -255,7 +254,7 @@ func (o Override) numberFaults() []Fault {
 func (o Override) startProblem() (field, problem string) {
 	switch hasStart := !o.StartsAt.IsZero(); {
 	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear):
-		return "starts_at", overrideField("starts_at").Must()
+		return "starts_at", FieldNamed[Override]("starts_at").Must()
 	case hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
 		return "starts_at", "must be before expires_at"
 	case hasStart && o.Source == SourceDetector:
@@ -275,14 +274,7 @@ func (o Override) endProblem() string {
 	case !o.Permanent && o.ExpiresAt.IsZero():
 		return "is required, unless permanent is true"
 	case !o.Permanent && o.ExpiresAt.UnixMicro() <= 0: // to a node, that is none
-		return overrideField("expires_at").Must()
+		return FieldNamed[Override]("expires_at").Must()
 	}
 	return ""
-}
-
-// OverrideFields returns the fields of an Override in the order of their declaration. The caller must not change them.
-func OverrideFields() []Field[Override] { return overrideModel().fields }
-
-func overrideField(name string) *Field[Override] {
-	return FieldNamed(OverrideFields(), name)
 }

@@ -12,7 +12,7 @@ import (
 // for an address or a network, or for all requests or the anonymous ones, as the lists global and anonymous of the
 // config are. Rows, files of policies, the REST API and the ratelimit command have it. Each field is declared here or
 // in Limit alone: its JSON name is the name of its column, its doc comment its description, and its tags are its
-// constraints. PolicyFields lists them.
+// constraints. Fields lists them.
 //
 // An empty text and a zero number mean absent.
 type Policy struct {

@@ -67,21 +67,13 @@ func (f *Field[T]) Problem(value any) string {
 	return f.rule.violation(n)
 }
 
-// PolicyFields returns the fields of a Policy in the order of their declaration. The caller must not change them.
-func PolicyFields() []Field[Policy] { return policyModel().fields }
+// Fields returns the fields of a row, or of a record in one, in the order of their declaration. The caller must not
+// change them.
+func Fields[T any]() []Field[T] { return modelOf[T]().fields }
 
-var (
-	policyModel   = sync.OnceValue(modelOf[Policy])
-	overrideModel = sync.OnceValue(modelOf[Override])
-	tenantModel   = sync.OnceValue(modelOf[Tenant])
-	costModel     = sync.OnceValue(modelOf[Cost])
-	settleModel   = sync.OnceValue(modelOf[Settle])
-	fairModel     = sync.OnceValue(modelOf[Fair])
-	sourceModel   = sync.OnceValue(modelOf[SettleSource])
-)
-
-// FieldNamed returns the field of that name, which must be one of fields.
-func FieldNamed[T any](fields []Field[T], name string) *Field[T] {
+// FieldNamed returns the field of that name, which T must have.
+func FieldNamed[T any](name string) *Field[T] {
+	fields := Fields[T]()
 	i := slices.IndexFunc(fields, func(f Field[T]) bool { return f.Name == name })
 	if i < 0 {
 		panic(fmt.Sprintf("schema: a row has no field %q", name))
@@ -92,9 +84,9 @@ func FieldNamed[T any](fields []Field[T], name string) *Field[T] {
 // Alias is another name of a field.
 type Alias struct{ Name, Field string }
 
-// Aliases returns the other names of fields.
-func Aliases[T any](fields []Field[T]) (list []Alias) {
-	for _, f := range fields {
+// Aliases returns the other names of the fields of T.
+func Aliases[T any]() (list []Alias) {
+	for _, f := range Fields[T]() {
 		for _, name := range strings.FieldsFunc(f.Aliases, func(c rune) bool { return c == ',' }) {
 			list = append(list, Alias{name, f.Name})
 		}
@@ -102,9 +94,9 @@ func Aliases[T any](fields []Field[T]) (list []Alias) {
 	return list
 }
 
-// FieldsWithout returns the fields but for those with these names.
-func FieldsWithout[T any](fields []Field[T], names ...string) []Field[T] {
-	return slices.DeleteFunc(slices.Clone(fields), func(f Field[T]) bool { return slices.Contains(names, f.Name) })
+// FieldsWithout returns the fields of T but for those with these names.
+func FieldsWithout[T any](names ...string) []Field[T] {
+	return slices.DeleteFunc(slices.Clone(Fields[T]()), func(f Field[T]) bool { return slices.Contains(names, f.Name) })
 }
 
 // model holds the declaration of T.
@@ -113,15 +105,22 @@ type model[T any] struct {
 	fields []Field[T]
 }
 
+var models sync.Map // each *model[T] by the type T
+
 // modelOf returns the declaration of T: the record with its name in the embedded schema, and the tags of its fields.
-func modelOf[T any]() model[T] {
+func modelOf[T any]() *model[T] {
+	t := reflect.TypeFor[T]()
+	if m, ok := models.Load(t); ok {
+		return m.(*model[T])
+	}
 	var records map[string]*field
 	if err := json.Unmarshal(rowSchema, &records); err != nil {
 		panic(fmt.Sprintf("schema: the embedded schema of rows cannot be read: %v", err))
 	}
-	m := model[T]{record: records[reflect.TypeFor[T]().Name()]}
+	m := &model[T]{record: records[t.Name()]}
 	m.record.prepare()
-	m.add(reflect.TypeFor[T](), nil)
+	m.add(t, nil)
+	models.Store(t, m)
 	return m
 }
 
@@ -157,7 +156,7 @@ func (m *model[T]) add(t reflect.Type, index []int) {
 
 // faults returns the faults of row in the order of its fields: those of its record, and those of the checks that are
 // not their consequences.
-func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
+func (m *model[T]) faults(row T, checks ...func(T) error) []Fault {
 	raw, err := json.Marshal(row)
 	if err != nil {
 		return []Fault{{"", err.Error()}}
@@ -196,7 +195,7 @@ func (m model[T]) faults(row T, checks ...func(T) error) []Fault {
 // Faults returns all faults of p by itself, in the order of its fields; the paths are their names. As in Parse, the
 // checks find faults that need more than the schema.
 func (p Policy) Faults(checks ...func(Policy) error) []Fault {
-	return policyModel().faults(p, append([]func(Policy) error{Policy.semanticFaults}, checks...)...)
+	return modelOf[Policy]().faults(p, append([]func(Policy) error{Policy.semanticFaults}, checks...)...)
 }
 
 func (p Policy) semanticFaults() error {
@@ -213,7 +212,7 @@ func asError(faults []Fault) error {
 
 // Cost is what requests to an endpoint cost, as a row of the database has it, the REST API, files of rows and the
 // ratelimit command: an entry of the plugin config's cost table that changes at run time. Each field is declared here
-// alone, as those of Policy are. CostFields lists them.
+// alone, as those of Policy are.
 type Cost struct {
 	// The namespace of the plugin configs that the cost applies to. Default: default.
 	Namespace string `json:"namespace,omitempty" kong:"as=Policy.namespace" default:"default"`
@@ -230,7 +229,7 @@ type Cost struct {
 // Faults returns everything that is wrong with c by itself, in the order of its fields; the paths are their names. The
 // checks find what needs more than the schema, as those of Parse do.
 func (c Cost) Faults(checks ...func(Cost) error) []Fault {
-	return costModel().faults(c, append([]func(Cost) error{Cost.complete}, checks...)...)
+	return modelOf[Cost]().faults(c, append([]func(Cost) error{Cost.complete}, checks...)...)
 }
 
 // complete returns an error, as Faults, unless endpoint and cost are given: an absent cost must not be taken as free.
@@ -245,11 +244,8 @@ func (c Cost) complete() error {
 	return asError(faults)
 }
 
-// CostFields returns the fields of a Cost in the order of their declaration. The caller must not change them.
-func CostFields() []Field[Cost] { return costModel().fields }
-
 // Tenant holds the settings of one tenant besides its policies and overrides, as a row of the database has it, the REST
-// API and the ratelimit command. Each field is declared here alone, as those of Policy are. TenantFields lists them.
+// API and the ratelimit command. Each field is declared here alone, as those of Policy are.
 //
 // An empty text means absent.
 type Tenant struct {
@@ -266,8 +262,5 @@ type Tenant struct {
 // Faults returns everything that is wrong with t by itself, in the order of its fields; the paths are their names. The
 // checks find what needs more than the schema, as those of Parse do.
 func (t Tenant) Faults(checks ...func(Tenant) error) []Fault {
-	return tenantModel().faults(t, checks...)
+	return modelOf[Tenant]().faults(t, checks...)
 }
-
-// TenantFields returns the fields of a Tenant in the order of their declaration. The caller must not change them.
-func TenantFields() []Field[Tenant] { return tenantModel().fields }

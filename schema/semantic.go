@@ -165,7 +165,7 @@ func (c Config) limitFaults() []Fault {
 func (l LocatedLimit) textFaults() []Fault {
 	var faults []Fault
 	row := Policy{Limit: l.Limit}
-	for _, f := range PolicyFields() {
+	for _, f := range Fields[Policy]() {
 		if text, ok := f.In(&row).(*string); f.Unit == "text" && ok && strings.ContainsFunc(*text, unicode.IsControl) {
 			faults = append(faults, Fault{docpath.Member(l.Path, f.Name), f.Must()})
 		}

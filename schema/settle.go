@@ -78,12 +78,6 @@ const MaxSettlePath = 16
 // StatusClientClosed is the status that Kong logs for a client that closed its connection before the response.
 const StatusClientClosed = 499
 
-// SettleFields returns the fields of a Settle in the order of their declaration. The caller must not change them.
-func SettleFields() []Field[Settle] { return settleModel().fields }
-
-// SettleSourceFields returns the fields of a SettleSource as SettleFields does.
-func SettleSourceFields() []Field[SettleSource] { return sourceModel().fields }
-
 // JSON returns s as JSON, which ParseSettle reads.
 func (s *Settle) JSON() string { return recordJSON(s) }
 
@@ -98,7 +92,7 @@ func recordJSON(record any) string {
 // ParseSettle reads the JSON of a Settle and fills in its defaults. The paths of faults begin with settle. A Settle
 // with faults lacks the values that have them.
 func ParseSettle(raw []byte) (*Settle, []Fault) {
-	return parseRecord[Settle](raw, "settle", settleModel().record)
+	return parseRecord[Settle](raw, "settle")
 }
 
 // Equal reports whether two records are the same; nil is one without settling.

@@ -73,10 +73,10 @@ func (c OverrideCase) isZero() bool { return c.Override[c.Field] == json.Number(
 func (c OverrideCase) declared(t *testing.T) string {
 	t.Helper()
 	if c.Override[c.Field] == "" {
-		return schema.FieldNamed(schema.OverrideFields(), c.Field).Problem("")
+		return schema.FieldNamed[schema.Override](c.Field).Problem("")
 	}
 	if c.isZero() {
-		return schema.FieldNamed(schema.OverrideFields(), c.Field).Problem(int64(0))
+		return schema.FieldNamed[schema.Override](c.Field).Problem(int64(0))
 	}
 	faults := policy.OverrideFaults(c.Row)
 	for _, f := range faults {
@@ -93,7 +93,7 @@ func (c OverrideCase) declared(t *testing.T) string {
 func FullOverrides(t *testing.T) []schema.Override {
 	t.Helper()
 	var all schema.Override
-	for _, f := range schema.OverrideFields() {
+	for _, f := range schema.Fields[schema.Override]() {
 		switch to := f.In(&all).(type) {
 		case *string:
 			*to = cmp.Or(f.Example, "a-"+f.Name)
@@ -134,7 +134,7 @@ func FullOverrides(t *testing.T) []schema.Override {
 // wantEveryField fails a test if no override has a field.
 func wantEveryField(t *testing.T, list []schema.Override) {
 	t.Helper()
-	for _, f := range schema.OverrideFields() {
+	for _, f := range schema.Fields[schema.Override]() {
 		given := 0
 		for i := range list {
 			switch value := f.In(&list[i]).(type) {
@@ -164,7 +164,7 @@ type TenantCase struct {
 }
 
 // Message returns what the declaration says of the field.
-func (c TenantCase) Message() string { return schema.FieldNamed(schema.TenantFields(), c.Field).Must() }
+func (c TenantCase) Message() string { return schema.FieldNamed[schema.Tenant](c.Field).Must() }
 
 // FaultyTenants lists tenants that are wrong in one field.
 var FaultyTenants = []TenantCase{

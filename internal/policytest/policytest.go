@@ -138,7 +138,7 @@ func Full(t *testing.T) []schema.Policy {
 // full returns a policy with a value in every field.
 func full(t *testing.T) (p schema.Policy) {
 	t.Helper()
-	for _, f := range schema.PolicyFields() {
+	for _, f := range schema.Fields[schema.Policy]() {
 		switch field := f.In(&p).(type) {
 		case *string:
 			if *field = cmp.Or(f.Example, "a-"+f.Name); len(f.OneOf) > 0 {
@@ -173,7 +173,7 @@ func WantShown(t *testing.T, where string, hidden map[string]string, show func(s
 	bases := append(Full(t), schema.Policy{Namespace: "a-namespace", Tier: "gold", Limit: schema.Limit{
 		Name: "daily", Scope: schema.ScopeTenant, Limit: 10 * schema.LeastLeased, WindowSize: 60,
 	}})
-	for _, f := range schema.PolicyFields() {
+	for _, f := range schema.Fields[schema.Policy]() {
 		if len(f.OneOf) == 1 {
 			continue // it has the same value in all policies
 		}

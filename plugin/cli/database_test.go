@@ -115,7 +115,7 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 			t.Errorf("window %s: %d seconds (%v), want %d", c.text, seconds, err, c.seconds)
 		}
 	}
-	factor := schema.FieldNamed(schema.OverrideFields(), "factor")
+	factor := schema.FieldNamed[schema.Override]("factor")
 	for _, c := range []struct {
 		text, shown string
 		thousandths int64

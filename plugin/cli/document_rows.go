@@ -32,19 +32,19 @@ type section[T, F any] struct {
 // source follows from its start.
 var (
 	policySection = section[rows.Policy, schema.Policy]{
-		"policies", schema.FieldsWithout(schema.PolicyFields(), "namespace"),
+		"policies", schema.FieldsWithout[schema.Policy]("namespace"),
 		func(p *rows.Policy) *schema.Policy { return &p.Policy }, policy.Faults,
 	}
 	costSection = section[rows.Cost, schema.Cost]{
-		"costs", schema.FieldsWithout(schema.CostFields(), "namespace"),
+		"costs", schema.FieldsWithout[schema.Cost]("namespace"),
 		func(c *rows.Cost) *schema.Cost { return &c.Cost }, policy.CostFaults,
 	}
 	tenantSection = section[rows.Tenant, schema.Tenant]{
-		"tenants", schema.TenantFields(), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
+		"tenants", schema.Fields[schema.Tenant](), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
 		func(t schema.Tenant) []schema.Fault { return t.Faults() },
 	}
 	overrideSection = section[shownOverride, schema.Override]{
-		"overrides", schema.FieldsWithout(schema.OverrideFields(), "author", "source"),
+		"overrides", schema.FieldsWithout[schema.Override]("author", "source"),
 		func(o *shownOverride) *schema.Override { return &o.Override.Override },
 		func(o schema.Override) []schema.Fault {
 			o.Author = "document"

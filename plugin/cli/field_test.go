@@ -15,11 +15,11 @@ import (
 )
 
 func TestAFaultyFieldHasTheFaultOfItsDeclarationInItsFlag(t *testing.T) {
-	fields := schema.FieldsWithout(schema.PolicyFields(), policyKeyFields...)
+	fields := schema.FieldsWithout[schema.Policy](policyKeyFields...)
 	for _, c := range policytest.Faulty(t, "../../schema/testdata/faulty_policies.json") {
 		wantFlagFault(t, fields, c.Field, c.Policy, c.Message)
 	}
-	ofOverride := schema.FieldsWithout(schema.OverrideFields(),
+	ofOverride := schema.FieldsWithout[schema.Override](
 		"reason", "author", "starts_at", "expires_at", "permanent", "source")
 	for _, c := range policytest.FaultyOverrides(t, "../../schema/testdata/faulty_overrides.json") {
 		wantFlagFault(t, ofOverride, c.Field, c.Override, c.Message)

@@ -139,7 +139,7 @@ func ofOverride(done string, r change, o rows.Override) change {
 func (c *call) overrideFlags() *rows.Override {
 	o := new(rows.Override)
 	// The reason and the author are the change's; startFlags and expiryFlags define the start and the end.
-	fields := schema.FieldsWithout(schema.OverrideFields(),
+	fields := schema.FieldsWithout[schema.Override](
 		"reason", "author", "starts_at", "expires_at", "permanent", "source")
 	for i := range fields {
 		fieldFlag(c, &fields[i], &o.Override)
@@ -241,7 +241,7 @@ func (c *call) overrideEdits() func(*rows.Override) error {
 	edited := new(rows.Override)
 	var fields []*schema.Field[schema.Override]
 	for _, name := range [...]string{"limit", "window_size", "burst", "factor", "public_note"} {
-		f := schema.FieldNamed(schema.OverrideFields(), name)
+		f := schema.FieldNamed[schema.Override](name)
 		fieldFlag(c, f, &edited.Override)
 		fields = append(fields, f)
 	}

@@ -151,7 +151,7 @@ var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "user", "c
 // limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *rows.Policy {
 	p := new(rows.Policy)
-	fields := schema.PolicyFields()
+	fields := schema.Fields[schema.Policy]()
 	for i := range fields {
 		if !slices.Contains(policyKeyFields, fields[i].Name) {
 			fieldFlag(c, &fields[i], &p.Policy)
@@ -177,7 +177,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
   ratelimit cost put "POST /exports" --cost 50 --reason "exports are slow"`,
 		define: func(c *call) action {
 			var cost rows.Cost
-			fields := schema.FieldsWithout(schema.CostFields(), "endpoint") // the argument
+			fields := schema.FieldsWithout[schema.Cost]("endpoint") // the argument
 			for i := range fields {
 				fieldFlag(c, &fields[i], &cost.Cost)
 			}

@@ -50,7 +50,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var t rows.Tenant
 			c.knownConfigFlag()
-			fields := schema.FieldsWithout(schema.TenantFields(), "id") // the argument
+			fields := schema.FieldsWithout[schema.Tenant]("id") // the argument
 			for i := range fields {
 				fieldFlag(c, &fields[i], &t.Tenant)
 			}

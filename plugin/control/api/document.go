@@ -109,7 +109,7 @@ type DocumentOverride struct {
 
 // TransformSchema implements [huma.SchemaTransformer].
 func (DocumentOverride) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	describeFields(s, schema.OverrideFields())
+	describeFields(s, schema.Fields[schema.Override]())
 	return s
 }
 

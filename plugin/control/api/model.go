@@ -40,14 +40,14 @@ func describeInput[T any](s *huma.Schema, fields []schema.Field[T]) {
 // describeRecords describes the records of a policy, as describeInput does: its row's own check has the faults.
 func describeRecords(r huma.Registry) {
 	record, source := r.Map()["Settle"], r.Map()["SettleSource"]
-	describeInput(record, schema.SettleFields())
-	describeInput(source, schema.SettleSourceFields())
+	describeInput(record, schema.Fields[schema.Settle]())
+	describeInput(source, schema.Fields[schema.SettleSource]())
 	record.Required, record.Extensions = nil, map[string]any{"required": []string{"sources"}}
 	source.Required, source.Extensions = nil, map[string]any{"required": []string{"from"}}
 	record.PrecomputeMessages() // else huma still requires what it did
 	source.PrecomputeMessages()
 	weights := r.Map()["Fair"]
-	describeInput(weights, schema.FairFields())
+	describeInput(weights, schema.Fields[schema.Fair]())
 	weights.Required = nil
 	weights.PrecomputeMessages()
 }

@@ -92,7 +92,7 @@ type orgBody struct {
 
 // TransformSchema describes the body.
 func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	describeInput(s, schema.FieldsWithout(schema.TenantFields(), "id"))
+	describeInput(s, schema.FieldsWithout[schema.Tenant]("id"))
 	s.Required = nil
 	id, tier, zone := s.Properties["id"], s.Properties["tier"], s.Properties["time_zone"]
 	id.Description, id.MaxLength = "As returned by a read; a write ignores it and uses the path.", new(maxName)

@@ -31,7 +31,7 @@ type Override struct {
 // TransformSchema implements [huma.SchemaTransformer].
 func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	delete(s.Properties, "tenant")
-	describeFields(s, schema.FieldsWithout(schema.OverrideFields(), "tenant"))
+	describeFields(s, schema.FieldsWithout[schema.Override]("tenant"))
 	s.Properties["kind"].Enum = enumOf("kind")
 	s.Required = []string{"id", "kind", "source", "state", "created_at", "revision"}
 	redescribe(s.Properties["reason"], "Absent for the token of an org, as the author is.")
@@ -42,7 +42,7 @@ func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 
 // enumOf returns the values of a field of an override.
 func enumOf(field string) (values []any) {
-	for _, value := range schema.FieldNamed(schema.OverrideFields(), field).OneOf {
+	for _, value := range schema.FieldNamed[schema.Override](field).OneOf {
 		values = append(values, value)
 	}
 	return values
@@ -96,7 +96,7 @@ func (f *factor) UnmarshalJSON(raw []byte) error {
 func (factor) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: decimalPattern}},
-		Description: schema.FieldNamed(schema.OverrideFields(), "factor").Description,
+		Description: schema.FieldNamed[schema.Override]("factor").Description,
 		Examples:    []any{1.5},
 	}
 }
@@ -121,7 +121,7 @@ type OverrideBody struct {
 }
 
 // overrideAliases are the other names of the fields of an override.
-var overrideAliases = schema.Aliases(schema.OverrideFields())
+var overrideAliases = schema.Aliases[schema.Override]()
 
 // notInBody are the fields of an override that a body does not have: the org is in the path, the author is the caller,
 // and this API writes commercial overrides.
@@ -135,7 +135,7 @@ func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 		return err
 	}
 	b.spelled = spelled
-	b.faults = schema.Decode(raw, schema.FieldsWithout(schema.OverrideFields(), notInBody...), &b.Override, false)
+	b.faults = schema.Decode(raw, schema.FieldsWithout[schema.Override](notInBody...), &b.Override, false)
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (*OverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Sche
 	for _, name := range notInBody {
 		delete(s.Properties, name)
 	}
-	describeInput(s, schema.FieldsWithout(schema.OverrideFields(), append(notInBody, "factor")...))
+	describeInput(s, schema.FieldsWithout[schema.Override](append(notInBody, "factor")...))
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"reason"}}
 	for _, name := range []string{"starts_at", "expires_at"} {

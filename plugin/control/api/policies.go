@@ -150,7 +150,7 @@ type policyBody struct {
 }
 
 // policyAliases are the other names of the fields of a policy.
-var policyAliases = schema.Aliases(schema.PolicyFields())
+var policyAliases = schema.Aliases[schema.Policy]()
 
 // UnmarshalJSON reads a body.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
@@ -159,14 +159,14 @@ func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	if err != nil {
 		return err
 	}
-	b.faults = schema.Decode(raw, schema.PolicyFields(), &b.Policy, true)
+	b.faults = schema.Decode(raw, schema.Fields[schema.Policy](), &b.Policy, true)
 	b.spelled, b.Tier = spelled, spelled.tier(b.Tier)
 	return nil
 }
 
 // TransformSchema describes the body: the name and the scope have defaults here, and a window has two spellings.
 func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
-	describeInput(s, schema.PolicyFields())
+	describeInput(s, schema.Fields[schema.Policy]())
 	describeRecords(r)
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"limit"}}
@@ -315,7 +315,7 @@ type costBody struct {
 
 // TransformSchema describes the body.
 func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	describeInput(s, schema.CostFields())
+	describeInput(s, schema.Fields[schema.Cost]())
 	s.Required = nil
 	s.Extensions = map[string]any{"required": []string{"endpoint", "cost"}}
 	return s

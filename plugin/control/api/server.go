@@ -125,7 +125,7 @@ func New(o Options) (*Server, error) {
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	s.registerPolicies()
-	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.PolicyFields())
+	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.Fields[schema.Policy]())
 	s.registerCandidates()
 	s.registerDocument()
 	s.registerOverrides()

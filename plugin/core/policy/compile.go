@@ -141,6 +141,8 @@ func isBucket(a limit.Algorithm) bool { return a == limit.TokenBucket || a == li
 
 const defaultNamespace = "default"
 
+var policyField = schema.FieldNamed[schema.Policy]
+
 // Bounds of what a row may say, as package schema declares them.
 var (
 	maxName = policyField("name").MaxLength        // bytes of a policy's or tier's name
@@ -151,13 +153,9 @@ var (
 	maxDescription = policyField("description").MaxLength // bytes
 	audiences      = policyField("for").OneOf
 
-	maxFactor = schema.FieldNamed(schema.OverrideFields(), "factor").Max // thousandths
-	sources   = schema.FieldNamed(schema.OverrideFields(), "source").OneOf
+	maxFactor = schema.FieldNamed[schema.Override]("factor").Max // thousandths
+	sources   = schema.FieldNamed[schema.Override]("source").OneOf
 )
-
-func policyField(name string) *schema.Field[schema.Policy] {
-	return schema.FieldNamed(schema.PolicyFields(), name)
-}
 
 // isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
 func isName(text string) bool {

@@ -192,7 +192,7 @@ func OverrideFaults(o schema.Override) []schema.Fault { return o.Faults(override
 
 // overrideCompiles returns why an override cannot be applied, as schema.Faults.
 func overrideCompiles(o schema.Override) error {
-	must := schema.FieldNamed(schema.OverrideFields(), "ip").Must()
+	must := schema.FieldNamed[schema.Override]("ip").Must()
 	faults := AppendFaults(nil, "ip", checkAddress(must, o.IP))
 	faults = AppendFaults(faults, "endpoint", checkPattern(o.Endpoint))
 	switch o.Kind {

@@ -59,7 +59,7 @@ func TestANodeReadsEveryFieldOfAPolicyFromTheDatabase(t *testing.T) {
 	w := newWorld(t)
 	n := start(t, w.options())
 	var columns, values []string
-	for _, f := range schema.PolicyFields() {
+	for _, f := range schema.Fields[schema.Policy]() {
 		column := pgx.Identifier{f.Name}.Sanitize()
 		value := column
 		switch {

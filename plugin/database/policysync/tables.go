@@ -64,10 +64,10 @@ func (t *table) selectByKeySQL() string {
 
 // The fields of rows that nodes read.
 var (
-	tenantFields   = schema.TenantFields()
-	policyFields   = schema.PolicyFields()
-	overrideFields = schema.OverrideFields()
-	costFields     = schema.CostFields()
+	tenantFields   = schema.Fields[schema.Tenant]()
+	policyFields   = schema.Fields[schema.Policy]()
+	overrideFields = schema.Fields[schema.Override]()
+	costFields     = schema.Fields[schema.Cost]()
 )
 
 // columnsOf lists the columns of fields, as scanFields scans them.

@@ -194,7 +194,7 @@ type Rewrite struct {
 // String names the fields that change, with their values as JSON: limit: 1000 → 500.
 func (r Rewrite) String() string {
 	var changes []string
-	for _, f := range schema.PolicyFields() {
+	for _, f := range schema.Fields[schema.Policy]() {
 		before, errBefore := json.Marshal(f.In(&r.Before.Policy))
 		after, errAfter := json.Marshal(f.In(&r.After.Policy))
 		if errBefore == nil && errAfter == nil && string(before) != string(after) {

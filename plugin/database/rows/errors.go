@@ -169,7 +169,7 @@ const (
 )
 
 // expiryProblem is about an override that has ended by the clock of the database.
-var expiryProblem = schema.FieldNamed(schema.OverrideFields(), "expires_at").Must()
+var expiryProblem = schema.FieldNamed[schema.Override]("expires_at").Must()
 
 // constraints lists the CHECKs of package migrations, by name, whose faults only the database sees. What the checks of
 // packages policy and schema report never reaches the others.

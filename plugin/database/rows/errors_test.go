@@ -57,10 +57,10 @@ var (
 
 func TestTheDatabaseHasTheDeclaredBoundsOfARow(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
-	wantDeclaredBounds(t, pool, "policies_", schema.PolicyFields())
-	wantDeclaredBounds(t, pool, "overrides_", schema.OverrideFields())
-	wantDeclaredBounds(t, pool, "tenants_", schema.TenantFields())
-	wantDeclaredBounds(t, pool, "costs_", schema.CostFields())
+	wantDeclaredBounds(t, pool, "policies_", schema.Fields[schema.Policy]())
+	wantDeclaredBounds(t, pool, "overrides_", schema.Fields[schema.Override]())
+	wantDeclaredBounds(t, pool, "tenants_", schema.Fields[schema.Tenant]())
+	wantDeclaredBounds(t, pool, "costs_", schema.Fields[schema.Cost]())
 }
 
 // wantDeclaredBounds compares the constraint of each field with its declaration.

@@ -93,7 +93,7 @@ const stateColumn = `CASE WHEN expires_at <= statement_timestamp() THEN '` + Sta
 	WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `' ELSE '` + StateInForce + `' END`
 
 var selectEnded = "SELECT '" + StateEnded + "' AS state, ended_at, ended_by, end_reason, " + ownOverrideColumns +
-	read(columnsOf(schema.OverrideFields())) + " FROM rate_limiter.override_history"
+	read(columnsOf(schema.Fields[schema.Override]())) + " FROM rate_limiter.override_history"
 
 func (f OverrideFilter) where() *where {
 	var w where
@@ -270,7 +270,7 @@ func (o Override) changesTo(next Override) error {
 	case o.Source == schema.SourceDetector:
 		return &InvalidError{what, "source", "is detector, whose penalties do not change: end it, or add another override"}
 	}
-	err := mustStay(what, "end the override, and add another", schema.OverrideFields(), overrideTable.fixed,
+	err := mustStay(what, "end the override, and add another", overrideTable.fixed,
 		o.Override, next.Override)
 	if err != nil {
 		return err

@@ -171,7 +171,7 @@ func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int
 	}
 	return policyTable.put(ctx, s, c, what, wanted, policyTable.byKey(what, p.ID), func(current Policy) (Policy, error) {
 		p = p.withDefaults()
-		return p, cmp.Or(mustStay(what, "delete the policy, and make another", schema.PolicyFields(), policyTable.fixed,
+		return p, cmp.Or(mustStay(what, "delete the policy, and make another", policyTable.fixed,
 			current.Policy, p.Policy), p.check())
 	})
 }

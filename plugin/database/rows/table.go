@@ -44,14 +44,14 @@ const (
 // The endpoint is not fixed: the names of its parameters may change.
 var (
 	policyTable = table[Policy]{
-		name: "policies", first: "id, revision, ", fields: columnsOf(schema.PolicyFields()),
+		name: "policies", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Policy]()),
 		fixed: []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for"},
 	}.complete()
 	costTable = table[Cost]{
-		name: "costs", first: "id, revision, ", fields: columnsOf(schema.CostFields()), fixed: []string{"namespace"},
+		name: "costs", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Cost]()), fixed: []string{"namespace"},
 	}.complete()
 	tenantTable = table[Tenant]{
-		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.TenantFields()),
+		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.Fields[schema.Tenant]()),
 		fixed: []string{"id"},
 	}.complete()
 	tierTable = table[Tier]{
@@ -60,7 +60,7 @@ var (
 	}.complete()
 	overrideTable = table[Override]{
 		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns,
-		fields: columnsOf(schema.OverrideFields()),
+		fields: columnsOf(schema.Fields[schema.Override]()),
 		fixed:  []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
 		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded,
 	}.complete()
@@ -251,8 +251,8 @@ func read(columns []column) string { return joined(columns, func(c column) strin
 
 // mustStay returns an InvalidError if a write changes a text that a row is about. Names of parameters in an endpoint do
 // not matter.
-func mustStay[T any](what, advice string, fields []schema.Field[T], about []string, current, next T) error {
-	for _, f := range fields {
+func mustStay[T any](what, advice string, about []string, current, next T) error {
+	for _, f := range schema.Fields[T]() {
 		if f.Name != "endpoint" && !slices.Contains(about, f.Name) {
 			continue
 		}

@@ -26,7 +26,7 @@ func hasTimeZone(t schema.Tenant) error {
 	if location, err := time.LoadLocation(t.TimeZone); err == nil && location != time.Local {
 		return nil
 	}
-	return schema.Faults{{Path: "time_zone", Message: schema.FieldNamed(schema.TenantFields(), "time_zone").Must()}}
+	return schema.Faults{{Path: "time_zone", Message: schema.FieldNamed[schema.Tenant]("time_zone").Must()}}
 }
 
 // Tier is a plan of tenants. The plugin's config may have others.

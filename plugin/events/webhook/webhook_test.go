@@ -275,10 +275,10 @@ func TestEveryFieldOfARowIsSentToItsOrgOrHiddenForAReason(t *testing.T) {
 		}
 	}
 	want("a policy", changed, operators("namespace", "for", "fail_mode", "accuracy", "settle", "fair"),
-		namesOf(schema.PolicyFields()))
-	want("an override", changed, operators("tag", "reason", "author", "source"), namesOf(schema.OverrideFields()))
-	want("a tenant", changed, nil, namesOf(schema.TenantFields()))
-	want("a cost", changed, operators("namespace"), namesOf(schema.CostFields()))
+		namesOf(schema.Fields[schema.Policy]()))
+	want("an override", changed, operators("tag", "reason", "author", "source"), namesOf(schema.Fields[schema.Override]()))
+	want("a tenant", changed, nil, namesOf(schema.Fields[schema.Tenant]()))
+	want("a cost", changed, operators("namespace"), namesOf(schema.Fields[schema.Cost]()))
 
 	hidden := operators("namespace", "for", "fail_mode", "accuracy", "settle", "fair")
 	for _, name := range []string{
@@ -287,7 +287,7 @@ func TestEveryFieldOfARowIsSentToItsOrgOrHiddenForAReason(t *testing.T) {
 	} {
 		hidden[name] = "it is a number of a limit that orgs share, or leads to one"
 	}
-	want("a policy whose limit orgs share", changedShared, hidden, namesOf(schema.PolicyFields()))
+	want("a policy whose limit orgs share", changedShared, hidden, namesOf(schema.Fields[schema.Policy]()))
 }
 
 func namesOf[T any](declared []schema.Field[T]) (names []string) {
