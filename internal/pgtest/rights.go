@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -118,8 +118,11 @@ var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
 // readmeBlock returns the block of SQL in migrations/README.md that begins with a text.
 func readmeBlock(begins string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "..", "..", "migrations", "README.md"))
+	module, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(string(module)), "migrations", "README.md"))
 	if err != nil {
 		return "", err
 	}
