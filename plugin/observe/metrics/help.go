@@ -117,8 +117,8 @@ var help = map[string]string{
 	"usage_batches_dropped_total": "Batches of usage that were dropped, by reason; room: too many waited, rejected: " +
 		"Postgres will never store them, damaged: their files cannot be read, shutdown: Postgres was unavailable and " +
 		"there is no folder.",
-	"usage_batches_total": "Batches of usage that Postgres has stored.",
-	"usage_batches_waiting": "Batches of usage of this process that Postgres has not stored yet.",
+	"usage_batches_total":        "Batches of usage that Postgres has stored.",
+	"usage_batches_waiting":      "Batches of usage of this process that Postgres has not stored yet.",
 	"usage_counts_dropped_total": "Counts of usage that were dropped because there were too many rows.",
 	"usage_lag_seconds": "Seconds since the oldest batch of usage of this process began that Postgres has not " +
 		"stored; 0: none waits.",

@@ -98,17 +98,18 @@ func newTenants(labels TenantLabels) *tenants {
 	t.labelled.Store(&labelled)
 	t.free.Store(int64(t.busiest))
 	t.ceiling = int64(max(maxSeries, lanesEach*(t.busiest+len(labelled))))
-	t.candidates = candidates{most: candidatesEach * t.busiest, scores: map[string]uint64{}}
+	t.candidates = candidates{most: candidatesEach * t.busiest, scores: map[string]*uint64{}}
 	return t
 }
 
-// candidates counts the requests of tenants without a label: of those that come first while there is room. Halving the
-// scores each minute makes room where a tenant sends little, so a busy one is soon among them.
+// candidates counts the requests of tenants without a label: of those that come first while there is room. Each minute
+// makes room: it drops all but the busiest, and halves the scores. So the more a tenant sends, the sooner it is among
+// them, however many others there are.
 type candidates struct {
 	most int
 
 	mu     sync.Mutex
-	scores map[string]uint64 // by id
+	scores map[string]*uint64 // by id
 }
 
 // count counts a request. It skips the request while another one is counted: an estimate is not worth a wait.
@@ -117,26 +118,10 @@ func (c *candidates) count(id string) {
 		return
 	}
 	defer c.mu.Unlock()
-	if score, ok := c.scores[id]; ok {
-		c.scores[id] = score + 1
+	if score := c.scores[id]; score != nil {
+		*score++
 	} else if len(c.scores) < c.most {
-		c.scores[strings.Clone(id)] = 1 // an id may be a part of something longer
-	}
-}
-
-// remove drops a tenant.
-func (c *candidates) remove(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.scores, id)
-}
-
-// halve halves the scores a number of times. c.mu is held.
-func (c *candidates) halve(times int64) {
-	for id := range c.scores {
-		if c.scores[id] >>= times; c.scores[id] == 0 {
-			delete(c.scores, id)
-		}
+		c.scores[strings.Clone(id)] = new(uint64(1)) // an id may be a part of something longer
 	}
 }
 
@@ -182,7 +167,6 @@ func (t *tenants) addLabel(id string) *tenant {
 	}
 	more := maps.Clone(labelled)
 	who := t.label(more, id)
-	t.candidates.remove(id)
 	t.labelled.Store(&more)
 	return who
 }
@@ -262,26 +246,34 @@ func (t *tenants) updateScores(labelled map[string]*tenant, now time.Time) []*te
 }
 
 // exchange gives the labels of the least busy to candidates that are busier by a quarter, so that tenants of similar
-// traffic do not alternate. It returns the number of exchanges, and halves the scores of the candidates.
+// traffic do not alternate. It returns the number of exchanges. The busier half of the candidates stays.
 func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most int, halvings int64) (n int) {
 	c := &t.candidates
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer c.halve(halvings)
+	maps.DeleteFunc(c.scores, func(id string, _ *uint64) bool { return labelled[id] != nil }) // it was given one since
 	busiest := slices.SortedFunc(maps.Keys(c.scores), func(a, b string) int {
-		return cmp.Or(cmp.Compare(c.scores[b], c.scores[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(*c.scores[b], *c.scores[a]), cmp.Compare(a, b))
 	})
 	for ; n < min(len(busiest), len(byScore), most); n++ {
 		out, id := byScore[n], busiest[n]
-		score := c.scores[id]
+		score := *c.scores[id]
 		if float64(score) <= out.score*1.25 {
 			break
 		}
 		t.unlabel(labelled, out)
 		delete(c.scores, id)
-		c.scores[out.name] = uint64(out.score)
+		c.scores[out.name] = new(uint64(out.score))
 		who := t.label(labelled, id)
 		who.score, who.scored = float64(score), who.total()
+	}
+	for _, id := range busiest[min(len(busiest), c.most/2):] {
+		delete(c.scores, id)
+	}
+	for id, score := range c.scores {
+		if *score >>= halvings; *score == 0 {
+			delete(c.scores, id)
+		}
 	}
 	return n
 }

@@ -176,17 +176,33 @@ func TestTenantsThatSendAsMuchAsEachOtherDoNotChangePlacesAllTheTime(t *testing.
 
 func TestABusyTenantIsFoundAmongAnyNumberOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 4})
-		for minute := range 4 { // 1,000 others come before the busy one each minute, and others the next one
-			for i := range 1000 {
-				observe(m, 1, strconv.Itoa(minute*1000+i))
+		for _, step := range []int{0, 1000} { // 1,000 others come before the busy one each minute: the same, or new ones
+			m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 4})
+			for minute := range 4 {
+				for i := range 1000 {
+					observe(m, 3, strconv.Itoa(minute*step+i))
+				}
+				observe(m, 50, "busy")
+				time.Sleep(rotateEvery)
+				byOrg(t, m)
+				observe(m, 50, "busy")
 			}
-			observe(m, 50, "busy")
-			time.Sleep(rotateEvery)
-			byOrg(t, m)
-			observe(m, 50, "busy")
+			assert.NotZero(t, byOrg(t, m)["busy"], "requests of the busy tenant by its label")
 		}
-		assert.NotZero(t, byOrg(t, m)["busy"], "requests of the busy tenant by its label")
+	})
+}
+
+func TestATenantThatIsCountedWhileItGetsALabelTakesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewWithTenants("1", Sources{}, TenantLabels{Busiest: 2})
+		observe(m, 1, "a", "b")
+		for range 10 {
+			m.tenants.candidates.count("b") // by a request that began before
+		}
+		time.Sleep(rotateEvery)
+		byOrg(t, m)
+		observe(m, 1, "a", "b")
+		wantOrgs(t, m, map[string]float64{"a": 2, "b": 2})
 	})
 }
 
