@@ -91,7 +91,7 @@ func (w *world) past(tenant string, minutes ...minute) {
 		}
 		w.exec(`INSERT INTO rate_limiter.abuse_denials
 				(at, tenant, limited, penalized, unavailable, users, addresses, credentials)
-			VALUES ($1, $2, $3, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, empty.Bytes(), sketch.Bytes())
+			VALUES ($1, $2, $3, $3, $4, $5, $6, $5)`, at, tenant, m.denied, m.unavailable, empty, sketch)
 	}
 	w.exec(`UPDATE rate_limiter.abuse_state SET scored_until = $1`, begin)
 }

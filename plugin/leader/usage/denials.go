@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,82 +17,62 @@ import (
 const denialsKept = time.Hour
 
 // denials holds the denials of batches by minute and tenant.
-type denials map[denialKey]*usage.Denials
+type denials map[denialKey]*denialRow
 
 type denialKey struct {
 	at     int64 // seconds since 1970, of the begin of a minute
 	tenant string
 }
 
+// denialRow is a row of the table. Its first two columns are the key.
+type denialRow struct {
+	At time.Time
+	usage.Denials
+}
+
 // addBatch adds the denials of a batch to a minute.
 func (d denials) addBatch(began time.Time, all []usage.Denials) {
-	for i := range all {
-		d.add(began.Truncate(time.Minute), &all[i])
+	for _, n := range all {
+		d.add(&denialRow{began.Truncate(time.Minute), n})
 	}
 }
 
 // add adds the denials of a tenant to a minute.
-func (d denials) add(at time.Time, n *usage.Denials) {
-	k := denialKey{at.Unix(), n.Tenant}
+func (d denials) add(n *denialRow) {
+	k := denialKey{n.At.Unix(), n.Tenant}
 	if have := d[k]; have != nil {
-		have.Merge(n)
+		have.Merge(&n.Denials)
 		return
 	}
 	d[k] = n
 }
 
-// denialRow is a row of the table. Its first two columns are the key.
-type denialRow struct {
-	At                              time.Time
-	Tenant                          string
-	Limited, Penalized, Unavailable int64
-	Users, Addresses, Credentials   []byte
-}
-
 // rows returns the denials in the order of the primary key, so that no two writers wait for each other.
-func (d denials) rows() []denialRow {
-	rows := make([]denialRow, 0, len(d))
-	for k, n := range d {
-		rows = append(rows, denialRow{
-			time.Unix(k.at, 0), k.tenant, n.Limited, n.Penalized, n.Unavailable,
-			n.Users.Bytes(), n.Addresses.Bytes(), n.Credentials.Bytes(),
-		})
-	}
-	slices.SortFunc(rows, func(a, b denialRow) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Tenant, b.Tenant)) })
-	return rows
+func (d denials) rows() []*denialRow {
+	return slices.SortedFunc(maps.Values(d), func(a, b *denialRow) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Tenant, b.Tenant))
+	})
 }
 
 // writeDenials adds the denials to those of their minutes. Sketches are merged here, because SQL cannot.
 func (u *unpacking) writeDenials(ctx context.Context) error {
-	for k := range u.denied {
-		if time.Unix(k.at, 0).Before(u.state.now.Add(-denialsKept)) {
-			delete(u.denied, k)
-		}
-	}
+	oldest := u.state.now.Add(-denialsKept)
+	maps.DeleteFunc(u.denied, func(_ denialKey, n *denialRow) bool { return n.At.Before(oldest) })
 	if len(u.denied) == 0 {
 		return nil
 	}
-	if err := u.mergeStored(ctx, columnsOf(u.denied.rows())[:2]); err != nil {
+	rows, _ := u.tx.Query(ctx, selectDenials, columnsOf(u.denied.rows())[:2]...)
+	stored, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[denialRow])
+	if err != nil {
 		return fmt.Errorf("read denials: %w", err)
+	}
+	for _, n := range stored {
+		u.denied.add(n)
 	}
 	if _, err := u.tx.Exec(ctx, upsertDenials, columnsOf(u.denied.rows())...); err != nil {
 		return fmt.Errorf("write denials: %w", err)
 	}
 	return nil
-}
-
-// mergeStored adds what the table has of keys.
-func (u *unpacking) mergeStored(ctx context.Context, keys []any) error {
-	type stored struct {
-		At time.Time
-		usage.Denials
-	}
-	rows, _ := u.tx.Query(ctx, selectDenials, keys...)
-	found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[stored])
-	for _, n := range found {
-		u.denied.add(n.At, &n.Denials)
-	}
-	return err
 }
 
 const (

@@ -13,6 +13,9 @@ type head struct {
 	Began       time.Time
 	ReceivedAt  time.Time
 	LastSeq     int64 // of its source; 0: there is none yet
+
+	source *source // of the plan; nil: it has not the batch
+	fault  string  // why it cannot be added; "": it can
 }
 
 // source holds what a transaction changes of a source, in the order of the columns.
@@ -25,49 +28,41 @@ type source struct {
 
 // plan is what one transaction does with the batches that wait.
 type plan struct {
-	drop    []head    // batches that add nothing: added before, or too late
-	add     []head    // batches to add, in the order of their seq
+	drop    []*head   // batches that add nothing: added before, or too late
+	add     []*head   // batches to add, in the order of their seq
 	sources []*source // of all these
-	origins []*source // of the batches to add
 	again   int64
 	more    bool // a bound ended the plan
 }
 
-// bounds hold what a plan depends on.
-type bounds struct {
-	now      time.Time     // by the database's clock
-	oldest   time.Time     // the oldest minute that is kept
-	gapAfter time.Duration // how long a missing batch is waited for
-}
-
 // planBatches decides which batches can be added now. Heads are ordered by node, epoch and seq. Of each source they are
-// the first ones, at most maxBatches.
-func planBatches(heads []head, b bounds) plan {
+// the first ones, at most maxBatches. A missing one is waited for until gapAfter.
+func planBatches(heads []*head, now state, gapAfter time.Duration) plan {
 	p := plan{}
 	for first := 0; first < len(heads) && !p.more; {
 		end := first + 1
 		for end < len(heads) && heads[end].Node == heads[first].Node && heads[end].Epoch == heads[first].Epoch {
 			end++
 		}
-		p.addSource(heads[first:end], b)
+		p.addSource(heads[first:end], now, gapAfter)
 		first = end
 	}
 	return p
 }
 
 // addSource plans the batches of one source, up to the first that has to wait.
-func (p *plan) addSource(heads []head, b bounds) {
+func (p *plan) addSource(heads []*head, now state, gapAfter time.Duration) {
 	h := heads[0]
 	s := &source{Node: h.Node, Epoch: h.Epoch, Login: h.Login, LastSeq: h.LastSeq}
 	done := 0
 	for _, h := range heads {
-		if h.Seq > s.LastSeq+1 && b.now.Sub(h.ReceivedAt) < b.gapAfter {
+		if h.Seq > s.LastSeq+1 && now.now.Sub(h.ReceivedAt) < gapAfter {
 			break // it waits for the one before it
 		}
 		if p.more = len(p.add) == maxBatches; p.more {
 			break
 		}
-		p.addBatch(s, h, b)
+		p.addBatch(s, h, now.oldest())
 		done++
 	}
 	if done > 0 {
@@ -77,7 +72,8 @@ func (p *plan) addSource(heads []head, b bounds) {
 }
 
 // addBatch plans one batch.
-func (p *plan) addBatch(s *source, h head, b bounds) {
+func (p *plan) addBatch(s *source, h *head, oldest time.Time) {
+	h.source = s
 	s.SeenAt = later(s.SeenAt, h.ReceivedAt)
 	s.Watermark = later(s.Watermark, h.Began)
 	if h.Seq <= s.LastSeq {
@@ -87,12 +83,12 @@ func (p *plan) addBatch(s *source, h head, b bounds) {
 	}
 	s.Gaps += h.Seq - s.LastSeq - 1
 	s.LastSeq = h.Seq
-	if h.Began.Before(b.oldest) {
+	if h.Began.Before(oldest) {
 		s.TooLate++
 		p.drop = append(p.drop, h)
 		return
 	}
-	p.add, p.origins = append(p.add, h), append(p.origins, s)
+	p.add = append(p.add, h)
 }
 
 // empty reports whether the plan does nothing.

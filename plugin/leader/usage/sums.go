@@ -3,6 +3,7 @@ package usage
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -12,46 +13,38 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
-// sums holds counts by minute and key.
-type sums map[sumKey]*usage.Counts
+// sums holds rows by minute and key.
+type sums map[sumKey]*row
 
 type sumKey struct {
 	minute int64 // its begin, in seconds since 1970
 	usage.Key
 }
 
+// row is a row to add, in the order of the parameters of addRows.
+type row struct {
+	Minute time.Time
+	usage.Row
+}
+
 // addBatch adds what a batch has, which began at an instant.
 func (u *unpacking) addBatch(began time.Time, b *usage.Batch) {
+	minute := began.Truncate(time.Minute)
 	for _, r := range b.Rows {
-		k := sumKey{began.Truncate(time.Minute).Unix(), r.Key}
+		k := sumKey{minute.Unix(), r.Key}
 		if have := u.sums[k]; have != nil {
 			have.Add(r.Counts)
 		} else {
-			u.sums[k] = &r.Counts
+			u.sums[k] = &row{minute, r}
 		}
 	}
 	u.denied.addBatch(began, b.Denials)
 	u.tiers.addBatch(began.Add(b.Span), b.Tiers)
 }
 
-// row is a row to add, in the order of the parameters of addRows.
-type row struct {
-	Minute                                     time.Time
-	Tenant, Endpoint, Policy                   string
-	Admitted, Soft, Denied, ShadowDenied, Cost int64
-	Remaining                                  int64 // usage.NoRemaining: unknown
-}
-
 // write stores the tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
 func (u *unpacking) write(ctx context.Context) error {
-	var rows []row
-	for k, n := range u.sums {
-		rows = append(rows, row{
-			time.Unix(k.minute, 0), k.Tenant, k.Endpoint, k.Policy,
-			n.Admitted, n.Soft, n.Denied, n.ShadowDenied, n.Cost, n.Remaining,
-		})
-	}
-	columns := columnsOf(rows)
+	columns := columnsOf(slices.Collect(maps.Values(u.sums)))
 	names := slices.Concat(columns[1].([]string), columns[2].([]string), columns[3].([]string))
 	for t := range u.tiers {
 		names = append(names, t.Tenant)
@@ -63,7 +56,7 @@ func (u *unpacking) write(ctx context.Context) error {
 	if _, err := u.tx.Exec(ctx, insertNames, slices.Compact(names), maxNames); err != nil {
 		return fmt.Errorf("write names: %w", err)
 	}
-	if err := u.writeTiers(ctx); err != nil || len(rows) == 0 {
+	if err := u.writeTiers(ctx); err != nil || len(u.sums) == 0 {
 		return err
 	}
 	columns = append(columns, u.state.hoursUntil, u.state.daysUntil, u.state.now.Add(u.shift))
@@ -74,14 +67,16 @@ func (u *unpacking) write(ctx context.Context) error {
 }
 
 // columnsOf returns the fields of rows as arrays, one for each field, for unnest.
-func columnsOf[T any](rows []T) []any {
-	columns := make([]any, reflect.TypeFor[T]().NumField())
-	for i := range columns {
-		column := reflect.MakeSlice(reflect.SliceOf(reflect.TypeFor[T]().Field(i).Type), len(rows), len(rows))
-		for j := range rows {
-			column.Index(j).Set(reflect.ValueOf(&rows[j]).Elem().Field(i))
+func columnsOf[T any](rows []*T) (columns []any) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		if f.Anonymous || !f.IsExported() {
+			continue
 		}
-		columns[i] = column.Interface()
+		column := reflect.MakeSlice(reflect.SliceOf(f.Type), len(rows), len(rows))
+		for i, row := range rows {
+			column.Index(i).Set(reflect.ValueOf(row).Elem().FieldByIndex(f.Index))
+		}
+		columns = append(columns, column.Interface())
 	}
 	return columns
 }
@@ -165,13 +160,14 @@ func (t tiers) addBatch(end time.Time, seen []usage.Tier) {
 
 // writeTiers stores the tiers, except those of tenants that have no name in the database.
 func (u *unpacking) writeTiers(ctx context.Context) error {
+	type tier usage.Tier // a name that hides no field of it
 	type row struct {
-		Tenant, Namespace, Tier, Source string
-		SeenAt                          time.Time
+		tier
+		SeenAt time.Time
 	}
-	var rows []row
+	var rows []*row
 	for t, at := range u.tiers {
-		rows = append(rows, row{t.Tenant, t.Namespace, t.Tier, t.Source, at})
+		rows = append(rows, &row{tier(t), at})
 	}
 	if len(rows) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package usage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,7 +58,7 @@ func (s *session) unpack(ctx context.Context) (more bool, err error) {
 func (s *session) countWaiting(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, lockNodes)
-		nodes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Login, Node string }])
+		nodes, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[struct{ Login, Node string }])
 		if err == nil && len(nodes) > 0 {
 			_, err = tx.Exec(ctx, countWaiting, columnsOf(nodes)...)
 		}
@@ -84,37 +85,21 @@ func (s *session) transact(ctx context.Context, do func(pgx.Tx, state) error) er
 
 func (u *unpacking) makePlan(ctx context.Context) error {
 	rows, _ := u.tx.Query(ctx, selectHeads, maxBatches)
-	heads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[head])
+	heads, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[head])
 	if err != nil {
 		return fmt.Errorf("list batches: %w", err)
 	}
-	u.plan = planBatches(heads, bounds{u.state.now, u.state.oldest(), u.options.GapAfter})
+	u.plan = planBatches(heads, u.state, u.options.GapAfter)
 	return nil
 }
 
 // apply does what is planned.
 func (u *unpacking) apply(ctx context.Context) error {
-	faulty, err := u.decode(ctx)
-	if err != nil {
-		return err
-	}
-	if err := u.write(ctx); err != nil {
-		return err
-	}
-	if err := u.writeDenials(ctx); err != nil {
-		return err
-	}
-	if err := u.markFaulty(ctx, faulty); err != nil {
-		return err
-	}
-	if err := u.writeSources(ctx); err != nil {
-		return err
-	}
-	added := u.plan.drop
-	for i, h := range u.plan.add {
-		if faulty[i] == "" {
-			added = append(added, h)
-			u.done.Batches++
+	for _, step := range [...]func(context.Context) error{
+		u.decode, u.write, u.writeDenials, u.markFaulty, u.writeSources, u.deleteBatches,
+	} {
+		if err := step(ctx); err != nil {
+			return err
 		}
 	}
 	u.done.Again = u.plan.again
@@ -123,36 +108,33 @@ func (u *unpacking) apply(ctx context.Context) error {
 		u.done.TooLate += s.TooLate
 		u.done.Faulty += s.Faulty
 	}
-	return u.deleteBatches(ctx, added)
+	return nil
 }
 
-// decode reads the payloads of the batches to add, and collects what they have. It returns the faults of those that
-// cannot be decoded, by their place in the plan.
-func (u *unpacking) decode(ctx context.Context) (faulty map[int]string, err error) {
-	faulty = map[int]string{}
+// decode reads the payloads of the batches to add, and collects what they have, or why they cannot be decoded.
+func (u *unpacking) decode(ctx context.Context) error {
 	if len(u.plan.add) == 0 {
-		return faulty, nil
+		return nil
 	}
 	rows, _ := u.tx.Query(ctx, selectPayloads, keysOf(u.plan.add)...)
 	var place int
 	var payload []byte
-	_, err = pgx.ForEachRow(rows, []any{&place, &payload}, func() error {
-		h, s := &u.plan.add[place-1], u.plan.origins[place-1]
+	_, err := pgx.ForEachRow(rows, []any{&place, &payload}, func() error {
+		h := u.plan.add[place-1]
 		b, err := decodeBatch(h, payload)
 		if err != nil {
-			u.fault = err.Error()
-			faulty[place-1] = u.fault
-			s.Faulty++
+			h.fault, u.fault = err.Error(), err.Error()
+			h.source.Faulty++
 			return nil
 		}
-		s.Watermark = later(s.Watermark, h.Began.Add(b.Span))
+		h.source.Watermark = later(h.source.Watermark, h.Began.Add(b.Span))
 		u.addBatch(h.Began, b)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read batches: %w", err)
+		return fmt.Errorf("read batches: %w", err)
 	}
-	return faulty, nil
+	return nil
 }
 
 // decodeBatch returns the batch in a payload. It must be the one that the payload was reported as.
@@ -169,21 +151,20 @@ func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
 
 // writeSources records how far the sources are unpacked.
 func (u *unpacking) writeSources(ctx context.Context) error {
-	sources := make([]source, 0, len(u.plan.sources))
-	for _, s := range u.plan.sources {
-		sources = append(sources, *s)
-	}
-	if _, err := u.tx.Exec(ctx, upsertSources, columnsOf(sources)...); err != nil {
+	if _, err := u.tx.Exec(ctx, upsertSources, columnsOf(u.plan.sources)...); err != nil {
 		return fmt.Errorf("write the sources: %w", err)
 	}
 	return nil
 }
 
 // keysOf returns the keys of batches as arrays, for unnest.
-func keysOf(batches []head) []any { return columnsOf(batches)[:3] }
+func keysOf(batches []*head) []any { return columnsOf(batches)[:3] }
 
-// deleteBatches deletes batches.
-func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
+// deleteBatches deletes the batches of the plan that are not set aside.
+func (u *unpacking) deleteBatches(ctx context.Context) error {
+	added := slices.DeleteFunc(slices.Clone(u.plan.add), func(h *head) bool { return h.fault != "" })
+	u.done.Batches = int64(len(added))
+	batches := slices.Concat(u.plan.drop, added)
 	if len(batches) == 0 {
 		return nil
 	}
@@ -194,10 +175,12 @@ func (u *unpacking) deleteBatches(ctx context.Context, batches []head) error {
 }
 
 // markFaulty sets batches aside, which keeps them with their faults.
-func (u *unpacking) markFaulty(ctx context.Context, faulty map[int]string) error {
-	for i, fault := range faulty {
-		h := u.plan.add[i]
-		if _, err := u.tx.Exec(ctx, markFaulty, h.Node, h.Epoch, h.Seq, fault); err != nil {
+func (u *unpacking) markFaulty(ctx context.Context) error {
+	for _, h := range u.plan.add {
+		if h.fault == "" {
+			continue
+		}
+		if _, err := u.tx.Exec(ctx, markFaulty, h.Node, h.Epoch, h.Seq, h.fault); err != nil {
 			return fmt.Errorf("set a batch aside: %w", err)
 		}
 	}

@@ -48,9 +48,9 @@ func TestMergedSketchesAreThatOfAllNames(t *testing.T) {
 func TestASketchIsReadAsItWasWritten(t *testing.T) {
 	s := sketchOf(0, 90)
 	var read Sketch
-	require.NoError(t, read.ScanBytes(s.Bytes()))
+	require.NoError(t, read.ScanBytes(s[:]))
 	assert.Equal(t, s, read)
-	for _, damaged := range [][]byte{nil, s.Bytes()[1:], append(s.Bytes()[1:], maxRank+1)} {
+	for _, damaged := range [][]byte{nil, s[:][1:], append(s[:][1:], maxRank+1)} {
 		require.NoError(t, read.ScanBytes(damaged))
 		assert.Equal(t, Sketch{}, read, "a sketch of another program")
 	}

@@ -52,10 +52,10 @@ func (s *Sketch) Estimate() int64 {
 	return int64(math.Round(min(estimate, maxCount)))
 }
 
-// Bytes returns the sketch as Postgres stores it.
-func (s *Sketch) Bytes() []byte { return s[:] }
+// BytesValue implements pgtype.BytesValuer.
+func (s Sketch) BytesValue() ([]byte, error) { return s[:], nil }
 
-// ScanBytes implements pgtype.BytesScanner. What Bytes does not return is of another program, and read as empty.
+// ScanBytes implements pgtype.BytesScanner. Bytes that are no sketch are of another program, and read as empty.
 func (s *Sketch) ScanBytes(text []byte) error {
 	*s = Sketch{}
 	if len(text) == len(s) {
