@@ -151,15 +151,14 @@ const offLadder = `state = (t.state - '{since,flagged_at,ended_at,banned_at}'::t
 
 // tidy drops what is past its retention.
 func tidy(ctx context.Context, session *pgx.Conn) error {
-	for _, sql := range [...]string{
-		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_steps WHERE at < clock_timestamp() - interval '%d hours'`,
-			int(stepsKept.Hours())),
-		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_tenants
-			WHERE scored_at < clock_timestamp() - interval '%d hours' AND override IS NULL`, int(stateKept.Hours())),
-		fmt.Sprintf(`DELETE FROM rate_limiter.abuse_tenants WHERE override IS NULL AND tenant IN (
-			SELECT tenant FROM rate_limiter.abuse_tenants ORDER BY scored_at DESC OFFSET %d)`, maxTenants),
+	for sql, most := range map[string]any{
+		`DELETE FROM rate_limiter.abuse_steps WHERE at < clock_timestamp() - $1::interval`: stepsKept,
+		`DELETE FROM rate_limiter.abuse_tenants
+			WHERE scored_at < clock_timestamp() - $1::interval AND override IS NULL`: stateKept,
+		`DELETE FROM rate_limiter.abuse_tenants WHERE override IS NULL AND tenant IN (
+			SELECT tenant FROM rate_limiter.abuse_tenants ORDER BY scored_at DESC OFFSET $1)`: maxTenants,
 	} {
-		if _, err := session.Exec(ctx, sql); err != nil {
+		if _, err := session.Exec(ctx, sql, most); err != nil {
 			return fmt.Errorf("tidy abuse detection: %w", err)
 		}
 	}
@@ -208,12 +207,12 @@ func (d *Detector) Stats() Stats {
 func (d *Detector) record(scored []*tenant) {
 	for _, t := range scored {
 		if t.verdict.Moved() {
-			d.options.Log.Warn("abuse detection: a tenant has come to another step", "tenant", t.name,
-				"from", t.verdict.From.String(), "to", t.verdict.To.String(), "mode", string(t.mode), "reason", t.moveReason())
+			d.options.Log.Warn("abuse detection: a tenant has come to another step", "tenant", t.Tenant, "from",
+				t.verdict.From.String(), "to", t.verdict.To.String(), "mode", d.options.Mode, "reason", t.moveReason())
 		}
 		for _, signal := range Signals() {
 			if slices.ContainsFunc(t.verdict.Flags, func(f Flag) bool { return f.Signal == signal }) {
-				d.countFlag(t.name, signal)
+				d.countFlag(t.Tenant, signal)
 			}
 		}
 	}

@@ -17,17 +17,19 @@ const maxName = 128
 
 // tenant is what one transaction reads and writes of a tenant.
 type tenant struct {
-	name  string
-	seen  Observation
-	state State
-	mode  Mode
+	stored
+	seen    Observation
+	verdict Verdict
+}
 
-	reason        string
-	hasPenalty    bool
-	penaltyUntil  time.Time // by the database's clock
-	forgivenUntil time.Time
-	verdict       Verdict
-	ended         int64 // a penalty that an operator has ended; 0: none
+// stored is what abuse_tenants has of a tenant.
+type stored struct {
+	Tenant                      string
+	State                       State
+	Reason                      string
+	HasPenalty                  bool
+	PenaltyUntil, ForgivenUntil time.Time // by the database's clock; 1970: none
+	Ended                       int64     // a penalty that an operator has ended; 0: none
 }
 
 // observe reads the tenants that have sent in a minute or are on the ladder.
@@ -47,7 +49,7 @@ func (d *Detector) observe(ctx context.Context, tx pgx.Tx, minute time.Time) (ma
 func add(all map[string]*tenant, name string) *tenant {
 	t := all[name]
 	if t == nil {
-		t = &tenant{name: name, seen: Observation{Factor: 1000, Most: LongBan}}
+		t = &tenant{stored: stored{Tenant: name}, seen: Observation{Factor: 1000, Most: LongBan}}
 		all[name] = t
 	}
 	return t
@@ -127,16 +129,6 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 	return nil
 }
 
-// storedState is a row of abuse_tenants.
-type storedState struct {
-	Tenant                      string
-	State                       State
-	Reason                      string
-	HasPenalty                  bool
-	PenaltyUntil, ForgivenUntil time.Time // 1970: none
-	Ended                       int64
-}
-
 // readStates reads what is remembered of these tenants, and of those on the ladder. It drops tenants that have sent
 // nothing in the minute and are on no step.
 func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
@@ -153,23 +145,22 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
 		FROM rate_limiter.abuse_tenants t
 		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)
-	states, err := pgx.CollectRows(rows, pgx.RowToStructByPos[storedState])
+	states, err := pgx.CollectRows(rows, pgx.RowToStructByPos[stored])
 	if err != nil {
 		return fmt.Errorf("read states: %w", err)
 	}
 	for _, row := range states {
 		t := add(all, row.Tenant)
-		t.state, t.reason, t.hasPenalty, t.ended = row.State, row.Reason, row.HasPenalty, row.Ended
-		t.penaltyUntil, t.forgivenUntil = row.PenaltyUntil, row.ForgivenUntil
-		if d.options.Mode == Enforce && t.hasPenalty && t.penaltyUntil.After(minute) {
-			t.seen.Factor = t.state.Step.Factor()
+		t.stored = row
+		if d.options.Mode == Enforce && t.HasPenalty && t.PenaltyUntil.After(minute) {
+			t.seen.Factor = t.State.Step.Factor()
 		}
-		if t.forgivenUntil.After(minute) {
+		if t.ForgivenUntil.After(minute) {
 			t.seen.Most = None
 		}
 	}
 	for name, t := range all {
-		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 && t.state.Step == None && !t.hasPenalty {
+		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 && t.State.Step == None && !t.HasPenalty {
 			delete(all, name)
 		}
 	}

@@ -1,6 +1,7 @@
 package abuse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed b
 		}
 		return true, p.set(ctx, session, step, `SELECT NULL::bigint, NULL::timestamptz
 			FROM rate_limiter.lift_penalty($1, $2) WHERE $3::bigint IS NULL AND $4::timestamptz IS NULL`,
-			p.Tenant, "abuse detection: "+orCalm(p.Reason), nil, nil)
+			p.Tenant, "abuse detection: "+cmp.Or(p.Reason, "no penalty"), nil, nil)
 	}
 	until := p.Now.Add(penaltyTime)
 	isBan := step.BanTime() > 0
@@ -91,14 +92,6 @@ func (p *penalized) reconcile(ctx context.Context, session *pgx.Conn) (changed b
 	}
 	return true, p.set(ctx, session, step, `SELECT rate_limiter.penalize($1, $3, $4, $2), $4::timestamptz`,
 		p.Tenant, "abuse detection: "+p.Reason, step.Factor(), until)
-}
-
-// orCalm returns a reason, or why a tenant without one is on no step.
-func orCalm(reason string) string {
-	if reason == "" {
-		return "no penalty"
-	}
-	return reason
 }
 
 var errMoved = errors.New("the tenant has come to another step")

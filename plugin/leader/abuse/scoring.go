@@ -29,7 +29,7 @@ func (d *Detector) scoreNext(ctx context.Context, session *pgx.Conn) (more bool,
 		}
 		more = true
 		end := minute.Add(time.Minute)
-		scored = slices.SortedFunc(maps.Values(all), func(a, b *tenant) int { return cmp.Compare(a.name, b.name) })
+		scored = slices.SortedFunc(maps.Values(all), func(a, b *tenant) int { return cmp.Compare(a.Tenant, b.Tenant) })
 		d.scoreAll(scored, end)
 		return d.write(ctx, tx, scored, end)
 	})
@@ -66,7 +66,7 @@ const massFlagged, massShare = 20, 5
 func (d *Detector) scoreAll(all []*tenant, end time.Time) {
 	flagged, before := 0, make([]State, len(all))
 	for i, t := range all {
-		before[i] = t.state
+		before[i] = t.State
 		d.score(t, end)
 		if t.verdict.Flagged() {
 			flagged++
@@ -78,49 +78,48 @@ func (d *Detector) scoreAll(all []*tenant, end time.Time) {
 	d.options.Log.Error("abuse detection flags so many tenants at once that none gets a higher step: look for a limit "+
 		"that was lowered, or clients that all retry", "flagged", flagged, "tenants", len(all))
 	for i, t := range all {
-		t.state = before[i]
-		t.seen.Most = min(t.seen.Most, t.state.Step)
+		t.State = before[i]
+		t.seen.Most = min(t.seen.Most, t.State.Step)
 		d.score(t, end)
 	}
 }
 
 // score scores the minute of a tenant that ends at end.
 func (d *Detector) score(t *tenant, end time.Time) {
-	if t.ended != 0 {
-		t.forgivenUntil = end.Add(pardon)
+	if t.Ended != 0 {
+		t.ForgivenUntil = end.Add(pardon)
 		t.seen.Most = None
 	}
-	t.state, t.verdict = d.options.Config.Score(t.state, t.seen, end)
-	t.mode = d.options.Mode
+	t.State, t.verdict = d.options.Config.Score(t.State, t.seen, end)
 	switch {
-	case t.ended != 0:
-		t.state = t.state.Forgive()
-		t.reason, t.hasPenalty, t.penaltyUntil = "", false, time.Time{}
+	case t.Ended != 0:
+		t.State = t.State.Forgive()
+		t.Reason = ""
 	case t.verdict.Moved() || t.verdict.Flagged():
-		t.reason = t.verdict.Reason()
-	case t.state.Step == None:
-		t.reason = ""
+		t.Reason = t.verdict.Reason()
+	case t.State.Step == None:
+		t.Reason = ""
 	}
 }
 
 // moveReason returns why a tenant came to its step.
 func (t *tenant) moveReason() string {
-	if t.ended != 0 {
-		return fmt.Sprintf("an operator ended override %d: no penalty for %v", t.ended, pardon)
+	if t.Ended != 0 {
+		return fmt.Sprintf("an operator ended override %d: no penalty for %v", t.Ended, pardon)
 	}
 	return t.verdict.Reason()
 }
 
 // write writes states and moves, and moves the mark.
 func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
-	if err := writeStates(ctx, tx, scored, end); err != nil {
+	if err := d.writeStates(ctx, tx, scored, end); err != nil {
 		return err
 	}
 	for _, t := range scored {
 		if !t.verdict.Moved() {
 			continue
 		}
-		if err := t.writeMove(ctx, tx, end); err != nil {
+		if err := d.writeMove(ctx, tx, t, end); err != nil {
 			return err
 		}
 	}
@@ -131,35 +130,27 @@ func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end t
 }
 
 // writeStates writes what is remembered of tenants.
-func writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
-	var names, states, modes, reasons []string
-	var forgiven []*time.Time
+func (d *Detector) writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
+	var names, reasons []string
+	var states []State
+	var forgiven []time.Time
 	ended := []string{} // not NULL in SQL
 	for _, t := range scored {
-		state, err := json.Marshal(t.state)
-		if err != nil {
-			return fmt.Errorf("encode the state of %q: %w", t.name, err)
+		names, states, reasons = append(names, t.Tenant), append(states, t.State), append(reasons, t.Reason)
+		forgiven = append(forgiven, t.ForgivenUntil)
+		if t.Ended != 0 {
+			ended = append(ended, t.Tenant)
 		}
-		names, states, modes = append(names, t.name), append(states, string(state)), append(modes, string(t.mode))
-		reasons = append(reasons, t.reason)
-		if t.ended != 0 {
-			ended = append(ended, t.name)
-		}
-		var until *time.Time
-		if t.forgivenUntil.After(end) {
-			until = &t.forgivenUntil
-		}
-		forgiven = append(forgiven, until)
 	}
 	_, err := tx.Exec(ctx, `INSERT INTO rate_limiter.abuse_tenants AS t
 			(tenant, state, mode, reason, forgiven_until, scored_at)
-		SELECT name, state::jsonb, mode, reason, forgiven, $6 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
-			$5::timestamptz[]) k (name, state, mode, reason, forgiven)
+		SELECT name, state, $5, reason, CASE WHEN forgiven > $6 THEN forgiven END, $6
+		FROM unnest($1::text[], $2::jsonb[], $3::text[], $4::timestamptz[]) k (name, state, reason, forgiven)
 		ON CONFLICT (tenant) DO UPDATE SET state = excluded.state, mode = excluded.mode, reason = excluded.reason,
 			forgiven_until = excluded.forgiven_until, scored_at = excluded.scored_at,
 			override = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override END,
 			override_until = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override_until END`,
-		names, states, modes, reasons, forgiven, end, ended)
+		names, states, reasons, forgiven, d.options.Mode, end, ended)
 	if err != nil {
 		return fmt.Errorf("write states: %w", err)
 	}
@@ -180,21 +171,21 @@ type stepEvent struct {
 const eventVersion = 1
 
 // writeMove records a move of a tenant, and adds its event to the outbox.
-func (t *tenant) writeMove(ctx context.Context, tx pgx.Tx, end time.Time) error {
-	e := stepEvent{eventVersion, t.name, t.verdict.From, t.verdict.To, t.mode, t.moveReason()}
+func (d *Detector) writeMove(ctx context.Context, tx pgx.Tx, t *tenant, end time.Time) error {
+	e := stepEvent{eventVersion, t.Tenant, t.verdict.From, t.verdict.To, d.options.Mode, t.moveReason()}
 	var id int64
 	err := tx.QueryRow(ctx, `INSERT INTO rate_limiter.abuse_steps (at, tenant, from_step, to_step, mode, reason)
 		VALUES ($1, $2, $3, $4, $5, $6) RETURNING id`,
-		end, t.name, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)
+		end, t.Tenant, e.From.String(), e.To.String(), e.Mode, e.Reason).Scan(&id)
 	if err != nil {
-		return fmt.Errorf("record a step of %q: %w", t.name, err)
+		return fmt.Errorf("record a step of %q: %w", t.Tenant, err)
 	}
 	data, err := json.Marshal(e)
 	if err != nil {
-		return fmt.Errorf("encode a step of %q: %w", t.name, err)
+		return fmt.Errorf("encode a step of %q: %w", t.Tenant, err)
 	}
 	return outbox.Add(ctx, tx, events.Event{
 		ID: fmt.Sprint("abuse-step-", id), Source: events.Control, Type: events.AbuseStep,
-		Time: end, Tenant: t.name, Data: data,
+		Time: end, Tenant: t.Tenant, Data: data,
 	})
 }
