@@ -4,12 +4,14 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"math"
 	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -73,25 +75,24 @@ func newCSVParser(head string) (*csvParser, error) {
 func (p *csvParser) statesTenants() bool { return slices.Contains(p.names, tenantColumn) }
 
 // parse implements parser.
-func (p *csvParser) parse(line []byte, add func() *Request) error {
+func (p *csvParser) parse(line []byte) ([]*Request, error) {
 	if string(line) == p.head {
-		return nil
+		return nil, nil
 	}
 	values, err := splitCSV(string(line))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(values) != len(p.names) {
-		return fmt.Errorf("has %d fields, expected %d as in line 1", len(values), len(p.names))
+		return nil, fmt.Errorf("has %d fields, expected %d as in line 1", len(values), len(p.names))
 	}
-	r := add()
+	r := p.newRequest()
 	for i, value := range values {
 		if err := p.set(r, i, value); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	p.finish(r)
-	return nil
+	return p.finish(r), nil
 }
 
 // fields sets requests to the values of lines. Their names are those of columns.
@@ -128,21 +129,21 @@ func (r *Request) text(column string) *string {
 	case "credential":
 		return &r.Credential
 	case "route":
-		return &r.route.Name
+		return &r.Route.Name
 	case "service":
-		return &r.route.Service
+		return &r.Route.Service
 	case tenantColumn:
-		return &r.caller.Tenant
+		return &r.Caller.Tenant
 	case "user":
-		return &r.caller.User
+		return &r.Caller.User
 	case "tier":
-		return &r.caller.Tier
+		return &r.Caller.Tier
 	case "consumer.id":
-		return &r.consumer.ID
+		return &r.Consumer.ID
 	case "consumer.username":
-		return &r.consumer.Username
+		return &r.Consumer.Username
 	case "consumer.custom_id":
-		return &r.consumer.CustomID
+		return &r.Consumer.CustomID
 	}
 	return nil
 }
@@ -166,28 +167,35 @@ func (f *fields) set(r *Request, i int, value string) (err error) {
 			return fmt.Errorf("status: %.40q: must be a number, such as 200", value)
 		}
 	case name == "cost":
-		if r.caller.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || r.caller.Cost < 0 {
+		if r.Caller.Cost, err = strconv.ParseInt(value, 10, 64); err != nil || r.Caller.Cost < 0 {
 			return fmt.Errorf("cost: %.40q: must be a whole number of tokens", value)
 		}
 	case isHeader:
 		r.addHeader(header, interned(value))
 	default:
-		r.consumer.Tags = append(r.consumer.Tags, interned(strings.TrimPrefix(name, tagColumn)+":"+value))
+		r.Consumer.Tags = append(r.Consumer.Tags, interned(strings.TrimPrefix(name, tagColumn)+":"+value))
 	}
 	return err
 }
 
-// finish sets who the request of the line is from, and its route.
-func (f *fields) finish(r *Request) {
-	if r.consumer.ID+r.consumer.Username+r.consumer.CustomID != "" || len(r.consumer.Tags) > 0 {
-		r.Consumer = &r.consumer
-	}
+// newRequest returns a request whose fields can be set.
+func (f *fields) newRequest() *Request {
+	r := &Request{Consumer: new(identity.Consumer)}
 	if f.ofCaller {
-		r.Caller = &r.caller
+		r.Caller = new(identity.Caller)
 	}
 	if f.ofRoute {
-		r.Route = &r.route
+		r.Route = new(Route)
 	}
+	return r
+}
+
+// finish returns the request of a line once its fields are set.
+func (f *fields) finish(r *Request) []*Request {
+	if c := r.Consumer; c.ID+c.Username+c.CustomID == "" && len(c.Tags) == 0 {
+		r.Consumer = nil
+	}
+	return []*Request{r}
 }
 
 // splitCSV returns the fields of a line.
@@ -222,4 +230,18 @@ func parseInstant(text string) (limit.Micros, error) {
 	}
 	return 0, fmt.Errorf("started_at: %.40q: must be a time with its zone such as 2026-01-31T12:00:00+01:00 (RFC 3339), "+
 		"or a number of seconds, milliseconds or microseconds since 1970", text)
+}
+
+// The instants that a log may have: from 1980 to 2262. Others are mistakes.
+const (
+	earliest = 315532800e6
+	latest   = 9214646400e6
+)
+
+// instant checks an instant in microseconds.
+func instant(us float64) (limit.Micros, error) {
+	if !(us >= earliest && us <= latest) { // NaN fails too
+		return 0, errors.New("started_at: must be an instant from 1980 to 2261")
+	}
+	return limit.Micros(math.Round(us)), nil
 }

@@ -169,7 +169,7 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 			return nil, err
 		}
 	}
-	decider := g.deciders[g.file.For(r.route.Name, r.route.Service)]
+	decider := g.deciders[g.file.For(r.Route.Name, r.Route.Service)]
 	if decider == nil {
 		return nil, ErrUncovered
 	}
@@ -185,18 +185,15 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 // findRoute sets the route of a request to the one that decides all requests, or else to the one by which Kong routes
 // a request whose log does not name it. It may be none.
 func (g *Gateway) findRoute(r *Request) error {
-	r.Route, r.route = nil, Route{Name: g.options.Route}
-	if r.route.Name == "" {
+	r.Route = &Route{Name: g.options.Route}
+	if r.Route.Name == "" {
 		var possible []string
-		r.route.Name, possible = g.file.RouteOf(&routeconfig.Request{
+		r.Route.Name, possible = g.file.RouteOf(&routeconfig.Request{
 			Method: r.Method, Path: identity.NormalizePath(r.Target), Host: r.headerValue(hostHeader), Header: r.loggedHeader,
 		})
 		if len(possible) > 0 {
 			return &UnmatchedError{possible}
 		}
-	}
-	if r.route.Name != "" {
-		r.Route = &r.route
 	}
 	return nil
 }

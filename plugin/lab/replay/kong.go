@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
 	"net/textproto"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 )
 
 // kongParser reads the entries that Kong's file-log and http-log plugins write: one JSON object in a line, or a list of
@@ -56,7 +53,7 @@ type kongEntry struct {
 var errNoEntry = errors.New("is not an entry of Kong's log plugins, which is a JSON object")
 
 // parse implements parser.
-func (k kongParser) parse(line []byte, add func() *Request) error {
+func (k kongParser) parse(line []byte) (all []*Request, err error) {
 	var (
 		entries     = make([]kongEntry, 1)
 		into    any = &entries[0]
@@ -68,41 +65,50 @@ func (k kongParser) parse(line []byte, add func() *Request) error {
 	}
 	switch err := json.Unmarshal(line, into); {
 	case errors.As(err, &syntax):
-		return errors.New("is not JSON")
+		return nil, errors.New("is not JSON")
 	case errors.As(err, &another) && another.Field == "":
-		return errNoEntry
+		return nil, errNoEntry
 	}
 	for i := range entries {
-		if err := k.fill(&entries[i], add()); err != nil {
-			return err
+		r, err := k.request(&entries[i])
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, r)
 	}
-	return nil
+	return all, nil
 }
 
-// fill sets a request to what an entry says.
-func (k kongParser) fill(e *kongEntry, r *Request) (err error) {
-	if r.At, err = millis(e.StartedAt); err != nil {
-		return err
+// request returns the request of an entry.
+func (k kongParser) request(e *kongEntry) (*Request, error) {
+	at, err := parseInstant(string(e.StartedAt))
+	if err != nil {
+		return nil, err
 	}
-	r.IP, r.Credential, r.Status = interned(e.ClientIP), interned(e.Credential.ID), e.Response.Status
-	r.Method, r.Target = interned(e.Request.Method), e.Request.URI
-	if r.Method == "" {
-		return errors.New("request.method is missing")
+	if e.Request.Method == "" {
+		return nil, errors.New("request.method is missing")
+	}
+	r := &Request{
+		At: at, IP: interned(e.ClientIP), Credential: interned(e.Credential.ID), Status: e.Response.Status,
+		Method: interned(e.Request.Method), Target: e.Request.URI,
 	}
 	if c := e.Consumer; c != nil {
-		r.Consumer, r.consumer.ID, r.consumer.Username = &r.consumer, interned(c.ID), interned(c.Username)
-		r.consumer.CustomID = interned(c.CustomID)
+		r.Consumer = &identity.Consumer{
+			ID: interned(c.ID), Username: interned(c.Username), CustomID: interned(c.CustomID),
+		}
 		for _, tag := range c.Tags {
-			r.consumer.Tags = append(r.consumer.Tags, interned(tag))
+			r.Consumer.Tags = append(r.Consumer.Tags, interned(tag))
 		}
 	}
+	if e.Route != nil || e.Service != nil {
+		r.Route = new(Route)
+	}
 	if route := e.Route; route != nil {
-		r.Route, r.route.Name = &r.route, interned(cmp.Or(route.Name, route.ID))
-		r.route.GRPC = slices.Contains(route.Protocols, "grpc") || slices.Contains(route.Protocols, "grpcs")
+		r.Route.Name = interned(cmp.Or(route.Name, route.ID))
+		r.Route.GRPC = slices.Contains(route.Protocols, "grpc") || slices.Contains(route.Protocols, "grpcs")
 	}
 	if e.Service != nil {
-		r.Route, r.route.Service = &r.route, interned(cmp.Or(e.Service.Name, e.Service.ID))
+		r.Route.Service = interned(cmp.Or(e.Service.Name, e.Service.ID))
 	}
 	for logged, name := range k {
 		switch value := e.Request.Headers[logged].(type) {
@@ -115,31 +121,5 @@ func (k kongParser) fill(e *kongEntry, r *Request) (err error) {
 			}
 		}
 	}
-	return nil
-}
-
-// millis reads an instant in milliseconds since 1970.
-func millis(text []byte) (limit.Micros, error) {
-	if len(text) == 0 {
-		return 0, errors.New("started_at is missing")
-	}
-	ms, err := strconv.ParseFloat(string(text), 64)
-	if err != nil {
-		return 0, fmt.Errorf("started_at: %.40q: must be a number of milliseconds since 1970", text)
-	}
-	return instant(ms * 1000)
-}
-
-// The instants that a log may have: from 1980 to 2262. Others are mistakes, such as seconds in place of milliseconds.
-const (
-	earliest = 315532800e6
-	latest   = 9214646400e6
-)
-
-// instant checks an instant in microseconds.
-func instant(us float64) (limit.Micros, error) {
-	if !(us >= earliest && us <= latest) { // NaN fails too
-		return 0, errors.New("started_at: must be an instant from 1980 to 2261, in milliseconds since 1970")
-	}
-	return limit.Micros(math.Round(us)), nil
+	return r, nil
 }

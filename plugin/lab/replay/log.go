@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,15 +44,14 @@ type Log struct {
 	read    *countingReader
 	lines   *lines
 	parser  parser
-	free    func() *Request
-	pending []*Request // of the last line, last first
+	pending []*Request // of the last line
 	problem func(Problem)
 	broken  func(Problem) // of a text that ends before its time, such as a truncated gzip file, with the line to resume at
 }
 
-// parser reads the requests of lines. It gets the memory of each from add. After an error, none of the line counts.
+// parser reads the requests of lines.
 type parser interface {
-	parse(line []byte, add func() *Request) error
+	parse(line []byte) ([]*Request, error)
 	// logsHeader reports whether the log has a header, named as HTTP spells it, of each request that had it.
 	logsHeader(name string) bool
 }
@@ -137,30 +135,24 @@ func (l *Log) next() *Request {
 			}
 		}
 	}
-	last := len(l.pending) - 1
-	r := l.pending[last]
-	l.pending = l.pending[:last]
+	r := l.pending[0]
+	l.pending = l.pending[1:]
 	return r
 }
 
 // parse reads the requests of a line.
 func (l *Log) parse(line []byte) {
-	err := l.parser.parse(line, func() *Request {
-		r := l.free()
-		r.Log, r.Line = l, l.lines.number
-		l.pending = append(l.pending, r)
-		return r
-	})
-	for _, r := range l.pending {
-		if err == nil && l.options.Until > 0 && r.At > l.options.Until {
+	all, err := l.parser.parse(line)
+	for _, r := range all {
+		if r.Log, r.Line = l, l.lines.number; l.options.Until > 0 && r.At > l.options.Until {
 			err = fmt.Errorf("started_at: %s is in the future", instantTime(r.At).Format(time.RFC3339))
 		}
 	}
 	if err != nil {
-		l.pending = l.pending[:0]
 		l.report(err)
+		return
 	}
-	slices.Reverse(l.pending)
+	l.pending = all
 }
 
 // report counts and reports a line that holds no request.

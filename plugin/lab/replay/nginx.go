@@ -131,12 +131,12 @@ func (r *Request) setRequestLine(line string) error {
 }
 
 // parse implements parser.
-func (p *nginxParser) parse(line []byte, add func() *Request) error {
+func (p *nginxParser) parse(line []byte) ([]*Request, error) {
 	values := p.line.FindStringSubmatch(string(line))
 	if values == nil {
-		return errors.New("is not in the log_format")
+		return nil, errors.New("is not in the log_format")
 	}
-	r, took := add(), 0.0
+	r, took := p.newRequest(), 0.0
 	for i, value := range values[1:] {
 		var err error
 		switch name := p.variables[i]; {
@@ -150,12 +150,11 @@ func (p *nginxParser) parse(line []byte, add func() *Request) error {
 			err = p.set(r, i, unescapeNginx(value))
 		}
 		if err != nil {
-			return fmt.Errorf("$%s: %.80q: %w", p.variables[i], value, err)
+			return nil, fmt.Errorf("$%s: %.80q: %w", p.variables[i], value, err)
 		}
 	}
 	r.At -= limit.Micros(took * 1e6) // nginx logs at the end
-	p.finish(r)
-	return nil
+	return p.finish(r), nil
 }
 
 // unescapeNginx replaces the escapes of nginx: \x22, or with escape=json those of JSON.

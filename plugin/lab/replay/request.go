@@ -12,7 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
-// Request is one request of a log. It implements admit.FactSource. A [Stream] reuses its memory for a later one.
+// Request is one request of a log. It implements admit.FactSource.
 type Request struct {
 	At   limit.Micros // when it started
 	Log  *Log         // that has it
@@ -27,10 +27,7 @@ type Request struct {
 	Target     string // as the client wrote it, with its query
 	Status     int    // of the response; 0: unknown
 
-	headers  []header
-	consumer identity.Consumer // memory for what the pointers refer to
-	caller   identity.Caller
-	route    Route
+	headers []header
 }
 
 // Route is the route that a gateway chose for a request.
@@ -46,40 +43,26 @@ type header struct{ name, value string }
 // where returns the place of r, as log:line.
 func (r *Request) where() string { return fmt.Sprintf("%s:%d", r.Log.Name, r.Line) }
 
-// reset empties r and keeps its memory.
-func (r *Request) reset() {
-	clear(r.headers)
-	clear(r.consumer.Tags)
-	*r = Request{headers: r.headers[:0], consumer: identity.Consumer{Tags: r.consumer.Tags[:0]}}
-}
-
 // addHeader adds a line of a header.
 func (r *Request) addHeader(name, value string) { r.headers = append(r.headers, header{name, value}) }
 
-// headerValue returns the lines of a header, joined by commas as Kong shows them to the plugin.
-func (r *Request) headerValue(name string) string {
-	value, found := "", false
-	for i := range r.headers {
-		switch {
-		case r.headers[i].name != name:
-		case found:
-			value += ", " + r.headers[i].value
-		default:
-			value, found = r.headers[i].value, true
+// headerLines returns the lines of a header.
+func (r *Request) headerLines(name string) (lines []string) {
+	for _, h := range r.headers {
+		if h.name == name {
+			lines = append(lines, h.value)
 		}
 	}
-	return value
+	return lines
 }
+
+// headerValue returns the lines of a header, joined by commas as Kong shows them to the plugin.
+func (r *Request) headerValue(name string) string { return strings.Join(r.headerLines(name), ", ") }
 
 // loggedHeader returns the lines of a header, and whether the log has those of each request.
 func (r *Request) loggedHeader(name string) (lines []string, logged bool) {
 	name = textproto.CanonicalMIMEHeaderKey(name)
-	for i := range r.headers {
-		if r.headers[i].name == name {
-			lines = append(lines, r.headers[i].value)
-		}
-	}
-	return lines, r.Log.parser.logsHeader(name)
+	return r.headerLines(name), r.Log.parser.logsHeader(name)
 }
 
 // Read implements admit.FactSource. It never fails. Facts that the log lacks are empty.

@@ -25,8 +25,7 @@ type Stream struct {
 	waiting  int
 	progress func()
 
-	sorted []*Request // by their times
-	free   []*Request
+	sorted []*Request   // by their times
 	newest limit.Micros // of the requests that were read
 	last   limit.Micros // of the requests that have left
 	read   int64
@@ -87,23 +86,11 @@ func NewStream(logs []*Log, o StreamOptions) *Stream {
 	}
 	s := &Stream{waiting: o.Waiting, progress: o.Progress}
 	for _, l := range logs {
-		l.free, l.problem = s.newRequest, s.problem
+		l.problem = s.problem
 		l.broken = func(p Problem) { s.counts.Broken = append(s.counts.Broken, p) }
 		s.logs = append(s.logs, &source{Log: l})
 	}
 	return s
-}
-
-// newRequest returns empty memory for a request.
-func (s *Stream) newRequest() *Request {
-	last := len(s.free) - 1
-	if last < 0 {
-		return new(Request)
-	}
-	r := s.free[last]
-	s.free = s.free[:last]
-	r.reset()
-	return r
 }
 
 func (s *Stream) problem(p Problem) {
@@ -124,8 +111,8 @@ func (s *Stream) Counts() Counts {
 	return counts
 }
 
-// Each calls visit with each request, until it returns an error or ctx ends. visit must not keep the request. A log
-// that breaks off is counted, and the others are read on.
+// Each calls visit with each request, until it returns an error or ctx ends. A log that breaks off is counted, and the
+// others are read on.
 func (s *Stream) Each(ctx context.Context, visit func(*Request) error) error {
 	for _, l := range s.logs {
 		s.prepare(l)
@@ -169,7 +156,6 @@ func (s *Stream) prepare(l *source) {
 	l.readAhead(1)
 	for len(l.ahead) > 0 && l.ahead[0].At > l.newest+sortWindow && l.isAhead() {
 		s.counts.Late++
-		s.free = append(s.free, l.ahead[0])
 		l.ahead = l.ahead[1:]
 	}
 	if len(l.ahead) > 0 {
@@ -196,7 +182,6 @@ func (s *Stream) push(r *Request) {
 	s.read++
 	if r.At < s.last {
 		s.counts.Late++
-		s.free = append(s.free, r)
 		return
 	}
 	s.newest = max(s.newest, r.At)
@@ -216,7 +201,5 @@ func (s *Stream) pop(visit func(*Request) error) error {
 	}
 	s.last = r.At
 	s.counts.Requests++
-	err := visit(r)
-	s.free = append(s.free, r)
-	return err
+	return visit(r)
 }
