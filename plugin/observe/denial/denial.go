@@ -99,7 +99,9 @@ func New(options Options) *Recorder {
 		r.recent = new(sample)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.options.Sinks)) {
-		r.outlets = append(r.outlets, newOutlet(name, r.options.Sinks[name], &r.options))
+		r.outlets = append(r.outlets, &outlet{
+			name: name, sink: r.options.Sinks[name], options: &r.options, wake: make(chan struct{}, 1),
+		})
 	}
 	return r
 }

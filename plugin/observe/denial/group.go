@@ -2,7 +2,6 @@ package denial
 
 import (
 	"hash/maphash"
-	"iter"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -27,28 +26,13 @@ const (
 
 // window holds the denials of one second.
 type window struct {
-	second  int64       // since 1970
-	singles []*group    // of one denial each
-	single  map[key]int // how many of them each key has
-	groups  map[key]*group
-	named   int // groups that are not for others
+	second  int64          // since 1970
+	all     []*group       // in the order of their first denials
+	singles int            // of all, those of one denial each
+	single  map[key]int    // how many of these each key has
+	groups  map[key]*group // the others of all
+	named   int            // of groups, those that are not for others
 	denials uint64
-}
-
-// all returns the groups of the second, those of one denial first and in order.
-func (w *window) all() iter.Seq[*group] {
-	return func(yield func(*group) bool) {
-		for _, g := range w.singles {
-			if !yield(g) {
-				return
-			}
-		}
-		for _, g := range w.groups {
-			if !yield(g) {
-				return
-			}
-		}
-	}
 }
 
 // key identifies a group of a second. A policy that denies for two reasons or in two modes, because two configs have
@@ -188,7 +172,7 @@ func (w *window) othersGroup(k key, now time.Time) *group {
 	}
 	if g == nil {
 		g = &group{key: k, first: now.UnixMicro(), last: now.UnixMicro()}
-		w.groups[k] = g
+		w.all, w.groups[k] = append(w.all, g), g
 	}
 	return g
 }
@@ -306,34 +290,27 @@ func (r *Recorder) count(now time.Time, d *decision.Decision, c cause) {
 	}
 	if second := now.Unix(); r.window == nil || r.window.second != second {
 		r.closeWindow()
-		r.window = &window{second: second, groups: map[key]*group{}}
+		r.window = &window{second: second, single: map[key]int{}, groups: map[key]*group{}}
 	}
 	w, k := r.window, r.keyOf(d, c)
 	w.denials++
 	g := w.groups[k]
 	switch {
 	case g != nil:
-	case len(w.singles) < r.options.MaxSingles && w.single[k] < r.options.Singles:
+	case w.singles < r.options.MaxSingles && w.single[k] < r.options.Singles:
 		g = r.newGroup(k, now, d, c)
-		w.addSingle(g)
+		w.all = append(w.all, g)
+		w.singles++
+		w.single[g.key]++
 	case w.named < r.options.MaxGroups:
-		w.named++
 		g = r.newGroup(k, now, d, c)
-		w.groups[g.key] = g
+		w.all, w.groups[g.key] = append(w.all, g), g
+		w.named++
 	default:
 		r.lost[Groups]++
 		g = w.othersGroup(k, now)
 	}
 	g.countDenial(now, d, c)
-}
-
-// addSingle adds a group that will count one denial.
-func (w *window) addSingle(g *group) {
-	if w.single == nil {
-		w.single = map[key]int{}
-	}
-	w.single[g.key]++
-	w.singles = append(w.singles, g)
 }
 
 // closeWindow ends the current second. It takes constant time, because any request may call it. The caller must hold

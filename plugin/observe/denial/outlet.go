@@ -3,7 +3,6 @@ package denial
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -22,12 +21,10 @@ const (
 // outlet writes the lines that wait for one sink. Each outlet has a queue and a goroutine, so that a stuck sink delays
 // no other.
 type outlet struct {
-	name     string
-	sink     Sink
-	log      *slog.Logger
-	maxBytes int // of queue
-	retryFor time.Duration
-	wake     chan struct{} // has one element if there may be a line to write
+	name    string
+	sink    Sink
+	options *Options
+	wake    chan struct{} // has one element if there may be a line to write
 
 	// The next fields belong to the goroutine of round.
 	giveUp  time.Time // when the batch is dropped
@@ -43,17 +40,10 @@ type outlet struct {
 	failing   bool
 }
 
-func newOutlet(name string, sink Sink, options *Options) *outlet {
-	return &outlet{
-		name: name, sink: sink, log: options.Log, maxBytes: options.QueueBytes, retryFor: options.RetryFor,
-		wake: make(chan struct{}, 1),
-	}
-}
-
 // push queues a line, or drops it if the queue is full: the oldest lines show how an attack began.
 func (o *outlet) push(line Line) {
 	o.mu.Lock()
-	if o.bytes+len(line.Text) > o.maxBytes {
+	if o.bytes+len(line.Text) > o.options.QueueBytes {
 		o.dropped[Queue] += line.Denials
 	} else {
 		o.queue = append(o.queue, line)
@@ -87,7 +77,7 @@ func (o *outlet) takeBatch() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := min(len(o.queue), maxBatch)
-	o.batch, o.giveUp = o.queue[:n:n], time.Now().Add(o.retryFor)
+	o.batch, o.giveUp = o.queue[:n:n], time.Now().Add(o.options.RetryFor)
 	for _, line := range o.batch {
 		o.bytes -= len(line.Text)
 	}
@@ -104,7 +94,7 @@ func (o *outlet) write(ctx context.Context) {
 	o.recordResult(err)
 	left, rejected, mayArrive := sortOut(o.batch, err)
 	if mayArrive {
-		o.giveUp = time.Now().Add(o.retryFor)
+		o.giveUp = time.Now().Add(o.options.RetryFor)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,10 +153,10 @@ func (o *outlet) recordResult(err error) {
 	}
 	o.problem = problem
 	if err != nil {
-		o.log.Warn("writing denial events failed; they are queued, and dropped when the queue is full",
+		o.options.Log.Warn("writing denial events failed; they are queued, and dropped when the queue is full",
 			"sink", o.name, "error", err)
 	} else {
-		o.log.Info("denial events are being written again", "sink", o.name, "dropped_so_far", dropped)
+		o.options.Log.Info("denial events are being written again", "sink", o.name, "dropped_so_far", dropped)
 	}
 }
 
@@ -180,7 +170,7 @@ func (o *outlet) abandon() {
 		return
 	}
 	o.dropped[Shutdown] += denials
-	o.log.Warn("denial events were dropped at shutdown", "sink", o.name, "lines", lines, "denials", denials)
+	o.options.Log.Warn("denial events were dropped at shutdown", "sink", o.name, "lines", lines, "denials", denials)
 }
 
 // stats returns the numbers of the sink. lost are the denials of which no line has reached it.
@@ -271,7 +261,7 @@ func (r *Recorder) finish(ctx context.Context) {
 	r.mu.Unlock()
 	made := 0
 	for _, w := range windows {
-		for g := range w.all() {
+		for _, g := range w.all {
 			r.queueLine(g)
 			if made++; made%burst > 0 {
 				continue

@@ -55,11 +55,8 @@ type Recent struct {
 
 // recentKey identifies a cause of denials.
 type recentKey struct {
-	org, endpoint, policy string
-	orgTail               uint64
-	orgKind               identity.Kind
-	reason                decision.Reason
-	shadow, isOthers      bool
+	key
+	endpoint string
 }
 
 // sample holds recent denials until they are taken. However many denials there are, it has a bounded number of them:
@@ -89,10 +86,7 @@ func (r *Recorder) TakeRecent() []*Recent {
 // addRecent adds the denials of a finished group to the recent ones.
 func (r *Recorder) addRecent(g *group) {
 	s := r.recent
-	k := recentKey{
-		org: g.key.org, orgTail: g.key.orgTail, orgKind: g.key.orgKind, endpoint: g.endpoint, policy: g.key.policy,
-		reason: g.key.reason, shadow: g.key.mode != policy.Enforce, isOthers: g.key.isOthers,
-	}
+	k := recentKey{g.key, g.endpoint}
 	if g.mixed&endpointField != 0 {
 		k.endpoint = ""
 	}
@@ -151,8 +145,8 @@ func (s *sample) add(r *Recorder, row *Recent) {
 func (r *Recorder) newRecent(g *group, k recentKey, tenant string) *Recent {
 	user, ip := r.personOf(g)
 	row := &Recent{
-		Tenant: tenant, Endpoint: k.endpoint, Policy: clip(k.policy), Reason: reasonName(k.reason), Shadow: k.shadow,
-		User: user, IP: ip,
+		Tenant: tenant, Endpoint: k.endpoint, Policy: clip(k.policy), Reason: reasonName(k.reason),
+		Shadow: k.mode != policy.Enforce, User: user, IP: ip,
 	}
 	if g.scope != 0 {
 		row.Scope, row.Limit = g.scope.String(), g.spec.Quantity

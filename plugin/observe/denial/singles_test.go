@@ -32,7 +32,7 @@ func TestTheFirstDenialsOfASecondHaveALineEachAndOneLineCountsTheOthers(t *testi
 		}
 		want := []string{
 			"acme 1 u_0 192.0.2.0 true []", "acme 1 u_1 192.0.2.1 true []", "acme 1 u_2 192.0.2.2 true []",
-			"globex 1 u_42  true []", "acme 7 u_3 192.0.2.3 false [user ip]", "acme 1 u_42  true []",
+			"acme 7 u_3 192.0.2.3 false [user ip]", "globex 1 u_42  true []", "acme 1 u_42  true []",
 		}
 		assert.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"))
 	})
