@@ -250,6 +250,6 @@ type transport interface {
 	// reply in c. It takes one round trip unless the script is missing there, which is healed once. It does not retry a
 	// script that may have run: such an outcome is errUnknown (wrapped). After an error c must not be used again.
 	Run(ctx context.Context, script *script, c *call) error
-	// Probe pings every server whose gate admits it.
+	// Probe calls every server whose gate admits it.
 	Probe(ctx context.Context)
 }

@@ -41,7 +41,6 @@ type server struct {
 	pipeline *pipeline // nil: every call has a connection of its own
 	gate     Gate
 	callers  atomic.Int64
-	rejected atomic.Int64       // when a live server last rejected a script (ns since the epoch); 0: it runs scripts
 	loading  singleflight.Group // by SHA-1
 }
 
@@ -80,20 +79,7 @@ func (s *server) run(ctx context.Context, script *script, c *call, asking bool) 
 	err = errUnfinished
 	defer leaveGate(s.gate, began, &err)
 	err = s.try(ctx, script, c, asking)
-	s.noteRejection(began, err)
 	return err
-}
-
-// noteRejection records whether the server rejects scripts, which only the success of a later call disproves: a call
-// that began before a rejection may end after it.
-func (s *server) noteRejection(began time.Time, err error) {
-	last := s.rejected.Load()
-	switch {
-	case isServerRejection(err):
-		s.rejected.Store(time.Now().UnixNano())
-	case err == nil && last != 0 && began.UnixNano() > last:
-		s.rejected.CompareAndSwap(last, 0)
-	}
 }
 
 // try sends the call. A server that does not have the script (it is new, restarted, or was a replica until now) has not
@@ -110,27 +96,11 @@ func (s *server) try(ctx context.Context, script *script, c *call, asking bool) 
 	return script.classify(s.send(ctx, script, c, asking))
 }
 
-// probe reports whether the server answers, if its gate admits the call. Key returns a key that the server keeps, "" if
-// there is none. A server that runs no scripts, because it is full, a replica or forbidden, answers PING all the time:
-// it must write.
-func (s *server) probe(ctx context.Context, key func() string) bool {
-	if _, ok := s.gate.Enter(); !ok {
-		return false
-	}
-	err := errUnfinished
-	defer leaveGate(s.gate, time.Now(), &err)
-	err = s.ping(ctx, key)
+// probe reports whether the server answers, if its gate admits the call. The probe writes a key: a server that runs no
+// scripts, because it is full, a replica or forbidden, answers PING all the time.
+func (s *server) probe(ctx context.Context, key string) bool {
+	err := s.run(ctx, beatScript, newCall([]string{key}, "probe", "1"), false)
 	return !isServerFault(err)
-}
-
-func (s *server) ping(ctx context.Context, key func() string) error {
-	if s.rejected.Load() != 0 {
-		if key := key(); key != "" {
-			beat := newCall([]string{key}, "probe", "1")
-			return s.try(ctx, beatScript, beat, false)
-		}
-	}
-	return s.client.Ping(ctx).Err()
 }
 
 // send sends the call over a connection of its own, or over the wire where it has company.
@@ -188,7 +158,7 @@ func (s single) Run(ctx context.Context, script *script, c *call) error {
 }
 
 // Probe implements transport.
-func (s single) Probe(ctx context.Context) { s.probe(ctx, func() string { return probeKey(0) }) }
+func (s single) Probe(ctx context.Context) { s.probe(ctx, probeKey(0)) }
 
 func (s single) masters(ctx context.Context, visit func(context.Context, *redis.Client) error) error {
 	return visit(ctx, s.client)

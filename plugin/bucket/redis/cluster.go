@@ -162,7 +162,7 @@ func (c *cluster) Probe(ctx context.Context) {
 		masters.Store(address, nil)
 		s, err := c.serverAt(address)
 		if err == nil {
-			s.probe(ctx, func() string { return c.probeKeyOf(ctx, address) })
+			s.probe(ctx, c.probeKeyOf(ctx, address))
 		}
 		return err
 	})
@@ -173,7 +173,7 @@ func (c *cluster) Probe(ctx context.Context) {
 	others := maps.Clone(c.servers)
 	c.mu.RUnlock()
 	for address, s := range others {
-		if _, ok := masters.Load(address); !ok && !s.probe(ctx, func() string { return "" }) {
+		if _, ok := masters.Load(address); !ok && !s.probe(ctx, probeKey(0)) {
 			c.drop(address, s)
 		}
 	}
@@ -190,17 +190,15 @@ func (c *cluster) drop(address string, s *server) {
 	}
 }
 
-// probeKeyOf returns a key that the master at an address keeps, "" if none is found.
+// probeKeyOf returns a key that the master at an address keeps, or any if none is found.
 func (c *cluster) probeKeyOf(ctx context.Context, address string) string {
 	for i := range maxProbeKeys {
 		key := probeKey(i)
-		if master, err := c.client.MasterForKey(ctx, key); err != nil {
-			return ""
-		} else if master.Options().Addr == address {
+		if master, err := c.client.MasterForKey(ctx, key); err == nil && master.Options().Addr == address {
 			return key
 		}
 	}
-	return ""
+	return probeKey(0)
 }
 
 // Close ends the connections and pipelines to all servers. Calls in flight there fail.

@@ -177,10 +177,7 @@ func (c *lentConn) Close() error {
 }
 
 // opening is a hook of go-redis's client that keeps the client's connection.
-type opening struct {
-	onlyDials
-	conn *lentConn
-}
+type opening struct{ conn *lentConn }
 
 // DialHook implements redis.Hook.
 func (o *opening) DialHook(next redis.DialHook) redis.DialHook {
@@ -194,13 +191,10 @@ func (o *opening) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// onlyDials is the part of a hook that adds nothing to commands.
-type onlyDials struct{}
-
 // ProcessHook implements redis.Hook.
-func (onlyDials) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (*opening) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
 // ProcessPipelineHook implements redis.Hook.
-func (onlyDials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (*opening) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }

@@ -29,7 +29,7 @@
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, with :POST%20/records for an endpoint
 //	live nodes                 rl:default:{n}
 //	record of a reservation    rl:default:{r=0123456789abcdef0123456789abcdef}
-//	probe of a full server     rl:{0}, or whatever number is in one of its slots; expires after 10 ms
+//	probe of a server          rl:{0}, or whatever number is in one of its slots; expires after 10 ms
 //
 // "default" is the namespace. lua/frame.lua describes the form of the values, which begin with its version.
 //

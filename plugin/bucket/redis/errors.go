@@ -179,15 +179,6 @@ func failure(err error) decision.Failure {
 // type there.
 var clientErrors = []string{"NOSCRIPT ", "MOVED ", "ASK ", "TRYAGAIN ", "CROSSSLOT ", "WRONGTYPE "}
 
-// isServerRejection reports whether an error is the reply of a server that is up but runs no scripts.
-func isServerRejection(err error) bool {
-	if err == nil {
-		return false // without the variable, which would be allocated
-	}
-	var reply redis.Error
-	return errors.As(err, &reply) && isServerFault(err)
-}
-
 // isServerFault reports whether an error is the fault of its server. A caller's timeout is not a fault of the server:
 // see [callerTimedOut].
 func isServerFault(err error) bool {

@@ -206,7 +206,7 @@ func TestACallThatPanicsLeavesTheGateBehindIt(t *testing.T) {
 	s := newServer(client, gate, false)
 	for what, call := range map[string]func(){
 		"a script": func() { _ = s.run(t.Context(), beatScript, newCall([]string{"k"}), false) },
-		"a probe":  func() { s.probe(t.Context(), func() string { return "" }) },
+		"a probe":  func() { s.probe(t.Context(), "k") },
 	} {
 		func() {
 			defer func() {

@@ -1,12 +1,9 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,47 +44,6 @@ func TestAServerThatDeniesScriptsIsNotBackBecauseItAnswersPing(t *testing.T) {
 		t.Errorf("%d of %d calls failed, want all but the probe of the Redis with room", gate.failed, gate.in)
 	}
 	await.That(t, "what the probe has written expires", func() bool { return client.DBSize(t.Context()).Val() == 0 })
-}
-
-// holdReply is a hook that holds the reply of one command until it may go on.
-type holdReply struct {
-	onlyDials
-	held           *atomic.Bool
-	answered, goOn chan struct{}
-}
-
-func (holdReply) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h holdReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		err := next(ctx, command)
-		if h.held.CompareAndSwap(false, true) {
-			close(h.answered)
-			<-h.goOn
-		}
-		return err
-	}
-}
-
-func TestACallThatEndsAfterALaterOneWasRejectedDoesNotMakeTheServerFit(t *testing.T) {
-	server := redistest.Single(t)
-	store, c, gates := guarded(t, at(server, true))
-	askOne(t, store, "acme") // loads the script
-	hook := holdReply{held: new(atomic.Bool), answered: make(chan struct{}), goOn: make(chan struct{})}
-	c.backend.(single).client.AddHook(hook)
-	var early sync.WaitGroup
-	early.Go(func() { askOne(t, store, "acme") })
-	<-hook.answered
-	must(t, server.Client(t), "config", "set", "maxmemory", "1")
-	if status := askOne(t, store, "acme"); status.Failure != decision.Unavailable {
-		t.Errorf("a full Redis answers %+v", status)
-	}
-	close(hook.goOn)
-	early.Wait()
-	gate := gates[store.Name()]
-	if store.Probe(t.Context()); gate.in != 4 || gate.failed != 2 {
-		t.Errorf("%d of %d calls failed, want the take and the probe of the full Redis", gate.failed, gate.in)
-	}
 }
 
 func TestAMasterThatDeniesScriptsIsProbedWithAKeyThatItKeeps(t *testing.T) {
@@ -172,7 +128,7 @@ func TestARedisThatTheCheckRejectsCountsAsUnavailableUntilItIsFit(t *testing.T) 
 	must(t, server.Client(t), "config", "resetstat")
 	store.Probe(t.Context())
 	c.reject(errors.New("is a Sentinel still"))
-	if calls := calls(t, server.Client(t)); calls["ping"] != 0 || gates[store.Name()] != gate || gate.closed {
+	if calls := calls(t, server.Client(t)); calls["evalsha"] != 0 || gates[store.Name()] != gate || gate.closed {
 		t.Errorf("%v were sent, and the gate is another one (%v) or closed (%v)",
 			calls, gates[store.Name()] != gate, gate.closed)
 	}
