@@ -60,9 +60,7 @@ func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
 // soleReply returns the elements of the reply to the only request of a command.
 func soleReply(reply []byte) elements {
 	e := elements{left: reply}
-	if n := e.array(); e.err == nil && n != 1 {
-		e.fail()
-	}
+	e.sole()
 	return e
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -97,14 +96,9 @@ func judge(info map[string]string, clustered bool) []finding {
 
 // isTooOld reports whether a version is older than the oldest that is supported; false for a version of another form.
 func isTooOld(version string) bool {
-	majorText, minorAndPatch, _ := strings.Cut(version, ".")
-	minorText, _, _ := strings.Cut(minorAndPatch, ".")
-	major, err := strconv.Atoi(majorText)
-	if err != nil {
-		return false
-	}
-	minor, err := strconv.Atoi(minorText)
-	return major < oldestMajor || (err == nil && major == oldestMajor && minor < oldestMinor)
+	major, minor := 0, oldestMinor
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n > 0 && (major < oldestMajor || major == oldestMajor && minor < oldestMinor)
 }
 
 // checkCoverage checks that one lost master does not stop all others. A server that returns an error, or no value,

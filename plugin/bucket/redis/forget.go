@@ -33,18 +33,14 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 			at = string(appendChunk(nil, key, chunk))
 		}
 		keys, first := []string{whole, at, string(appendLog(nil, key))}, firstByte(level)
+		n := int64(0)
 		run := newCall(keys, string(append([]byte{first}, name...)))
-		if err := s.transport.Run(ctx, forgetScript, run); err != nil {
-			return 0, err
-		}
-		n, err := singleInteger(run.reply)
-		switch {
-		case err != nil:
-			return 0, err
-		case n > 1 || n < -1-maxLevel:
-			return 0, fmt.Errorf("%w: %d", errReply, n)
-		case n >= 0:
-			return int(n), nil
+		err := s.evaluate(ctx, forgetScript, run, func(reply *elements) {
+			reply.sole()
+			n = reply.between(-1-maxLevel, 1)
+		})
+		if err != nil || n >= 0 {
+			return int(n), err
 		}
 		s.levels.learn(key, int(-1-n))
 	}

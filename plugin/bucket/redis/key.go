@@ -9,11 +9,15 @@ import (
 // sameGroup reports whether two keys have the same hash tag: a cluster keeps their buckets in one slot.
 func sameGroup(a, b *policy.Key) bool { return a.Group == b.Group && a.GroupID == b.GroupID }
 
-// sameSubject reports whether the buckets of two keys lie in one Redis key.
-func sameSubject(a, b *policy.Key) bool {
-	return a.Group == b.Group && a.Kind == b.Kind && a.GroupID == b.GroupID && a.Subject == b.Subject &&
-		a.Namespace == b.Namespace
+// subjectOf returns what the keys of a subject's buckets have in common. The buckets lie in one Redis key.
+func subjectOf(k *policy.Key) policy.Key {
+	common := *k
+	common.Policy, common.Endpoint = "", ""
+	return common
 }
+
+// sameSubject reports whether two keys are of one subject.
+func sameSubject(a, b *policy.Key) bool { return subjectOf(a) == subjectOf(b) }
 
 var (
 	groupTags = [...]string{
@@ -43,20 +47,14 @@ func appendSubject(b []byte, k *policy.Key) []byte {
 }
 
 // appendLog appends the Redis key that holds the entries of a bucket that is a sliding log.
-func appendLog(b []byte, k *policy.Key) []byte {
-	b = appendSubject(b, k)
-	b = append(b, ":log:"...)
-	b = appendPart(b, k.Policy)
-	if k.Endpoint != "" {
-		b = append(b, ':')
-		b = appendPart(b, k.Endpoint)
-	}
-	return b
-}
+func appendLog(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":log:") }
 
 // appendDemand appends the Redis key that holds what nodes report about a bucket that is shared fairly.
-func appendDemand(b []byte, k *policy.Key) []byte {
-	b = appendPart(append(appendSubject(b, k), ":fair:"...), k.Policy)
+func appendDemand(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":fair:") }
+
+// appendBucket appends a Redis key of one bucket.
+func appendBucket(b []byte, k *policy.Key, kind string) []byte {
+	b = appendPart(append(appendSubject(b, k), kind...), k.Policy)
 	if k.Endpoint != "" {
 		b = appendPart(append(b, ':'), k.Endpoint)
 	}

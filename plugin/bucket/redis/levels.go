@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -24,18 +23,7 @@ type levels struct {
 	count atomic.Int64 // of subjects: mostly 0
 
 	mu        sync.RWMutex
-	bySubject map[subjectID]int
-}
-
-// subjectID identifies a subject: the part of a key that all of its buckets have in common.
-type subjectID struct {
-	namespace, groupID, subject string
-	group                       policy.Group
-	kind                        policy.Kind
-}
-
-func subjectOf(k *policy.Key) subjectID {
-	return subjectID{namespace: k.Namespace, groupID: k.GroupID, subject: k.Subject, group: k.Group, kind: k.Kind}
+	bySubject map[policy.Key]int // by subjectOf
 }
 
 // chunkOf returns the number of the chunk that holds the bucket of a name, or head. A subject's own buckets stay in its
@@ -72,11 +60,10 @@ func (l *levels) learn(k *policy.Key, level int) {
 			}
 		}
 		if l.bySubject == nil {
-			l.bySubject = map[subjectID]int{}
+			l.bySubject = map[policy.Key]int{}
 		}
-		if !exists { // the names may be cut from much larger texts
-			id.namespace, id.groupID = strings.Clone(id.namespace), strings.Clone(id.groupID)
-			id.subject = strings.Clone(id.subject)
+		if !exists {
+			id = id.Clone()
 		}
 		l.bySubject[id] = level
 	}
@@ -95,29 +82,15 @@ func (s *Store) split(ctx context.Context, key *policy.Key, level int) error {
 	for chunk := range 2 << level {
 		keys = append(keys, string(appendChunk(nil, key, chunk)))
 	}
+	now := int64(0)
 	run := newCall(keys, strconv.Itoa(int(firstByte(level))))
-	if err := s.transport.Run(ctx, s.splitting, run); err != nil {
-		return fmt.Errorf("split %s: %w", keys[0], err)
-	}
-	now, err := singleInteger(run.reply)
+	err := s.evaluate(ctx, s.splitting, run, func(reply *elements) {
+		reply.sole()
+		now = reply.between(0, maxLevel)
+	})
 	if err != nil {
 		return fmt.Errorf("split %s: %w", keys[0], err)
-	}
-	if now < 0 || now > maxLevel {
-		return fmt.Errorf("split %s: %w: %d", keys[0], errReply, now)
 	}
 	s.levels.learn(key, int(now))
 	return nil
-}
-
-// singleInteger returns the integer of a reply that has nothing else.
-func singleInteger(reply []byte) (int64, error) {
-	numbers, err := (&elements{left: reply}).integers()
-	if err != nil {
-		return 0, err
-	}
-	if len(numbers) != 1 {
-		return 0, fmt.Errorf("%w: %d", errReply, numbers)
-	}
-	return numbers[0], nil
 }

@@ -31,18 +31,18 @@ func (s *Store) Leave(ctx context.Context, namespace, node string) error {
 func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
 	key := string(appendNodes(nil, namespace))
 	run := newCall([]string{key}, node, strconv.FormatInt(ttl.Milliseconds(), 10))
-	err := s.transport.Run(ctx, beatScript, run)
 	live := int64(0)
-	if err == nil {
-		live, err = singleInteger(run.reply)
-	}
+	err := s.evaluate(ctx, beatScript, run, func(reply *elements) {
+		reply.sole()
+		live = reply.integer()
+	})
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
 	}
 	return int(live), nil
 }
 
-// Probe pings every server whose gate admits it, so that a gate opens for a server that is back before there is
+// Probe calls every server whose gate admits it, so that a gate opens for a server that is back before there is
 // traffic. It waits until all have answered or ctx ends.
 func (s *Store) Probe(ctx context.Context) { s.transport.Probe(ctx) }
 
@@ -73,22 +73,21 @@ const (
 // ReportDemand keeps a node's report about a bucket for a second, and returns the caps that are published for it. A
 // node leads from its report on, for 600 ms, if no other does. It also gets all reports, its own included.
 func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, report []byte) (fair.Answer, error) {
+	var a fair.Answer
 	run := newDemandCall(key, "report", node, report, leads)
-	if err := s.transport.Run(ctx, demandScript, run); err != nil {
+	err := s.evaluate(ctx, demandScript, run, func(reply *elements) {
+		n := reply.array()
+		a.Leads = reply.between(0, 1) == 1
+		a.Lasts = time.Duration(reply.between(0, demandLife.Milliseconds()*60)) * time.Millisecond
+		if caps := reply.text(); len(caps) > 0 {
+			a.Caps = caps
+		}
+		for range max(n-3, 0) {
+			a.Reports = append(a.Reports, reply.text())
+		}
+	})
+	if err != nil {
 		return fair.Answer{}, fmt.Errorf("report demand: %w", err)
-	}
-	reply := elements{left: run.reply}
-	n := reply.array()
-	a := fair.Answer{Leads: reply.between(0, 1) == 1}
-	a.Lasts = time.Duration(reply.between(0, demandLife.Milliseconds()*60)) * time.Millisecond
-	if caps := reply.text(); len(caps) > 0 {
-		a.Caps = caps
-	}
-	for range max(n-3, 0) {
-		a.Reports = append(a.Reports, reply.text())
-	}
-	if err := reply.end(); err != nil {
-		return fair.Answer{}, fmt.Errorf("report demand: %w", &Error{err: err})
 	}
 	return a, nil
 }
@@ -96,13 +95,9 @@ func (s *Store) ReportDemand(ctx context.Context, key *policy.Key, node string, 
 // PublishCaps keeps the caps of a bucket for a second, if the node leads, and reports whether it does.
 func (s *Store) PublishCaps(ctx context.Context, key *policy.Key, node string, caps []byte) (leads bool, err error) {
 	run := newDemandCall(key, "publish", node, caps, 0)
-	if err := s.transport.Run(ctx, demandScript, run); err != nil {
+	err = s.evaluate(ctx, demandScript, run, func(reply *elements) { leads = reply.between(0, 1) == 1 })
+	if err != nil {
 		return false, fmt.Errorf("publish caps: %w", err)
-	}
-	reply := elements{left: run.reply}
-	leads = reply.between(0, 1) == 1
-	if err := reply.end(); err != nil {
-		return false, fmt.Errorf("publish caps: %w", &Error{err: err})
 	}
 	return leads, nil
 }

@@ -50,14 +50,10 @@ func (r *Records) Swap(ctx context.Context, key string, old, next []byte, ttl ti
 func (r *Records) run(ctx context.Context, action, key string, args ...[]byte) ([]byte, error) {
 	c := newCall([]string{string(appendRecord(nil, r.namespace, key))}, action)
 	c.args = append(c.args, args...)
-	err := r.store.transport.Run(ctx, recordScript, c)
+	var record []byte
+	err := r.store.evaluate(ctx, recordScript, c, func(reply *elements) { record = reply.text() })
 	if err != nil {
 		return nil, fmt.Errorf("%s a record: %w", action, err)
-	}
-	reply := elements{left: c.reply}
-	record := reply.text()
-	if err := reply.end(); err != nil {
-		return nil, fmt.Errorf("%s a record: %w", action, &Error{err: err})
 	}
 	return record, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 )
 
 const (
@@ -71,43 +72,21 @@ func readHeader(b []byte) (kind byte, n, length int, err error) {
 	case '+', '-', '_': // the last is nil in RESP3
 		return kind, 0, end + 1, nil
 	case ':':
-		_, ok := parseInt(b[1 : end-1])
-		if !ok {
+		if _, err := strconv.ParseInt(string(b[1:end-1]), 10, 64); err != nil {
 			return 0, 0, 0, errSyntax
 		}
 		return kind, 0, end + 1, nil
 	case '$', '*':
-		size, ok := parseInt(b[1 : end-1])
-		if !ok || size < -1 {
+		size, err := strconv.Atoi(string(b[1 : end-1]))
+		if err != nil || size < -1 {
 			return 0, 0, 0, errSyntax
 		}
 		if size > maxReply {
 			return 0, 0, 0, errLongReply
 		}
-		return kind, int(size), end + 1, nil
+		return kind, size, end + 1, nil
 	}
 	return 0, 0, 0, errSyntax
-}
-
-// parseInt returns the integer of a text.
-func parseInt(text []byte) (n int64, ok bool) {
-	negative := len(text) > 0 && text[0] == '-'
-	if negative {
-		text = text[1:]
-	}
-	if len(text) == 0 || len(text) > 18 { // 18 digits do not overflow
-		return 0, false
-	}
-	for _, digit := range text {
-		if digit < '0' || digit > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(digit-'0')
-	}
-	if negative {
-		n = -n
-	}
-	return n, true
 }
 
 // elements reads the elements of a reply, one after the other. After a fault it has an error and returns zero values.
@@ -156,6 +135,13 @@ func (e *elements) array() int {
 	return max(n, 0)
 }
 
+// sole reads the head of an array, which must have one element.
+func (e *elements) sole() {
+	if n := e.array(); e.err == nil && n != 1 {
+		e.fail()
+	}
+}
+
 // text returns the bytes of the next element, nil where it is nil. They are valid as long as the reply.
 func (e *elements) text() []byte {
 	if e.next() == '_' {
@@ -182,7 +168,7 @@ func (e *elements) integer() int64 {
 	if e.err != nil {
 		return 0
 	}
-	n, _ := parseInt(line[1 : len(line)-len(e.left)-2])
+	n, _ := strconv.ParseInt(string(line[1:len(line)-len(e.left)-2]), 10, 64)
 	return n
 }
 

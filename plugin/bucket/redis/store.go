@@ -162,6 +162,19 @@ func (s *Store) run(ctx context.Context, p *scriptCall) error {
 	return errLevels
 }
 
+// evaluate runs a script that is no take, and reads its reply. All errors are of type [Error].
+func (s *Store) evaluate(ctx context.Context, script *script, c *call, read func(reply *elements)) error {
+	if err := s.transport.Run(ctx, script, c); err != nil {
+		return err
+	}
+	reply := elements{left: c.reply}
+	read(&reply)
+	if err := reply.end(); err != nil {
+		return &Error{err: err}
+	}
+	return nil
+}
+
 // splitLarge splits the subjects that the reply names as too large.
 func (s *Store) splitLarge(ctx context.Context, p *scriptCall) {
 	for _, number := range p.toSplit {
