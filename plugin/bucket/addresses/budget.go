@@ -100,18 +100,15 @@ type route struct {
 // subject identifies one key in the store. A sliding log has a key beside the one of its address, which is counted on
 // its own. With another size it is another log, because its bytes are reserved.
 type subject struct {
-	namespace, groupID, name string
-	policy, endpoint         string // of a sliding log
-	bytes                    uint32 // of a sliding log
-	group                    policy.Group
-	kind                     policy.Kind
+	key   policy.Key
+	bytes uint32 // of a sliding log
 }
 
 // hash returns the hash of a key's subject; with bytes, of its sliding log.
 func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
-	s := subject{namespace: k.Namespace, groupID: k.GroupID, name: k.Subject, group: k.Group, kind: k.Kind}
-	if bytes > 0 {
-		s.policy, s.endpoint, s.bytes = k.Policy, k.Endpoint, bytes
+	s := subject{*k, bytes}
+	if bytes == 0 {
+		s.key.Policy, s.key.Endpoint = "", ""
 	}
 	return maphash.Comparable(b.seed, s)
 }

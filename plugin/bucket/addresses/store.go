@@ -64,23 +64,37 @@ func (d *draft) putBack() {
 // other bounds stay [decision.Unanswered] without a failure. An error is next's or local's, or there is not one status
 // for each bound.
 func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+	return v.decide(ctx, store.Store.Take, bounds, statuses)
+}
+
+// Peek implements store.Store. It shows the bucket that counts an address now: a new one has its place for as long as a
+// request has to write its key.
+func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	return v.decide(ctx, store.Store.Peek, bounds, statuses)
+}
+
+// decider is Take or Peek of a store.
+type decider func(s store.Store, ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
+// decide takes bounds or peeks at them.
+func (v *Store) decide(
+	ctx context.Context, decide decider, bounds []policy.Bound, statuses []decision.Status,
+) (err error) {
+	if err := store.CheckLengths("decide", bounds, statuses); err != nil {
 		return err
-	}
-	if !anyAddress(bounds) {
-		return v.next.Take(ctx, bounds, statuses)
 	}
 	d := drafts.Get().(*draft)
 	defer d.putBack()
-	b, now := v.budget, v.budget.now()
-	if b.chooseRoutes(d, bounds, now) {
-		if err := v.next.Take(ctx, bounds, statuses); err != nil {
-			return err
-		}
-		b.extendKeys(d, bounds, statuses, now)
-		return nil
+	now := v.budget.now()
+	if v.budget.chooseRoutes(d, bounds, now) {
+		err = decide(v.next, ctx, bounds, statuses)
+	} else {
+		err = v.decideParts(ctx, decide, d, bounds, statuses)
 	}
-	return v.takeParts(ctx, d, bounds, statuses, now)
+	if err == nil {
+		v.budget.extendKeys(d, bounds, statuses, now)
+	}
+	return err
 }
 
 // anyAddress reports whether a bound is counted by an address.
@@ -125,30 +139,27 @@ func (d *draft) routeOf(hash uint64) (route, bool) {
 	return route{}, false
 }
 
-// takeParts takes what this process decides first, because that does no I/O and can be refunded.
-func (v *Store) takeParts(
-	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros,
+// decideParts decides first what is counted in this process, because that does no I/O and can be refunded.
+func (v *Store) decideParts(
+	ctx context.Context, decide decider, d *draft, bounds []policy.Bound, statuses []decision.Status,
 ) error {
 	clear(statuses)
 	d.distribute(bounds)
 	if len(d.local.bounds) > 0 {
-		if err := v.local.Take(ctx, d.local.bounds, d.local.statuses); err != nil {
+		if err := decide(v.local, ctx, d.local.bounds, d.local.statuses); err != nil {
 			return fmt.Errorf("count addresses in this process: %w", err)
 		}
 		if d.local.report(statuses) || len(d.shared.bounds) == 0 {
 			return nil
 		}
 	}
-	err := v.next.Take(ctx, d.shared.bounds, d.shared.statuses)
+	err := decide(v.next, ctx, d.shared.bounds, d.shared.statuses)
 	denied := err != nil || d.shared.report(statuses)
 	if denied && len(d.local.bounds) > 0 {
 		if failed := v.local.Settle(ctx, d.local.bounds, d.local.statuses, nil); failed != nil {
 			return fmt.Errorf("refund what addresses have spent in this process: %w", failed)
 		}
 		d.local.report(statuses)
-	}
-	if err == nil {
-		v.budget.extendKeys(d, bounds, statuses, now)
 	}
 	return err
 }
@@ -157,19 +168,17 @@ func (v *Store) takeParts(
 func (d *draft) distribute(bounds []policy.Bound) {
 	for i := range bounds {
 		r, b := &d.routes[i], bounds[i]
-		switch r.way {
-		case inProcess:
+		if r.way == inProcess {
 			d.local.addBound(i, b)
 			continue
-		case byBoth:
-			d.shared.addBound(i, b)
-		case byPrefix:
-		default:
-			d.shared.addBound(i, b)
-			continue
 		}
-		b.Key = WithAddress(b.Key, r.prefix)
-		d.shared.addBound(i, b)
+		if r.way != byPrefix {
+			d.shared.addBound(i, b)
+		}
+		if r.way == byPrefix || r.way == byBoth {
+			b.Key = WithAddress(b.Key, r.prefix)
+			d.shared.addBound(i, b)
+		}
 	}
 }
 
@@ -214,15 +223,11 @@ func rank(s *decision.Status) int {
 // extendKeys keeps the keys of a request for as long as they live in the store.
 func (b *Budget) extendKeys(d *draft, bounds []policy.Bound, statuses []decision.Status, now limit.Micros) {
 	for i := range d.routes {
-		lasts := life(&bounds[i].Policy.Limit, &statuses[i])
-		if lasts <= reserved {
-			continue // it is kept for so long anyway
-		}
 		switch r := &d.routes[i]; r.way {
 		case byAddress, byBoth:
-			b.own.extend(r.hash, now, now+lasts)
+			b.own.extend(r.hash, now, now+life(&bounds[i].Policy.Limit, &statuses[i]))
 		case byPrefix: // not byBoth, where the address is extended
-			b.prefixes.extend(r.prefixHash, now, now+lasts)
+			b.prefixes.extend(r.prefixHash, now, now+life(&bounds[i].Policy.Limit, &statuses[i]))
 		default:
 		}
 	}
@@ -244,32 +249,4 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 		}
 	}
 	return lasts + lasts/4 + slack
-}
-
-// Peek implements store.Store. It shows the bucket that counts an address now: a new one has its place for as long as a
-// request has to write its key.
-func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
-		return err
-	}
-	d := drafts.Get().(*draft)
-	defer d.putBack()
-	if v.budget.chooseRoutes(d, bounds, v.budget.now()) {
-		return v.next.Peek(ctx, bounds, statuses)
-	}
-	clear(statuses)
-	d.distribute(bounds)
-	if len(d.local.bounds) > 0 {
-		if err := v.local.Peek(ctx, d.local.bounds, d.local.statuses); err != nil {
-			return fmt.Errorf("peek at addresses in this process: %w", err)
-		}
-		if d.local.report(statuses) || len(d.shared.bounds) == 0 {
-			return nil
-		}
-	}
-	if err := v.next.Peek(ctx, d.shared.bounds, d.shared.statuses); err != nil {
-		return err
-	}
-	d.shared.report(statuses)
-	return nil
 }
