@@ -181,14 +181,6 @@ func (p *scriptCall) denied() bool {
 	return false
 }
 
-// fill fills in the statuses of a decision. Admitted reports whether all calls of the request admit.
-func (p *scriptCall) fill(statuses []decision.Status, admitted bool) error {
-	if p.mode == modePeek {
-		return p.fillPeeked(statuses, admitted)
-	}
-	return p.fillStatuses(statuses, admitted)
-}
-
 // fillStatuses fills in the statuses of a take. Charged reports whether what the script has spent stays spent; it is
 // false where another call of the same request denies.
 func (p *scriptCall) fillStatuses(statuses []decision.Status, charged bool) error {
@@ -229,10 +221,10 @@ func (p *scriptCall) fillStatuses(statuses []decision.Status, charged bool) erro
 	return nil
 }
 
-// fillPeeked fills in the statuses of a peek: the waits of a take, and how the buckets stand without it. Admitted
-// reports whether all calls of the request admit.
-func (p *scriptCall) fillPeeked(statuses []decision.Status, admitted bool) error {
-	if err := p.fillStatuses(statuses, admitted); err != nil {
+// fill fills in the statuses of a decision. A peek shows the waits of a take, and how the buckets stand without it.
+// Admitted reports whether all calls of the request admit.
+func (p *scriptCall) fill(statuses []decision.Status, admitted bool) error {
+	if err := p.fillStatuses(statuses, admitted); err != nil || p.mode != modePeek {
 		return err
 	}
 	waits := make([]limit.Micros, len(statuses))

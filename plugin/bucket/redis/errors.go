@@ -36,9 +36,6 @@ type Error struct {
 	err  error
 }
 
-// errUnknown matches an Error of kind Unknown in errors.Is.
-var errUnknown = errors.New("the outcome is unknown")
-
 // errGate is the cause of a call that a gate has held back.
 var errGate = errors.New("the server failed recently: not retried yet")
 
@@ -49,9 +46,6 @@ func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.e
 
 // Unwrap returns the error of go-redis, the network or the context.
 func (e *Error) Unwrap() error { return e.err }
-
-// Is reports whether an Error of kind Unknown is compared with errUnknown.
-func (e *Error) Is(target error) bool { return target == errUnknown && e.Kind == Unknown }
 
 // MayHaveRun reports whether the script may have run all the same.
 func (e *Error) MayHaveRun() bool { return e.Kind == Unknown }
@@ -163,12 +157,10 @@ func notSent(err error) *Error {
 // failure returns what an error of a call means for the bounds of its request.
 func failure(err error) decision.Failure {
 	var known *Error
-	var timeout net.Error
 	switch {
 	case errors.As(err, &known) && known.Kind != Unknown:
 		return decision.Unavailable
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
-		errors.As(err, &timeout) && timeout.Timeout():
+	case callerTimedOut(err):
 		return decision.TimedOut
 	default:
 		return decision.Lost
@@ -186,8 +178,7 @@ func isServerFault(err error) bool {
 		return false
 	}
 	var reply redis.Error
-	return !errors.As(err, &reply) ||
-		!slices.ContainsFunc(clientErrors, func(prefix string) bool { return strings.HasPrefix(reply.Error(), prefix) })
+	return !errors.As(err, &reply) || !beginsWith(reply.Error(), clientErrors)
 }
 
 // callerTimedOut reports whether a call ended because its caller had no more time, so that no answer was seen. A

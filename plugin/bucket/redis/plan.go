@@ -15,14 +15,12 @@ const (
 	modeTake   = 0
 	modeSettle = 1
 	modePeek   = 2
-	// always is a room that fits every usage.
-	always = 1 << 53
+	// unbounded is a room that fits every usage, and more tokens than any log remembers.
+	unbounded = 1 << 53
 	// sharedSubject marks a subject of which a bucket has several records.
 	sharedSubject = 128
 	// maxSubjects is the largest number of strings in a request, beside that mark.
 	maxSubjects = sharedSubject - 1
-	// unbounded is more tokens than any log remembers.
-	unbounded = 1 << 53
 	// keptReply is how many bytes for a reply are kept for the next request.
 	keptReply = 64 << 10
 	// maxRecords is the largest number of records in a request.
@@ -131,18 +129,15 @@ func (p *scriptCall) compile(bounds []policy.Bound) error {
 	for i := range p.records {
 		r := &p.records[i]
 		bound := &bounds[r.bound]
-		demand, cost := int64(0), int64(0)
-		if r.checks {
-			demand = r.demand
-		}
-		if r.spends && bound.Cost > 0 {
-			cost = costInUnits(&bound.Policy.Limit, bound.Cost)
+		cost := int64(0)
+		if r.spends {
+			cost = costInUnits(&bound.Policy.Limit, max(bound.Cost, 0))
 		}
 		p.appendRecord(r)
-		p.appendNumbers(roomFor(&bound.Policy.Limit, demand), cost)
+		p.appendNumbers(roomFor(&bound.Policy.Limit, r.demand), cost)
 		p.appendParameters(r)
 	}
-	p.setArgument()
+	p.call.args = append(p.call.args[:0], p.request)
 	return nil
 }
 
@@ -216,35 +211,34 @@ func (p *scriptCall) listRecords() {
 		bound, b := &p.bounds[i], &p.buckets[p.bucketOf[i]]
 		if bound.Enforced() {
 			b.demand = min(b.demand+min(max(bound.Cost, 0), 1<<61), 1<<61)
-			demand := b.demand
-			if bound.Cost <= 0 {
-				demand = 0
+			r := record{bound: i, checks: true, spends: b.enforced == 1}
+			if bound.Cost > 0 {
+				r.demand = b.demand
 			}
-			p.records = append(
-				p.records,
-				record{bound: i, bucket: p.bucketOf[i], checks: true, spends: b.enforced == 1, demand: demand},
-			)
+			p.addRecord(r)
 		}
 	}
 	for _, i := range p.order {
 		if p.bounds[i].Enforced() && p.buckets[p.bucketOf[i]].enforced > 1 {
-			p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i], spends: true})
+			p.addRecord(record{bound: i, spends: true})
 		}
 	}
 	p.enforced = len(p.records)
 	for _, i := range p.order {
 		if !p.bounds[i].Enforced() {
-			p.records = append(
-				p.records,
-				record{bound: i, bucket: p.bucketOf[i], checks: true, spends: true, demand: p.bounds[i].Cost},
-			)
+			p.addRecord(record{bound: i, checks: true, spends: true, demand: p.bounds[i].Cost})
 		}
 	}
 	for _, i := range p.order {
 		if p.buckets[p.bucketOf[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
-			p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i]})
+			p.addRecord(record{bound: i})
 		}
 	}
+}
+
+func (p *scriptCall) addRecord(r record) {
+	r.bucket = p.bucketOf[r.bound]
+	p.records = append(p.records, r)
 }
 
 // sortBounds orders the bounds by the string that holds their bucket, and there by endpoint: so buckets that are spent
@@ -273,7 +267,7 @@ func roomFor(l *limit.Limit, demand int64) int64 {
 	if u.Kind == limit.TokenBucket {
 		return u.Hard + limit.MaxProduct
 	}
-	return always
+	return unbounded
 }
 
 // costInUnits converts a cost to what the script counts: units of a token bucket, else tokens. A limit that only warns
@@ -321,9 +315,6 @@ func (p *scriptCall) writeHeader(mode byte) {
 		p.request = append(p.request, first)
 	}
 }
-
-// setArgument makes the request the script's argument.
-func (p *scriptCall) setArgument() { p.call.args = append(p.call.args[:0], p.request) }
 
 // appendRecord appends the start of a record: how its bucket counts, and where it is.
 func (p *scriptCall) appendRecord(r *record) {

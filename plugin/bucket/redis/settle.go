@@ -87,7 +87,7 @@ func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) err
 	p.numberBuckets(bounds)
 	p.settlements = settlements
 	for i := range bounds {
-		p.records = append(p.records, record{bound: i, bucket: p.bucketOf[i], spends: true})
+		p.addRecord(record{bound: i, spends: true})
 	}
 	if p.tooMany() {
 		return errTooMany
@@ -104,7 +104,7 @@ func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) err
 		p.appendParameters(&p.records[i])
 		p.appendNumbers(l.Units().Step)
 	}
-	p.setArgument()
+	p.call.args = append(p.call.args[:0], p.request)
 	return nil
 }
 
@@ -143,8 +143,10 @@ func (p *scriptCall) readSettled(reply []byte) ([]int64, error) {
 	return changes, nil
 }
 
-// provisional returns the bounds that the script has spent, and their receipts.
-func (p *scriptCall) provisional() (spent []policy.Bound, receipts []limit.Receipt) {
+// giveBack returns what the calls of a request have spent that another one denies.
+func (s *Store) giveBack(ctx context.Context, p *scriptCall) {
+	var spent []policy.Bound
+	var settlements []settlement
 	states := make([]limit.State, len(p.buckets))
 	for i := range p.buckets {
 		states[i] = p.buckets[i].state
@@ -153,21 +155,11 @@ func (p *scriptCall) provisional() (spent []policy.Bound, receipts []limit.Recei
 		if r := &p.records[i]; p.wasSpent(r) {
 			state := &states[r.bucket]
 			*state = p.spend(r, *state)
-			spent, receipts = append(spent, p.bounds[r.bound]), append(receipts, state.Receipt())
+			spent, settlements = append(spent, p.bounds[r.bound]), append(settlements, settlement{receipt: state.Receipt()})
 		}
 	}
-	return spent, receipts
-}
-
-// giveBack returns what the calls of a request have spent that another one denies.
-func (s *Store) giveBack(ctx context.Context, p *scriptCall) {
-	spent, receipts := p.provisional()
 	if len(spent) == 0 {
 		return
-	}
-	settlements := make([]settlement, len(receipts))
-	for i := range receipts {
-		settlements[i].receipt = receipts[i]
 	}
 	if _, err := s.runSettle(ctx, spent, settlements); err != nil {
 		s.warnOfLostRefund(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -83,20 +84,11 @@ func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []de
 	if len(bounds) == 0 {
 		return nil
 	}
-	if s.transport.Groups() && !oneGroup(bounds) {
+	elsewhere := func(b policy.Bound) bool { return !sameGroup(&bounds[0].Key, &b.Key) }
+	if s.transport.Groups() && slices.ContainsFunc(bounds, elsewhere) {
 		return s.decideParts(ctx, s.partsOf(bounds, allIndexes(bounds)), statuses, mode)
 	}
 	return s.decideOne(ctx, bounds, statuses, mode)
-}
-
-// oneGroup reports whether all bounds have one hash tag.
-func oneGroup(bounds []policy.Bound) bool {
-	for i := range bounds[1:] {
-		if !sameGroup(&bounds[0].Key, &bounds[i+1].Key) {
-			return false
-		}
-	}
-	return true
 }
 
 // decideOne decides bounds with one call.
