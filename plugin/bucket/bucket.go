@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/outage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
@@ -53,35 +55,49 @@ type Options struct {
 // New.
 type Stores struct {
 	options   Options
-	local     *memory.Store
-	shares    *share.Divider // of local
 	breakers  *outage.Breakers
-	redis     *redis.Registry
 	operators *redis.Registry // see OpenOperators
 	ctx       context.Context // of background work; it does not end by itself
 	running   sync.WaitGroup
 
-	candidates candidateStores // mu guards its map
+	active set
+	// candidates holds the stores in which candidates count: in the same Redis as requests, and yet apart from them. They
+	// have connections of their own and no breaker, no fallback and no budget of addresses, so nothing that a candidate
+	// does or waits for changes what requests get.
+	candidates set
 
-	mu   sync.Mutex
-	open map[*redis.Store]*layers
+	mu sync.Mutex // of what the sets have open
+}
+
+// set holds the stores of requests, or those of candidates.
+type set struct {
+	redis  *redis.Registry
+	local  *memory.Store
+	shares *share.Divider // of local
+	open   map[*redis.Store]*layers
+}
+
+func newSet(o *Options, registry *redis.Registry) set {
+	return set{
+		redis:  registry,
+		local:  memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
+		shares: share.New(share.Options{Now: o.Elapsed}),
+		open:   map[*redis.Store]*layers{},
+	}
 }
 
 // New returns stores. It does no I/O and starts nothing: see [Stores.Run]. Background work has the values of ctx, but
 // not its end.
 func New(ctx context.Context, o Options) *Stores {
 	breakers := outage.NewBreakers(o.Log, time.Now)
+	quiet := slog.New(slog.DiscardHandler)
 	return &Stores{
-		options:   o,
-		local:     memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
-		shares:    share.New(share.Options{Now: o.Elapsed}),
-		breakers:  breakers,
-		redis:     redis.NewRegistry(o.Log, gates{breakers}),
-		operators: redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
-		ctx:       context.WithoutCancel(ctx),
-		open:      map[*redis.Store]*layers{},
-
-		candidates: newCandidateStores(&o),
+		options:    o,
+		breakers:   breakers,
+		operators:  redis.NewRegistry(quiet, nil),
+		ctx:        context.WithoutCancel(ctx),
+		active:     newSet(&o, redis.NewRegistry(o.Log, gates{breakers})),
+		candidates: newSet(&o, redis.NewRegistry(quiet, nil)),
 	}
 }
 
@@ -97,7 +113,7 @@ func (g gates) NewGate(store, server string, timeout time.Duration) redis.Gate {
 // block; Redis may be unavailable. It fails if the config names no Redis, or certificates that cannot be read.
 func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
-		return s.local, func() {}, nil
+		return s.active.local, func() {}, nil
 	}
 	used, releaseShared, err := s.use(config)
 	if err != nil {
@@ -120,7 +136,7 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 // of [Stores.Open].
 func (s *Stores) OpenShares(config *schema.Config) (shares *share.Divider, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
-		return s.shares, func() {}, nil
+		return s.active.shares, func() {}, nil
 	}
 	used, release, err := s.use(config)
 	if err != nil {
@@ -131,27 +147,27 @@ func (s *Stores) OpenShares(config *schema.Config) (shares *share.Divider, relea
 
 // use opens the Redis of a config with its decorators, and returns the function that releases them.
 func (s *Stores) use(config *schema.Config) (used *layers, release func(), err error) {
-	return s.useOf(s.open, s.redis, config, s.start)
+	return s.useOf(&s.active, config, s.start)
 }
 
-// useOf opens the Redis of a config from a registry. It returns its layers, which it starts unless they are open, and
-// the function that releases them.
+// useOf opens the Redis of a config for a set. It returns its layers, which it starts unless they are open, and the
+// function that releases them.
 func (s *Stores) useOf(
-	open map[*redis.Store]*layers, from *redis.Registry, config *schema.Config, start func(*redis.Store) *layers,
+	in *set, config *schema.Config, start func(*redis.Store) *layers,
 ) (used *layers, release func(), err error) {
-	opened, closeRedis, err := s.openRedis(from, config)
+	opened, closeRedis, err := s.openRedis(in.redis, config)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	used, ok := open[opened]
+	used, ok := in.open[opened]
 	if !ok {
 		used = start(opened)
-		open[opened] = used
+		in.open[opened] = used
 	}
 	used.uses++
-	return used, func() { s.release(open, used, closeRedis) }, nil
+	return used, func() { s.release(in, used, closeRedis) }, nil
 }
 
 // Central is the store that all nodes share, as Redis has it: without leases or remembered denials in front, and
@@ -169,10 +185,7 @@ var ErrNotCentral = errors.New("strategy is not redis: each node keeps its own b
 // OpenCentral returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
 // release and errors are as with [Stores.Open], or ErrNotCentral.
 func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release func(), err error) {
-	if config.Strategy != schema.StrategyRedis {
-		return nil, nil, ErrNotCentral
-	}
-	opened, release, err := s.openRedis(s.redis, config)
+	opened, release, err := s.openRedis(s.active.redis, config)
 	if err != nil {
 		return nil, nil, err // not an interface that holds a nil pointer
 	}
@@ -182,19 +195,22 @@ func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release fu
 // OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
 // without shared buckets has none: then records is nil. release and errors are as with [Stores.Open].
 func (s *Stores) OpenRecords(config *schema.Config) (records reservation.Central, release func(), err error) {
-	if config.Strategy != schema.StrategyRedis {
+	opened, release, err := s.openRedis(s.active.redis, config)
+	switch {
+	case errors.Is(err, ErrNotCentral):
 		return nil, func() {}, nil
-	}
-	opened, release, err := s.openRedis(s.redis, config)
-	if err != nil {
+	case err != nil:
 		return nil, nil, err
 	}
 	return opened.Records(config.Namespace), release, nil
 }
 
-// openRedis opens the Redis of a config from a registry. Its timeout is capped by the time budget of a request, so that
-// fail modes decide in time.
+// openRedis opens the Redis of a config from a registry, or returns ErrNotCentral. Its timeout is capped by the time
+// budget of a request, so that fail modes decide in time.
 func (s *Stores) openRedis(from *redis.Registry, config *schema.Config) (*redis.Store, func(), error) {
+	if config.Strategy != schema.StrategyRedis {
+		return nil, nil, ErrNotCentral
+	}
 	block := config.Redis
 	block.ReadTimeout = max(1, min(block.ReadTimeout, s.options.Budget.Milliseconds()))
 	return from.Open(block)
@@ -203,36 +219,48 @@ func (s *Stores) openRedis(from *redis.Registry, config *schema.Config) (*redis.
 // Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
 // in this order.
 func (s *Stores) Run(ctx context.Context) error {
-	var sweeping sync.WaitGroup
-	sweeping.Go(func() { s.report("sweeping buckets", s.local.Run(ctx)) })
-	sweeping.Go(func() { s.report("measuring stalls", s.breakers.Run(ctx)) })
-	sweeping.Go(func() { s.report("dividing limits", s.shares.Run(ctx)) })
-	s.runCandidates(ctx, &sweeping)
-	defer sweeping.Wait()
+	end := s.run(ctx, loops{
+		"sweeping buckets": s.active.local.Run, "sweeping buckets of candidates": s.candidates.local.Run,
+		"dividing limits": s.active.shares.Run, "dividing limits of candidates": s.candidates.shares.Run,
+		"measuring stalls": s.breakers.Run,
+	})
+	defer end()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
-	closed := make(chan error, 3)
-	go func() { closed <- s.candidates.redis.Run(connected) }()
-	go func() { closed <- s.redis.Run(connected) }()
-	go func() { closed <- s.operators.Run(connected) }()
+	var registries errgroup.Group
+	for _, r := range []*redis.Registry{s.active.redis, s.operators, s.candidates.redis} {
+		registries.Go(func() error { return r.Run(connected) })
+	}
 	<-ctx.Done()
 	s.mu.Lock()
-	for _, used := range s.open {
-		s.running.Go(used.end)
-	}
-	for _, used := range s.candidates.open {
-		s.running.Go(used.end)
+	for _, open := range []map[*redis.Store]*layers{s.active.open, s.candidates.open} {
+		for _, used := range open {
+			s.running.Go(used.end)
+		}
 	}
 	s.mu.Unlock()
 	s.running.Wait()
 	disconnect()
-	return errors.Join(<-closed, <-closed, <-closed)
+	return registries.Wait()
 }
 
-// report logs the error of background work that should not end.
-func (s *Stores) report(what string, err error) {
-	if err != nil {
-		s.options.Log.Error(what+" has ended", "error", err)
+// loops holds background work that does not end by itself, by what it does.
+type loops map[string]func(context.Context) error
+
+// run starts loops, and returns the function that ends them and waits. It logs the error of one that ends by itself.
+func (s *Stores) run(ctx context.Context, all loops) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for what, loop := range all {
+		running.Go(func() {
+			if err := loop(ctx); err != nil {
+				s.options.Log.Error(what+" has ended", "error", err)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		running.Wait()
 	}
 }
 

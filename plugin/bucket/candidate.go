@@ -1,44 +1,12 @@
 package bucket
 
 import (
-	"context"
-	"crypto/rand"
-	"log/slog"
-	"sync"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
-
-// candidateStores holds the stores in which candidates count: in the same Redis as requests, and yet apart from them.
-// They have connections of their own and no breaker, no fallback and no budget of addresses, so nothing that a
-// candidate does or waits for changes what requests get.
-type candidateStores struct {
-	redis  *redis.Registry
-	local  *memory.Store
-	shares *share.Divider // of local
-	open   map[*redis.Store]*layers
-}
-
-func newCandidateStores(o *Options) candidateStores {
-	return candidateStores{
-		redis:  redis.NewRegistry(slog.New(slog.DiscardHandler), nil),
-		local:  memory.New(memory.Options{Now: o.Now, MaxBuckets: o.MaxBuckets}),
-		shares: share.New(share.Options{Now: o.Elapsed}),
-		open:   map[*redis.Store]*layers{},
-	}
-}
-
-// runCandidates serves the stores in this process until ctx ends.
-func (s *Stores) runCandidates(ctx context.Context, running *sync.WaitGroup) {
-	running.Go(func() { s.report("sweeping buckets of candidates", s.candidates.local.Run(ctx)) })
-	running.Go(func() { s.report("dividing limits of candidates", s.candidates.shares.Run(ctx)) })
-}
 
 // OpenCandidate returns the store in which a candidate counts for a config, and what keeps tenants to their fair shares
 // of its buckets. Bounds that Redis does not answer have a failure. release and errors are as with [Stores.Open].
@@ -52,7 +20,7 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	used, releaseOwn, err := s.useOf(s.candidates.open, s.candidates.redis, config, func(opened *redis.Store) *layers {
+	used, releaseOwn, err := s.useOf(&s.candidates, config, func(opened *redis.Store) *layers {
 		return s.startCandidate(opened, active)
 	})
 	if err != nil {
@@ -68,24 +36,10 @@ func (s *Stores) OpenCandidate(
 // startCandidate opens the decorators of a Redis. Its buckets are leased as buckets of requests are: without leases,
 // every request that an active limit answers from one would call Redis for the candidate. s.mu is held.
 func (s *Stores) startCandidate(opened *redis.Store, active *layers) *layers {
-	made := &layers{
-		redis: opened,
-		lease: lease.New(opened, lease.Options{
-			Now: s.options.Elapsed, Nodes: candidateNodes{active}, Policies: leasable{s.options.LeaseShare},
-			SharePct: s.options.LeaseShare,
-		}),
-		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: opened, Node: rand.Text(),
-		}),
-	}
-	running, end := context.WithCancel(s.ctx)
-	var loops sync.WaitGroup
-	loops.Go(func() { s.report("renewing leases of candidates", made.lease.Run(running)) })
-	loops.Go(func() { s.report("dividing limits of candidates", made.shares.Run(running)) })
-	made.end = func() {
-		end()
-		loops.Wait()
-	}
+	made := s.newLayers(opened, candidateNodes{active}, nil)
+	made.end = s.run(s.ctx, loops{
+		"renewing leases of candidates": made.lease.Run, "dividing limits of candidates": made.shares.Run,
+	})
 	return made
 }
 

@@ -1,9 +1,7 @@
 package bucket
 
 import (
-	"context"
 	"crypto/rand"
-	"sync"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
@@ -33,37 +31,33 @@ func (s *Stores) start(opened *redis.Store) *layers {
 	guarded := outage.New(opened, fallback, outage.Options{
 		Name: opened.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
 	})
-	made := &layers{
-		redis:  opened,
-		outage: guarded,
-		lease: lease.New(opened, lease.Options{
-			Now: s.options.Elapsed, Nodes: guarded, Policies: leasable{s.options.LeaseShare}, Observer: guarded,
-			SharePct: s.options.LeaseShare,
-		}),
-		shares: share.New(share.Options{
-			Now: s.options.Elapsed, Exchange: opened, Node: rand.Text(),
-		}),
-	}
+	made := s.newLayers(opened, guarded, guarded)
+	made.outage = guarded
 	if s.options.MaxAddresses >= 0 {
 		made.addresses = addresses.New(addresses.Options{
 			Now: s.options.Elapsed, Most: s.options.MaxAddresses, Rate: s.options.NewAddresses,
 		})
 	}
 	// Leases are released before this node leaves the list: other nodes would lease its share at once.
-	leasing, giveBack := context.WithCancel(s.ctx)
-	watching, leave := context.WithCancel(s.ctx)
-	var leases, watchers sync.WaitGroup
-	leases.Go(func() { s.report("renewing leases", made.lease.Run(leasing)) })
-	leases.Go(func() { s.report("dividing limits", made.shares.Run(leasing)) })
-	watchers.Go(func() { s.report("watching Redis", guarded.Run(watching)) })
-	watchers.Go(func() { s.report("sweeping fallback buckets", fallback.Run(watching)) })
+	giveBack := s.run(s.ctx, loops{"renewing leases": made.lease.Run, "dividing limits": made.shares.Run})
+	leave := s.run(s.ctx, loops{"watching Redis": guarded.Run, "sweeping fallback buckets": fallback.Run})
 	made.end = func() {
 		giveBack()
-		leases.Wait()
 		leave()
-		watchers.Wait()
 	}
 	return made
+}
+
+// newLayers returns the leases and fair shares of a Redis.
+func (s *Stores) newLayers(opened *redis.Store, nodes lease.Nodes, observer lease.Observer) *layers {
+	return &layers{
+		redis: opened,
+		lease: lease.New(opened, lease.Options{
+			Now: s.options.Elapsed, Nodes: nodes, Policies: leasable{s.options.LeaseShare}, Observer: observer,
+			SharePct: s.options.LeaseShare,
+		}),
+		shares: share.New(share.Options{Now: s.options.Elapsed, Exchange: opened, Node: rand.Text()}),
+	}
 }
 
 // leasable are the policies that may be leased, by the share of a limit that may be out on lease.
@@ -83,14 +77,14 @@ func (s *Stores) StorePolicy(p *policy.Policy) *policy.Policy {
 
 // release counts a user out. The last one's release closes the store in the background: leaving the list of live nodes
 // may block, and a config change must not wait for that.
-func (s *Stores) release(open map[*redis.Store]*layers, used *layers, closeRedis func()) {
+func (s *Stores) release(in *set, used *layers, closeRedis func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used.uses--; used.uses > 0 {
 		closeRedis()
 		return
 	}
-	delete(open, used.redis)
+	delete(in.open, used.redis)
 	s.running.Go(func() {
 		used.end()
 		closeRedis()
@@ -98,10 +92,10 @@ func (s *Stores) release(open map[*redis.Store]*layers, used *layers, closeRedis
 }
 
 // LocalShares returns the numbers of fair shares of configs with strategy local.
-func (s *Stores) LocalShares() share.Stats { return s.shares.Stats() }
+func (s *Stores) LocalShares() share.Stats { return s.active.shares.Stats() }
 
 // Local returns the numbers of the buckets of configs with strategy local.
-func (s *Stores) Local() memory.Stats { return s.local.Stats() }
+func (s *Stores) Local() memory.Stats { return s.active.local.Stats() }
 
 // Stats holds the numbers of one Redis and its decorators.
 type Stats struct {
@@ -121,7 +115,7 @@ func (s *Stores) Stats() []Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []Stats
-	for _, used := range s.open {
+	for _, used := range s.active.open {
 		stats := Stats{
 			Name: used.redis.Name(), Redis: used.redis.Stats(), Outage: used.outage.Stats(), Lease: used.lease.Stats(),
 			Shares: used.shares.Stats(),
