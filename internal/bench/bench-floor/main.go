@@ -68,7 +68,7 @@ func run(ctx context.Context, socket, loop string, query bool, stdout io.Writer)
 	case "phase":
 		return phase.New(phase.Options{Log: log, Build: build}).Serve(ctx, listener)
 	}
-	server := wire.New(wire.Options{Name: "bench-floor", Version: "0.1.0", Log: log, Start: start})
+	server := wire.New(wire.Options{Name: "bench-floor", Log: log, Start: start})
 	return server.Serve(ctx, listener)
 }
 

@@ -18,11 +18,10 @@ import (
 
 // Options configures a Server.
 type Options struct {
-	Version string        // of the plugin
-	Budget  time.Duration // how long an event may wait for Kong; buckets have a budget of their own. 0: one second
-	Drain   time.Duration // how long running events may take to finish at the end; 0: five seconds
-	Build   Build         // makes the decider of a config; one call at a time (required)
-	Log     *slog.Logger  // nil: nothing is logged
+	Budget time.Duration // how long an event may wait for Kong; buckets have a budget of their own. 0: one second
+	Drain  time.Duration // how long running events may take to finish at the end; 0: five seconds
+	Build  Build         // makes the decider of a config; one call at a time (required)
+	Log    *slog.Logger  // nil: nothing is logged
 }
 
 // Counters count what a server has done since its start, except Instances. Panics of compilations are Panics too.
@@ -47,8 +46,7 @@ func New(o Options) *Server {
 	s := &Server{}
 	s.configs = newConfigs(o.Build, o.Log, func() time.Duration { return s.Elapsed() })
 	s.Server = wire.New(wire.Options{
-		Name: schema.Name, Version: o.Version, Priority: schema.Priority, Schema: schema.KongSchema(),
-		Start: s.configs.startInstance, Budget: o.Budget, Drain: o.Drain, Log: o.Log,
+		Name: schema.Name, Start: s.configs.startInstance, Budget: o.Budget, Drain: o.Drain, Log: o.Log,
 	})
 	return s
 }

@@ -20,7 +20,6 @@ const sharedReservation = "trl"
 
 // SettlingOptions configures a Settling.
 type SettlingOptions struct {
-	Version      string        // of the plugin
 	Budget       time.Duration // how long an event may wait for Kong; 0: one second
 	Drain        time.Duration // how long running events may take to finish at the end; 0: five seconds
 	Reservations Settler       // of the requests that the other plugin has admitted (required)
@@ -43,8 +42,7 @@ type Settling struct {
 func NewSettling(o SettlingOptions) *Settling {
 	s := &Settling{reservations: o.Reservations}
 	s.Server = wire.New(wire.Options{
-		Name: schema.SettlingName, Version: o.Version, Priority: schema.SettlingPriority,
-		Phases: []string{wire.PhaseLog}, Schema: schema.SettlingKongSchema(),
+		Name:   schema.SettlingName,
 		Start:  func(wire.Config) wire.Instance { return wire.Instance{Log: s.settle} },
 		Budget: o.Budget, Drain: o.Drain, Log: o.Log,
 	})

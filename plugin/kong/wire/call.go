@@ -17,20 +17,10 @@ func (c *conn) handleCall(ctx context.Context, m *call) bool {
 	case cmdStartInstance:
 		config := parseConfig(m.config)
 		in := s.instances.add(config.id, s.start(config))
-		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.at)
+		c.out = appendStatus(c.out, m.sequence, s.name, in.id)
 	case cmdCloseInstance:
 		s.instances.remove(m.instance)
-		c.out = appendStatus(c.out, m.sequence, s.name, m.instance, 0)
-	case cmdGetInstanceStatus:
-		in := c.findInstance(m.instance)
-		if in == nil {
-			return false
-		}
-		c.out = appendStatus(c.out, m.sequence, s.name, in.id, in.at)
-	case cmdGetPluginNames:
-		c.out = appendReturnOf(c.out, m.sequence, cmdGetPluginNames, appendString(nil, 1, s.name))
-	case cmdGetPluginInfo:
-		c.out = appendReturnOf(c.out, m.sequence, cmdGetPluginInfo, s.info)
+		c.out = appendStatus(c.out, m.sequence, s.name, m.instance)
 	default:
 		s.log.Warn("call of an unknown kind: answered with an empty return", "sequence", m.sequence)
 		c.out = appendReturn(c.out, m.sequence)
@@ -38,21 +28,13 @@ func (c *conn) handleCall(ctx context.Context, m *call) bool {
 	return true
 }
 
-// findInstance returns the instance with an id. If it returns nil, the connection must be closed, so that Kong starts
-// the instance anew.
-func (c *conn) findInstance(id int32) *started {
-	in := c.server.instances.get(id)
+// handleEvent handles one event of an instance. It returns false if the connection must be closed. It must be for an
+// unknown instance, so that Kong starts it anew.
+func (c *conn) handleEvent(ctx context.Context, m *call) bool {
+	in := c.server.instances.get(m.instance)
 	if in == nil {
 		c.server.counters.unknownInstances.Add(1)
-		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", id)
-	}
-	return in
-}
-
-// handleEvent handles one event of an instance. It returns false if the connection must be closed.
-func (c *conn) handleEvent(ctx context.Context, m *call) bool {
-	in := c.findInstance(m.instance)
-	if in == nil {
+		c.server.log.Info("connection closed: Kong named an unknown instance and will start it anew", "instance", m.instance)
 		return false
 	}
 	c.server.counters.events.Add(1)

@@ -157,15 +157,3 @@ func TestThePanicOfACallEndsItsConnectionAndNothingElse(t *testing.T) {
 	assert.EqualValues(t, 1, h.Counters().Panics, "panics counted")
 	assert.NoError(t, other.Event(id), "another connection")
 }
-
-func TestAStatusCallForAnUnknownInstanceIsLoggedAndCounted(t *testing.T) {
-	h := serve(t, greet, nil)
-	k := h.dial()
-	status := &pb.CmdGetInstanceStatus{InstanceId: 99}
-	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetInstanceStatus{CmdGetInstanceStatus: status}})
-	if _, err := k.Receive(); err == nil {
-		t.Error("it was answered; Kong would not start the instance anew")
-	}
-	h.log.Await(t, "unknown instance")
-	assert.EqualValues(t, 1, h.Counters().UnknownInstances, "unknown instances counted")
-}

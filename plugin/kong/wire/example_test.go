@@ -42,9 +42,8 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
 	server := wire.New(wire.Options{
-		Name:    "hello",
-		Version: "0.1.0",
-		Start:   func(wire.Config) wire.Instance { return wire.Instance{Access: greet} },
+		Name:  "hello",
+		Start: func(wire.Config) wire.Instance { return wire.Instance{Access: greet} },
 	})
 	go func() { served <- server.Serve(ctx, listener) }()
 
@@ -65,8 +64,7 @@ func Example() {
 func Example_log() {
 	status := []wire.Question{wire.NewQuestion("kong.response.get_status", "")}
 	server := wire.New(wire.Options{
-		Name:   "hello-log",
-		Phases: []string{wire.PhaseLog},
+		Name: "hello-log",
 		Start: func(wire.Config) wire.Instance {
 			return wire.Instance{Log: func(_ context.Context, e *wire.Event) error {
 				return e.Ask(status, func(_ int, answer []byte) error {

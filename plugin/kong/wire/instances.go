@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
-	"time"
 )
 
 // Instance holds the functions of a plugin for one config. The goroutines of several connections call them at once.
@@ -62,7 +61,6 @@ func parseConfig(raw []byte) Config {
 type started struct {
 	Instance
 	id int32
-	at int64 // Unix seconds
 }
 
 // instances holds the instances by id.
@@ -95,7 +93,7 @@ func (r *instances) count() int {
 
 // add adds an instance and closes an earlier one with the same id.
 func (r *instances) add(id int32, instance Instance) *started {
-	in := &started{Instance: instance, id: id, at: time.Now().Unix()}
+	in := &started{Instance: instance, id: id}
 	r.mu.Lock()
 	if in.id == 0 {
 		r.lastID++

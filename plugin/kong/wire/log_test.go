@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
-	"net"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
@@ -187,22 +184,6 @@ func TestTwoServersOfOneProcessAreIndependent(t *testing.T) {
 	require.NoError(t, settling.stop())
 	if err := first.Event(a); err != nil || first.Headers["X-Consumer"] != alice {
 		t.Errorf("after the end of the other server: %v, headers %v", err, first.Headers)
-	}
-}
-
-func TestTheInfoNamesThePhases(t *testing.T) {
-	for want, given := range map[string][]string{"access": nil, "log": {PhaseLog}, "access log": {PhaseAccess, PhaseLog}} {
-		listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-		require.NoError(t, err)
-		server := New(Options{Name: "plugin", Phases: given, Start: func(Config) Instance { return Instance{} }})
-		kongtest.Serve(t, listener, server.Serve)
-		k := kongtest.Dial(t, listener.Addr().String())
-		k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdGetPluginInfo{CmdGetPluginInfo: &pb.CmdGetPluginInfo{Name: "plugin"}}})
-		answer, err := k.Return()
-		require.NoError(t, err)
-		if got := answer.GetPluginInfo().GetPhases(); !slices.Equal(got, strings.Fields(want)) {
-			t.Errorf("phases %q, want %q", got, want)
-		}
 	}
 }
 

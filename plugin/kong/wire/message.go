@@ -11,16 +11,13 @@ import (
 // UTF-8, and would build a map for every set of headers. The tests compare with the generated code of go-pdk, which
 // defines the messages (server/kong_plugin_protocol).
 
-// command is a field number of the oneof of RpcCall, and of RpcReturn where that has a message.
+// command is a field number of the oneof of RpcCall, and of RpcReturn where that has a message. Kong 3.9 sends no others.
 type command = protowire.Number
 
 const (
-	cmdGetPluginNames    command = 31
-	cmdGetPluginInfo     command = 32
-	cmdStartInstance     command = 33
-	cmdGetInstanceStatus command = 34
-	cmdCloseInstance     command = 35
-	cmdHandleEvent       command = 36
+	cmdStartInstance command = 33
+	cmdCloseInstance command = 35
+	cmdHandleEvent   command = 36
 )
 
 // call is a decoded RpcCall. Its byte slices point into the frame.
@@ -77,7 +74,7 @@ func decodeCall(frame []byte) (call, error) {
 		switch {
 		case field == 1 && value == nil:
 			c.sequence = int64(number)
-		case field >= cmdGetPluginNames && field <= cmdHandleEvent && value != nil:
+		case (field == cmdStartInstance || field == cmdCloseInstance || field == cmdHandleEvent) && value != nil:
 			c.command, body = field, value
 		}
 	})
@@ -109,19 +106,11 @@ func appendReturn(out []byte, sequence int64) []byte {
 }
 
 // appendStatus appends the frame of an RpcReturn with an InstanceStatus.
-func appendStatus(out []byte, sequence int64, name string, id int32, startedAt int64) []byte {
-	var status []byte
-	status = appendString(status, 1, name)
-	status = appendVarint(status, 2, uint64(id))
-	status = appendVarint(status, 4, uint64(startedAt))
-	return appendReturnOf(out, sequence, cmdStartInstance, status)
-}
-
-// appendReturnOf appends the frame of an RpcReturn with a message in its oneof.
-func appendReturnOf(out []byte, sequence int64, field protowire.Number, message []byte) []byte {
+func appendStatus(out []byte, sequence int64, name string, id int32) []byte {
+	status := appendVarint(appendString(nil, 1, name), 2, uint64(id))
 	out, start := openFrame(out)
 	out = appendVarint(out, 1, uint64(sequence))
-	out = protowire.AppendBytes(protowire.AppendTag(out, field, protowire.BytesType), message)
+	out = protowire.AppendBytes(protowire.AppendTag(out, cmdStartInstance, protowire.BytesType), status)
 	closeFrame(out, start)
 	return out
 }
@@ -202,15 +191,4 @@ func appendExit(out []byte, status int, headers []Header, body []byte) []byte {
 	}
 	closeFrame(out, start)
 	return out
-}
-
-// encodeInfo returns the PluginInfo message, which answers CmdGetPluginInfo.
-func encodeInfo(o *Options) []byte {
-	info := appendString(nil, 1, o.Name)
-	for _, phase := range o.Phases {
-		info = appendString(info, 4, phase)
-	}
-	info = appendString(info, 5, o.Version)
-	info = appendVarint(info, 6, uint64(o.Priority))
-	return appendString(info, 7, string(o.Schema))
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The phases of a request whose events a server handles.
+// The phases of a request whose events a server handles. Kong sends those that the output of its query command names.
 const (
 	PhaseAccess = "access" // before the request goes to the upstream
 	PhaseLog    = "log"    // after the client has its response
@@ -24,13 +24,6 @@ type Options struct {
 	// Start makes an instance of a config (required). It cannot fail: the instance of a config with faults must answer
 	// events too. Requests wait while it runs. Connections call it at the same time.
 	Start func(Config) Instance
-
-	// Version, Priority, Phases and Schema describe the plugin to Kong, if it requests them. Phases names the events that
-	// Kong sends; nil: PhaseAccess. Schema is the JSON of the plugin's config schema.
-	Version  string
-	Priority int32
-	Phases   []string
-	Schema   []byte
 
 	Budget time.Duration // how long an event may wait for Kong's answers; 0: one second
 	Drain  time.Duration // how long running events may take to finish at the end; 0: five seconds
@@ -44,7 +37,7 @@ type Counters struct {
 	Writes           uint64 `metric:"writes_total"`            // writes to sockets
 	Panics           uint64 `metric:"panics_total"`            // events and other calls that panicked
 	Failures         uint64 `metric:"undecided_total"`         // events whose Access or Log returned an error
-	UnknownInstances uint64 `metric:"unknown_instances_total"` // events and status calls for instances not kept here
+	UnknownInstances uint64 `metric:"unknown_instances_total"` // events for instances not kept here
 }
 
 type counters struct {
@@ -54,7 +47,6 @@ type counters struct {
 // Server serves Kong's plugin-server protocol. Make it with New.
 type Server struct {
 	name   string
-	info   []byte
 	start  func(Config) Instance
 	budget time.Duration
 	drain  time.Duration
@@ -78,12 +70,8 @@ type Server struct {
 
 // New makes a server. Serve starts it.
 func New(o Options) *Server {
-	if o.Phases == nil {
-		o.Phases = []string{PhaseAccess}
-	}
 	s := &Server{
 		name:      o.Name,
-		info:      encodeInfo(&o),
 		start:     o.Start,
 		budget:    o.Budget,
 		drain:     o.Drain,

@@ -95,14 +95,13 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 		return err
 	}
 	served.limiting = phase.New(phase.Options{
-		Version: process.Version,
-		Budget:  s.TimeBudget,
-		Drain:   s.DrainTime,
-		Log:     log,
-		Build:   e.Build,
+		Budget: s.TimeBudget,
+		Drain:  s.DrainTime,
+		Log:    log,
+		Build:  e.Build,
 	})
 	served.settling = phase.NewSettling(phase.SettlingOptions{
-		Version: process.Version, Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
+		Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
 	})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: e.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
