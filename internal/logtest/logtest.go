@@ -5,6 +5,9 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+	"testing"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 // Text is what was written. The zero value is empty.
@@ -29,3 +32,18 @@ func (l *Text) String() string {
 
 // Count returns how often a part was written.
 func (l *Text) Count(part string) int { return strings.Count(l.String(), part) }
+
+// Await returns the first line with a part, as soon as there is one.
+func (l *Text) Await(t testing.TB, part string) (found string) {
+	t.Helper()
+	await.That(t, "a log line with "+part, func() bool {
+		for line := range strings.Lines(l.String()) {
+			if strings.Contains(line, part) {
+				found = line
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}

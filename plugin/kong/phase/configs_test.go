@@ -120,7 +120,7 @@ func TestTwoConfigsThatDefineOnePolicyDifferentlyAreLoggedOnce(t *testing.T) {
 		k.StartRaw([]byte(kongtest.WithSeq(seq, "plugin-2", fmt.Sprintf(config, 7))))
 	}
 	conflicts := 0
-	for _, line := range h.log.Lines() {
+	for line := range strings.Lines(h.log.String()) {
 		if strings.Contains(line, "share its buckets") {
 			conflicts++
 			assert.True(t, strings.Contains(line, "7 per 1 s"), "the line does not have both definitions: %s", line)

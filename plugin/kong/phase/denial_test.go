@@ -34,12 +34,27 @@ func usedUp(scope string) string {
 		{"name":"all","scope":"global","limit":1000000000,"window_size":1}]}]%s}`, scope)
 }
 
-// Kong ends a connection with each denial, so that a denial has a connection of its own.
-func TestADenialAllocatesNothingInSteadyState(t *testing.T) {
+// serveMemory serves connections in memory, and starts the instance 1 of a config.
+func serveMemory(t *testing.T, config string) (*Server, *kongtest.Memory) {
+	t.Helper()
 	m := kongtest.NewMemory()
 	s := New(Options{Build: buildComplete})
 	kongtest.Serve(t, m, s.Serve)
-	m.Run(kongtest.StartCall(t, kongtest.WithSeq(1, "p", usedUp(routeScoped))))
+	m.Run(kongtest.StartCall(t, kongtest.WithSeq(1, "p", config)))
+	return s, m
+}
+
+// commonAnswers returns Kong's answers about a request of fourLimits.
+func commonAnswers() map[string][]byte {
+	return map[string][]byte{
+		getConsumer: []byte("\x1a\x05alice\x0a\x24b32379d9-3d28-5683-a79c-72139be6e34f\x22\x04acme"),
+		getRoute:    []byte("\x22\x07records"),
+	}
+}
+
+// Kong ends a connection with each denial, so that a denial has a connection of its own.
+func TestADenialAllocatesNothingInSteadyState(t *testing.T) {
+	s, m := serveMemory(t, usedUp(routeScoped))
 	event := kongtest.EventCall(t, 1)
 	consumer := kongtest.Frame(commonAnswers()[getConsumer])
 	m.Run(event, append(consumer, kongtest.Frame(commonAnswers()[getRoute])...)) // admitted; the instance gets its route

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -59,14 +60,14 @@ type harness struct {
 	t     testing.TB
 	path  string
 	paths atomic.Int64 // built and not released
-	log   *kongtest.Log
+	log   *logtest.Text
 	stop  func() error
 }
 
 // serve serves plugin configs whose deciders take from buckets.
 func serve(t testing.TB, buckets bucketsFunc, change func(*Options)) *harness {
 	t.Helper()
-	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
+	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: new(logtest.Text)}
 	options := Options{
 		Log: slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Build: func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {

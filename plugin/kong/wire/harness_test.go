@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 )
 
@@ -55,7 +56,7 @@ type harness struct {
 	*Server
 	t    testing.TB
 	path string
-	log  *kongtest.Log
+	log  *logtest.Text
 	stop func() error
 }
 
@@ -76,7 +77,7 @@ func serve(t testing.TB, access accessFunc, change func(*Options)) *harness {
 // serveOn serves the connections of the listener that wrap returns.
 func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(net.Listener) net.Listener) *harness {
 	t.Helper()
-	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: kongtest.NewLog()}
+	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: new(logtest.Text)}
 	options := Options{
 		Name:  "plugin",
 		Log:   slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),

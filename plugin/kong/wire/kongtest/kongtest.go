@@ -12,9 +12,11 @@ import (
 	"io"
 	"net"
 	"strings"
+	"testing"
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -28,16 +30,8 @@ type (
 	String = pb.String
 )
 
-// T is the part of testing.TB that this package needs.
-type T interface {
-	Helper()
-	Fatal(args ...any)
-	Fatalf(format string, args ...any)
-	Cleanup(f func())
-}
-
-// Panics is a T for examples, which have no test: a failure panics, and the caller closes connections.
-type Panics struct{}
+// Panics is a testing.TB for examples, which have no test: a failure panics, and the caller closes connections.
+type Panics struct{ testing.TB }
 
 // Helper does nothing.
 func (Panics) Helper() {}
@@ -45,11 +39,8 @@ func (Panics) Helper() {}
 // Cleanup does nothing.
 func (Panics) Cleanup(func()) {}
 
-// Fatal panics.
-func (Panics) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
-
-// Fatalf panics.
-func (Panics) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+// Errorf panics.
+func (Panics) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 // frameTimeout bounds the wait for a frame of the plugin.
 const frameTimeout = 20 * time.Second
@@ -64,50 +55,42 @@ type Worker struct {
 	Headers   map[string]string // that the last event has set
 	Exit      *pb.ExitArgs      // of the last event; nil: the request is proxied
 
-	t   T
-	r   *bufio.Reader
-	out []byte
+	t testing.TB
+	r *bufio.Reader
 }
 
 // NewWorker returns a worker with a connection to a plugin.
-func NewWorker(t T, c net.Conn) *Worker {
+func NewWorker(t testing.TB, c net.Conn) *Worker {
 	return &Worker{t: t, Conn: c, r: bufio.NewReaderSize(c, 16<<10), Answers: map[string][]byte{}}
 }
 
 // Dial connects a worker to the plugin at a unix socket.
-func Dial(t T, socket string) *Worker {
+func Dial(t testing.TB, socket string) *Worker {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // the plugin or the test may have closed it
 	return NewWorker(t, c)
 }
 
 // Encode returns the encoded message.
-func Encode(t T, m proto.Message) []byte {
+func Encode(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b
 }
 
 // Frame returns the frame of a payload.
-func Frame(payload []byte) []byte { return appendFrame(nil, payload) }
-
-func appendFrame(out, payload []byte) []byte {
-	return append(binary.LittleEndian.AppendUint32(out, uint32(len(payload))), payload...)
+func Frame(payload []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(nil, uint32(len(payload))), payload...)
 }
 
 // Write sends bytes, which need not be whole frames.
 func (k *Worker) Write(b []byte) {
 	k.t.Helper()
-	if _, err := k.Conn.Write(b); err != nil {
-		k.t.Fatalf("write: %v", err)
-	}
+	_, err := k.Conn.Write(b)
+	require.NoError(k.t, err)
 }
 
 // Send sends a frame.
@@ -121,10 +104,6 @@ func (k *Worker) Receive() ([]byte, error) {
 	if err := k.Conn.SetReadDeadline(time.Now().Add(frameTimeout)); err != nil {
 		return nil, err
 	}
-	return k.receive()
-}
-
-func (k *Worker) receive() ([]byte, error) {
 	var size uint32
 	if err := binary.Read(k.r, binary.LittleEndian, &size); err != nil {
 		return nil, err
@@ -156,12 +135,8 @@ func (k *Worker) Return() (*pb.RpcReturn, error) {
 		return nil, err
 	}
 	var m pb.RpcReturn
-	if err := proto.Unmarshal(frame, &m); err != nil {
-		k.t.Fatalf("the return is not an RpcReturn: %v", err)
-	}
-	if m.Sequence != k.Sequence {
-		k.t.Fatalf("return of call %d, want %d", m.Sequence, k.Sequence)
-	}
+	require.NoError(k.t, proto.Unmarshal(frame, &m))
+	require.Equal(k.t, k.Sequence, m.Sequence, "the call that returned")
 	return &m, nil
 }
 
@@ -188,9 +163,7 @@ func (k *Worker) StartRaw(config []byte) int32 {
 	start := &pb.CmdStartInstance{Name: "plugin", Config: config}
 	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdStartInstance{CmdStartInstance: start}})
 	m, err := k.Return()
-	if err != nil {
-		k.t.Fatalf("start: %v", err)
-	}
+	require.NoError(k.t, err)
 	return m.GetInstanceStatus().GetInstanceId()
 }
 
@@ -198,9 +171,8 @@ func (k *Worker) StartRaw(config []byte) int32 {
 func (k *Worker) CloseInstance(id int32) {
 	k.t.Helper()
 	k.Call(&pb.RpcCall{Call: &pb.RpcCall_CmdCloseInstance{CmdCloseInstance: &pb.CmdCloseInstance{InstanceId: id}}})
-	if _, err := k.Return(); err != nil {
-		k.t.Fatalf("close: %v", err)
-	}
+	_, err := k.Return()
+	require.NoError(k.t, err)
 }
 
 // Begin sends an event and reads its first question, which must call a method without arguments.
@@ -208,9 +180,9 @@ func (k *Worker) Begin(id int32, method string) {
 	k.t.Helper()
 	k.CallEvent(id, "access")
 	for _, want := range []string{method, ""} {
-		if frame, err := k.Receive(); err != nil || string(frame) != want {
-			k.t.Fatalf("received %q, %v; want %q", frame, err, want)
-		}
+		frame, err := k.Receive()
+		require.NoError(k.t, err)
+		require.Equal(k.t, want, string(frame))
 	}
 }
 
@@ -250,9 +222,7 @@ func (k *Worker) event(id int32, phase string) error {
 			k.Send(nil)
 		case "kong.response.exit":
 			k.Exit = &pb.ExitArgs{}
-			if err := proto.Unmarshal(arguments, k.Exit); err != nil {
-				k.t.Fatal(err)
-			}
+			require.NoError(k.t, proto.Unmarshal(arguments, k.Exit))
 			return k.Conn.Close()
 		default:
 			name := QuestionName(method, arguments)
@@ -275,63 +245,13 @@ func QuestionName(method, arguments []byte) string {
 	return string(method)
 }
 
-func decodeHeaders(t T, arguments []byte) map[string]string {
+func decodeHeaders(t testing.TB, arguments []byte) map[string]string {
 	t.Helper()
 	var s structpb.Struct
-	if err := proto.Unmarshal(arguments, &s); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proto.Unmarshal(arguments, &s))
 	headers := map[string]string{}
 	for name, value := range s.Fields {
 		headers[name] = value.GetStringValue()
 	}
 	return headers
-}
-
-// FastEvent runs an event without decoding it: it answers each question by its method, and set_headers with
-// nothing. It costs little and allocates nothing, for benchmarks.
-func (k *Worker) FastEvent(id int32) error {
-	k.Sequence++
-	k.out = append(k.out[:0], 0, 0, 0, 0, 0x08)
-	k.out = binary.AppendUvarint(k.out, uint64(k.Sequence))
-	k.out = append(k.out, 0xa2, 0x02, 0x0a, 0x12, 0x06, 'a', 'c', 'c', 'e', 's', 's', 0x08, byte(id))
-	binary.LittleEndian.PutUint32(k.out, uint32(len(k.out)-4))
-	if _, err := k.Conn.Write(k.out); err != nil {
-		return err
-	}
-	for {
-		method, err := k.peekFrame()
-		if err != nil {
-			return err
-		}
-		if len(method) == 0 {
-			_, err := k.peekFrame()
-			return err
-		}
-		k.out = appendFrame(k.out[:0], k.Answers[string(method)])
-		if _, err := k.peekFrame(); err != nil {
-			return err
-		}
-		if _, err := k.Conn.Write(k.out); err != nil {
-			return err
-		}
-	}
-}
-
-// peekFrame returns the next frame, which must fit into the buffer and is valid until the next call.
-func (k *Worker) peekFrame() ([]byte, error) {
-	header, err := k.r.Peek(4)
-	if err != nil {
-		return nil, err
-	}
-	size := int(binary.LittleEndian.Uint32(header))
-	if _, err := k.r.Discard(4); err != nil {
-		return nil, err
-	}
-	frame, err := k.r.Peek(size)
-	if err != nil {
-		return nil, err
-	}
-	_, err = k.r.Discard(size)
-	return frame, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"testing"
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
@@ -113,14 +114,14 @@ func (memoryAddr) Network() string { return "memory" }
 func (memoryAddr) String() string  { return "memory" }
 
 // StartCall returns the frame of the call that starts an instance of a config.
-func StartCall(t T, config string) []byte {
+func StartCall(t testing.TB, config string) []byte {
 	t.Helper()
 	start := &pb.CmdStartInstance{Name: "plugin", Config: []byte(config)}
 	return Frame(Encode(t, &pb.RpcCall{Sequence: 1, Call: &pb.RpcCall_CmdStartInstance{CmdStartInstance: start}}))
 }
 
 // EventCall returns the frame of the call for an instance's access phase.
-func EventCall(t T, id int32) []byte {
+func EventCall(t testing.TB, id int32) []byte {
 	t.Helper()
 	event := &pb.CmdHandleEvent{InstanceId: id, EventName: "access"}
 	return Frame(Encode(t, &pb.RpcCall{Sequence: 2, Call: &pb.RpcCall_CmdHandleEvent{CmdHandleEvent: event}}))

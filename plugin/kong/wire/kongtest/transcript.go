@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -39,25 +42,19 @@ var (
 )
 
 // Transcript returns all recorded frames of an access phase. The callers share the frames.
-func Transcript(t T) []Recorded {
+func Transcript(t testing.TB) []Recorded {
 	t.Helper()
-	return framesOf(t, recorded)
+	all, err := recorded()
+	require.NoError(t, err)
+	return slices.Clone(all)
 }
 
 // LogTranscript returns the recorded frames of requests with a log phase. Two plugins were called: "rec" in the access
 // phase, "rec-log" in the log phase. The callers share the frames.
-func LogTranscript(t T) []Recorded {
+func LogTranscript(t testing.TB) []Recorded {
 	t.Helper()
-	return framesOf(t, logRecorded)
-}
-
-// framesOf returns a copy of the list of frames.
-func framesOf(t T, recorded func() ([]Recorded, error)) []Recorded {
-	t.Helper()
-	all, err := recorded()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all, err := logRecorded()
+	require.NoError(t, err)
 	return slices.Clone(all)
 }
 
@@ -82,7 +79,7 @@ func decode(lines []byte) (all []Recorded, err error) {
 }
 
 // AnswersOf returns Kong's recorded answers in one case, as [Worker] has them.
-func AnswersOf(t T, name string) map[string][]byte {
+func AnswersOf(t testing.TB, name string) map[string][]byte {
 	t.Helper()
 	answers := map[string][]byte{}
 	for _, line := range append(Transcript(t), LogTranscript(t)...) {
@@ -90,9 +87,7 @@ func AnswersOf(t T, name string) map[string][]byte {
 			answers[question] = bytes.Clone(line.Frame)
 		}
 	}
-	if len(answers) == 0 {
-		t.Fatalf("the transcript has no case %s", name)
-	}
+	require.NotEmpty(t, answers, "the transcript has no case %s", name)
 	if !strings.HasPrefix(name, "log-") {
 		// nginx's variable of a header that came once was not recorded. It holds what get_header answers.
 		answers["kong.nginx.get_var=http_x_user_id"] = answers["kong.request.get_header=x-user-id"]
