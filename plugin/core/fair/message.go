@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -60,117 +61,85 @@ var errMessage = errors.New("fair: the message is malformed, or of another versi
 
 // Append appends the report as bytes.
 func (r *Report) Append(b []byte) []byte {
-	b = appendNumber(append(b, version), r.Left)
-	b = appendDemand(b, r.Small)
-	b = binary.AppendUvarint(b, uint64(len(r.Named)))
+	b = appendNumbers(append(b, version), r.Left, r.Small.Tokens, r.Small.Usable, r.Small.Weight)
 	for id, d := range r.Named {
-		b = appendDemand(binary.LittleEndian.AppendUint64(b, uint64(id)), d)
+		b = appendNumbers(appendID(b, id), d.Tokens, d.Usable, d.Weight)
 	}
 	return b
 }
 
 // ParseReport reads what Append has written.
 func ParseReport(b []byte) (Report, error) {
-	p := parser{left: b}
-	p.version()
-	r := Report{Left: p.number(), Small: p.demand()}
-	n := p.count()
-	r.Named = make(map[ID]Demand, n)
-	for range n {
-		id := p.id()
-		r.Named[id] = p.demand()
+	r := Report{Named: map[ID]Demand{}}
+	n, err := parse(b, 4, 3, func(id ID, n []float64) { r.Named[id] = Demand{n[0], n[1], n[2]} })
+	if err != nil {
+		return Report{}, err
 	}
-	return r, p.end()
+	r.Left, r.Small = n[0], Demand{n[1], n[2], n[3]}
+	return r, nil
 }
 
 // Append appends the caps as bytes.
 func (c *Caps) Append(b []byte) []byte {
-	b = appendNumber(append(b, version), c.Level)
-	b = binary.AppendUvarint(b, uint64(c.Nodes))
-	for _, tokens := range [...]float64{c.Joint.Demand, c.Joint.Share, c.Free} {
-		b = appendNumber(b, tokens)
-	}
-	b = binary.AppendUvarint(b, uint64(len(c.Named)))
+	b = appendNumbers(append(b, version), c.Level, float64(c.Nodes), c.Joint.Demand, c.Joint.Share, c.Free)
 	for id, tokens := range c.Named {
-		b = appendNumber(binary.LittleEndian.AppendUint64(b, uint64(id)), tokens)
+		b = appendNumbers(appendID(b, id), tokens)
 	}
 	return b
 }
 
 // ParseCaps reads what Append has written.
 func ParseCaps(b []byte) (Caps, error) {
-	p := parser{left: b}
-	p.version()
-	c := Caps{Level: p.number(), Nodes: p.count(), Joint: Joint{Demand: p.tokens(), Share: p.tokens()}, Free: p.tokens()}
-	n := p.count()
-	c.Named = make(map[ID]float64, n)
-	for range n {
-		id := p.id()
-		c.Named[id] = p.tokens()
+	c := Caps{Named: map[ID]float64{}}
+	n, err := parse(b, 5, 1, func(id ID, n []float64) { c.Named[id] = n[0] })
+	if err != nil || !(n[0] >= 0) || n[1] > maxNodes {
+		return Caps{}, errMessage
 	}
-	p.fault = p.fault || math.IsNaN(c.Level) || c.Level < 0
-	return c, p.end()
+	c.Level, c.Nodes, c.Joint, c.Free = n[0], int(n[1]), Joint{n[2], n[3]}, n[4]
+	return c, nil
 }
 
-func appendNumber(b []byte, x float64) []byte {
-	return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
-}
+// maxNodes bounds the number of nodes in a message.
+const maxNodes = 64_000
 
-func appendDemand(b []byte, d Demand) []byte {
-	return appendNumber(appendNumber(appendNumber(b, d.Tokens), d.Usable), d.Weight)
-}
+func appendID(b []byte, id ID) []byte { return binary.LittleEndian.AppendUint64(b, uint64(id)) }
 
-// parser reads a message. After a fault it returns zero values.
-type parser struct {
-	left  []byte
-	fault bool
-}
-
-func (p *parser) take(n int) []byte {
-	if p.fault = p.fault || len(p.left) < n; p.fault {
-		return make([]byte, n)
+func appendNumbers(b []byte, numbers ...float64) []byte {
+	for _, x := range numbers {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
 	}
-	taken := p.left[:n]
-	p.left = p.left[n:]
-	return taken
+	return b
 }
 
-func (p *parser) version() { p.fault = p.take(1)[0] != version }
-
-func (p *parser) id() ID { return ID(binary.LittleEndian.Uint64(p.take(8))) }
-
-func (p *parser) number() float64 {
-	return float64(math.Float32frombits(binary.LittleEndian.Uint32(p.take(4))))
-}
-
-func (p *parser) demand() Demand {
-	return Demand{Tokens: p.tokens(), Usable: p.tokens(), Weight: p.tokens()}
-}
-
-// tokens reads a number that is finite and not negative.
-func (p *parser) tokens() float64 {
-	x := p.number()
-	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
-		p.fault = true
-		return 0
+// parse reads a message: the version, some numbers, and the id of each named tenant with some numbers about it. All
+// numbers but the first must be finite and not negative.
+func parse(b []byte, count, each int, named func(id ID, numbers []float64)) (numbers []float64, err error) {
+	const sizeOfID, sizeOfNumber = 8, 4
+	tenants := len(b) - 1 - count*sizeOfNumber
+	size := sizeOfID + each*sizeOfNumber
+	if tenants < 0 || tenants%size != 0 || tenants/size > MaxNamed*64 || b[0] != version {
+		return nil, errMessage
 	}
-	return x
-}
-
-// count reads a number of tenants or nodes.
-func (p *parser) count() int {
-	n, length := binary.Uvarint(p.left)
-	if length <= 0 || n > MaxNamed*64 {
-		p.fault = true
-		return 0
+	b = b[1:]
+	read := func(n int) []float64 {
+		list := make([]float64, n)
+		for i := range list {
+			list[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+			b = b[sizeOfNumber:]
+		}
+		return list
 	}
-	p.left = p.left[length:]
-	return int(n)
-}
-
-func (p *parser) end() error {
-	if p.fault || len(p.left) > 0 {
-		return errMessage
+	numbers = read(count)
+	amounts := numbers[1:]
+	for len(b) > 0 {
+		id := ID(binary.LittleEndian.Uint64(b))
+		b = b[sizeOfID:]
+		values := read(each)
+		named(id, values)
+		amounts = append(amounts, values...)
 	}
-	return nil
+	if slices.ContainsFunc(amounts, func(x float64) bool { return !(x >= 0) || math.IsInf(x, 1) }) {
+		return nil, errMessage
+	}
+	return numbers, nil
 }
