@@ -231,12 +231,12 @@ func (r *Rules) identifyExempt(req *Request, id *Identity) Facts {
 // seekNames fills in the tenant and the user that only exemptions need, if the request names them.
 func (r *Rules) seekNames(who *reader, id *Identity) {
 	if r.SeekTenant && id.Tenant.Kind == Unidentified && !r.anonymous(&who.request.Consumer) {
-		if name := who.first(r.Tenant); name != "" {
+		if name, _ := who.first(r.Tenant); name != "" {
 			id.Tenant = Name{Kind: Tenant, ID: part(name)}
 		}
 	}
 	if r.SeekUser && id.Tenant.Kind == Tenant {
-		if name := who.first(r.User); name != "" {
+		if name, _ := who.first(r.User); name != "" {
 			id.User = Name{Kind: User, ID: part(name)}
 		}
 	}
@@ -244,9 +244,9 @@ func (r *Rules) seekNames(who *reader, id *Identity) {
 
 func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 	if !r.anonymous(&who.request.Consumer) {
-		if name := who.first(r.Tenant); name != "" {
+		if name, _ := who.first(r.Tenant); name != "" {
 			id.Tenant = Name{Kind: Tenant, ID: part(name)}
-			id.Tier, id.TierSource = who.firstWithSource(r.Tier)
+			id.Tier, id.TierSource = who.first(r.Tier)
 			return 0
 		}
 	}
@@ -265,7 +265,7 @@ func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 }
 
 func (r *Rules) identifyUser(who *reader, id *Identity) Facts {
-	if name := who.first(r.User); name != "" {
+	if name, _ := who.first(r.User); name != "" {
 		id.User = Name{Kind: User, ID: part(name)}
 		return 0
 	}
@@ -302,7 +302,7 @@ func (r *Rules) anonymous(c *Consumer) bool {
 // nothing.
 func (r *Rules) cost(req *Request) int64 {
 	if r.CallerCost {
-		return req.Caller.cost()
+		return min(max(req.Caller.Cost, 0), MaxCallerCost)
 	}
 	return req.number(r.CostHeader, r.CostHeaderMax)
 }
@@ -326,24 +326,17 @@ func (r *Request) number(header int, most int64) int64 {
 // AddressOf returns ip as it is counted: IPv4 as it is (mapped into IPv6 or not), IPv6 as its prefix. Clients without
 // an address (the gateway listens on a unix socket) share the name "unknown".
 func (r *Rules) AddressOf(ip string) string {
-	if ip == "" {
+	switch addr := wholeAddress(ip); {
+	case ip == "":
 		return "unknown"
-	}
-	if strings.IndexByte(ip, ':') < 0 {
-		return part(ip)
-	}
-	addr := wholeAddress(ip)
-	switch {
-	case !addr.IsValid():
+	case !strings.Contains(ip, ":"), !addr.IsValid():
 		return part(ip)
 	case addr.Is4():
 		return addr.String()
+	default:
+		prefix, _ := addr.Prefix(r.IPv6Prefix) // fails only beyond 128 bits
+		return prefix.String()
 	}
-	prefix, err := addr.Prefix(r.IPv6Prefix)
-	if err != nil {
-		return addr.String()
-	}
-	return prefix.String()
 }
 
 // wholeAddress parses a client's address. It returns the zero Addr for a client without one.
@@ -351,10 +344,7 @@ func wholeAddress(ip string) netip.Addr {
 	if ip == "" {
 		return netip.Addr{} // an error would allocate
 	}
-	addr, err := netip.ParseAddr(ip)
-	if err != nil {
-		return netip.Addr{}
-	}
+	addr, _ := netip.ParseAddr(ip)
 	return addr.Unmap().WithZone("")
 }
 

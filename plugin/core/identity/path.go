@@ -1,7 +1,9 @@
 package identity
 
 import (
-	"strconv"
+	"encoding/hex"
+	"path"
+	"regexp"
 	"strings"
 )
 
@@ -10,15 +12,12 @@ import (
 // Endpoint limits must see what the router sees, or /%72ecords and //records would evade them. It does not allocate
 // for a path that is normal already. The result is "" only for an empty target.
 func NormalizePath(target string) string {
-	path := target
-	if i := strings.IndexByte(path, '?'); i >= 0 {
-		path = path[:i]
+	target, _, _ = strings.Cut(target, "?")
+	target = withoutAuthority(target)
+	if isNormal(target) {
+		return target
 	}
-	path = withoutAuthority(path)
-	if isNormal(path) {
-		return path
-	}
-	return removeDots(unescape(path, reserved))
+	return removeDots(unescape(target, reserved))
 }
 
 // DecodePath returns a path that [NormalizePath] has made with the reserved characters decoded too, as an upstream sees
@@ -46,81 +45,36 @@ func withoutAuthority(target string) string {
 	return "/"
 }
 
-// isNormal reports whether path is normalized already: no escapes, no empty and no dot segments.
+// isNormal reports whether a path is normalized already: no escapes, no empty and no dot segments.
 func isNormal(path string) bool {
-	if path == "" || path[0] != '/' {
-		return path == ""
-	}
-	for i := 0; i < len(path); i++ {
-		switch path[i] {
-		case '%':
-			return false
-		case '/':
-			if i+1 < len(path) && (path[i+1] == '/' || path[i+1] == '.') {
-				return false
-			}
-		}
-	}
-	return true
+	return path == "" || path[0] == '/' && !strings.Contains(path, "%") && !strings.Contains(path, "//") &&
+		!strings.Contains(path, "/.")
 }
+
+// escapes matches what percent-encodes a byte.
+var escapes = regexp.MustCompile("%[0-9a-fA-F]{2}")
 
 const reserved = "!*'();:@&=+$,/?%#[]"
 
 // unescape replaces each %XX by its byte, except for the characters in keep, whose escapes get capital letters.
 func unescape(path, keep string) string {
-	if strings.IndexByte(path, '%') < 0 {
-		return path
-	}
-	var b strings.Builder
-	b.Grow(len(path))
-	for i := 0; i < len(path); i++ {
-		if path[i] != '%' || i+2 >= len(path) {
-			b.WriteByte(path[i])
-			continue
+	return escapes.ReplaceAllStringFunc(path, func(escape string) string {
+		if c, _ := hex.DecodeString(escape[1:]); !strings.Contains(keep, string(c)) {
+			return string(c)
 		}
-		c, err := strconv.ParseUint(path[i+1:i+3], 16, 8)
-		if err != nil {
-			b.WriteByte(path[i])
-			continue
-		}
-		if strings.IndexByte(keep, byte(c)) < 0 {
-			b.WriteByte(byte(c))
-		} else {
-			b.WriteString(strings.ToUpper(path[i : i+3]))
-		}
-		i += 2
-	}
-	return b.String()
+		return strings.ToUpper(escape)
+	})
 }
 
 // removeDots merges slashes and resolves . and .. segments. A trailing slash (or a final dot segment) leaves one.
-func removeDots(path string) string {
-	segments := make([]string, 0, 16)
-	trailing := false
-	for left := path; left != ""; {
-		var segment string
-		segment, left, trailing = strings.Cut(left, "/")
-		switch segment {
-		case "":
-		case ".":
-			trailing = true
-		case "..":
-			trailing = true
-			if len(segments) > 0 {
-				segments = segments[:len(segments)-1]
-			}
-		default:
-			segments = append(segments, segment)
-		}
+func removeDots(target string) string {
+	clean := path.Clean("/" + target)
+	switch last := target[strings.LastIndexByte(target, '/')+1:]; {
+	case clean == "/", last != "" && last != "." && last != "..":
+		return clean
+	default:
+		return clean + "/"
 	}
-	if len(segments) == 0 {
-		return "/"
-	}
-	joined := "/" + strings.Join(segments, "/")
-	if trailing {
-		joined += "/"
-	}
-	return joined
 }
 
 // Caller names whom a request is from, as the program states that calls the limiter: one that uses the Go library, or
@@ -140,9 +94,6 @@ var (
 	CallerUser   = Source{kind: fromCallerUser}
 	CallerTier   = Source{kind: fromCallerTier}
 )
-
-// cost returns the cost that the caller states, or 0.
-func (c *Caller) cost() int64 { return min(max(c.Cost, 0), MaxCallerCost) }
 
 // GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
 // content type. missing holds the next facts that must be known for that; 0: call is the answer. The route comes first,

@@ -17,7 +17,7 @@ import (
 type Source struct {
 	kind   sourceKind
 	text   string // as the config names it; "": a caller states it
-	detail string // the tag's key with its colon, or the claim
+	detail string // the tag's key with its colon, the header, or the claim
 	header int    // index among Rules.Headers
 }
 
@@ -54,43 +54,35 @@ func (s Source) fact() Facts {
 	}
 }
 
+// sourceNames holds the names of the sources in a config. A name that ends in a dot is followed by a detail.
+var sourceNames = [...]string{
+	fromConsumerID: "consumer.id", fromUsername: "consumer.username", fromCustomID: "consumer.custom_id",
+	fromTag: "consumer.tag.", fromHeader: headerPrefix, fromClaim: "jwt.",
+}
+
 // ParseSources compiles a list of sources. A header is added to headers unless it is there already.
 func ParseSources(texts []string, headers *[]string) ([]Source, error) {
 	sources := make([]Source, 0, len(texts))
 	for _, text := range texts {
-		source, err := parseSource(text, headers)
-		if err != nil {
-			return nil, err
+		kind := slices.IndexFunc(sourceNames[:], func(name string) bool {
+			detail, ok := strings.CutPrefix(text, name)
+			return ok && strings.HasSuffix(name, ".") == (detail != "")
+		})
+		if kind < 0 {
+			return nil, fmt.Errorf("unknown source %q: use consumer.id, consumer.username, consumer.custom_id, "+
+				"consumer.tag.<key>, header.<Name> or jwt.<claim>", text)
 		}
-		source.text = text
-		sources = append(sources, source)
+		s := Source{kind: sourceKind(kind), text: text, detail: text[len(sourceNames[kind]):]}
+		switch s.kind {
+		case fromTag:
+			s.detail += ":"
+		case fromHeader:
+			s.header = Header(s.detail, headers)
+		default:
+		}
+		sources = append(sources, s)
 	}
 	return sources, nil
-}
-
-func parseSource(text string, headers *[]string) (Source, error) {
-	switch text {
-	case "consumer.id":
-		return Source{kind: fromConsumerID}, nil
-	case "consumer.username":
-		return Source{kind: fromUsername}, nil
-	case "consumer.custom_id":
-		return Source{kind: fromCustomID}, nil
-	}
-	if key, ok := strings.CutPrefix(text, "consumer.tag."); ok && key != "" {
-		return Source{kind: fromTag, detail: key + ":"}, nil
-	}
-	if name, ok := strings.CutPrefix(text, headerPrefix); ok && name != "" {
-		return Source{kind: fromHeader, header: Header(name, headers)}, nil
-	}
-	if claim, ok := strings.CutPrefix(text, "jwt."); ok && claim != "" {
-		return Source{kind: fromClaim, detail: claim}, nil
-	}
-	return Source{}, fmt.Errorf(
-		"unknown source %q: use consumer.id, consumer.username, consumer.custom_id, consumer.tag.<key>, "+
-			"header.<Name> or jwt.<claim>",
-		text,
-	)
 }
 
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
@@ -137,15 +129,9 @@ type reader struct {
 	decoded bool
 }
 
-// first returns the first name that any of the sources gives; "" if none does. A fact that was not read counts as
-// empty.
-func (r *reader) first(sources []Source) string {
-	name, _ := r.firstWithSource(sources)
-	return name
-}
-
-// firstWithSource returns the first name that any of the sources gives, and that source as the config names it.
-func (r *reader) firstWithSource(sources []Source) (name, source string) {
+// first returns the first name that any of the sources gives, and that source as the config names it; "" if none does.
+// A fact that was not read counts as empty.
+func (r *reader) first(sources []Source) (name, source string) {
 	for i := range sources {
 		if name := r.read(sources[i]); name != "" {
 			return name, sources[i].text
