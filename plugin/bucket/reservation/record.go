@@ -79,29 +79,21 @@ func (r *Record) Late(now limit.Micros) bool { return now-r.Made >= r.Timeout }
 // was used beyond the reservation.
 func (r *Record) TTL() time.Duration { return 2 * time.Duration(r.Timeout) * time.Microsecond }
 
+// measuredOutcomes holds the outcomes of settlements by those of their measurement.
+var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured}
+
 // Measure returns the settlement of each bound, by the answers of Kong's log phase. late reports whether the timeout is
 // over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {
 		used, outcome := r.Bounds[i].Policy.Settle.Measure(a)
-		all[i] = Settlement{Outcome: outcomeOf(outcome), Actual: used}
+		all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
 		if late && outcome != settle.Unmeasured {
 			all[i].Outcome = Late
 		}
 	}
 	return all
-}
-
-func outcomeOf(o settle.Outcome) Outcome {
-	switch o {
-	case settle.Measured:
-		return Measured
-	case settle.NeverTried, settle.RefundedStatus:
-		return Refunded
-	default:
-		return Unmeasured
-	}
 }
 
 // Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound stays as

@@ -509,7 +509,7 @@ func TestOnlyABoundedPartOfWhatWaitsIsKept(t *testing.T) {
 	w.shares(newRecords())
 	w.records.claimErr = outcome{false}
 	huge := usedTokens(1)
-	huge.answer.Log = make([]byte, maxParkedBytes/4)
+	huge.answer.Log = settle.Log{"": make([]byte, maxParkedBytes/4)}
 	for i := range 8 {
 		w.settle(strings.Repeat("0", 31)+string(rune('0'+i))+"."+testStore+".l", huge)
 	}

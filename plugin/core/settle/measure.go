@@ -1,14 +1,11 @@
 package settle
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/jsonwalk"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -18,19 +15,20 @@ type Answer struct {
 	Source string // of the response: SourceService, SourceExit or SourceError
 
 	// Tried reports whether Kong passed the request to the upstream. It is true where that is unknown: without the log
-	// entry, or without its list of tries ([Tried]).
+	// entry, or without its list of tries ([Log.Tried]).
 	Tried bool
 
 	Headers map[string]string // values of Needs.Headers; absent: the response had none; "": several
 	Shared  map[string]Value  // values of Needs.Shared
-	Log     []byte            // Kong's serialized log entry; nil: it was not read
-
-	log *log // of Log; nil: it has not been checked yet
+	Log     Log               // nil: it was not read
 }
 
 // Size returns the length of the texts that the answer holds, in bytes.
 func (a *Answer) Size() int {
-	size := len(a.Source) + len(a.Log)
+	size := len(a.Source)
+	for key, value := range a.Log {
+		size += len(key) + len(value)
+	}
 	for name, value := range a.Headers {
 		size += len(name) + len(value)
 	}
@@ -66,25 +64,20 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Measured       Outcome = iota // it used what its sources say
-	NeverTried                    // it never reached the upstream, or Kong answered for it: it used nothing
-	RefundedStatus                // the upstream answered with a status of refund_on: it used nothing
-	Unmeasured                    // it is unknown what it used: the reservation stays
+	Measured   Outcome = iota // it used what its sources say
+	Refunded                  // it used nothing: Kong answered for it, or the upstream with a status of refund_on
+	Unmeasured                // it is unknown what it used: the reservation stays
 )
-
-func (o Outcome) String() string {
-	return [...]string{"measured", "never_tried", "refunded_status", "unmeasured"}[o]
-}
 
 // Measure returns the tokens that a request used, from 0 to MaxActual. They have no meaning if it is Unmeasured.
 func (r *Rule) Measure(a *Answer) (actual int64, outcome Outcome) {
 	switch {
 	case !a.Tried, a.Source == SourceExit, a.Source == SourceError:
-		return 0, NeverTried
+		return 0, Refunded
 	case a.Source != SourceService, a.Status == schema.StatusClientClosed:
 		return 0, Unmeasured
 	case r.RefundOn(a.Status):
-		return 0, RefundedStatus
+		return 0, Refunded
 	}
 	total := 0.0
 	for i := range r.sources {
@@ -116,7 +109,7 @@ func (s *source) read(a *Answer) (float64, bool) {
 	case fromShared:
 		return a.Shared[s.name].amount()
 	default:
-		return a.document().sum(s.path)
+		return a.Log.sum(s.path)
 	}
 }
 
@@ -138,14 +131,6 @@ func listedAmount(header, key string, sent bool) (amount float64, ok bool) {
 		found = true
 	}
 	return amount, header != ""
-}
-
-// document returns the log entry, which is checked once however many sources read it.
-func (a *Answer) document() *log {
-	if a.log == nil {
-		a.log = newLog(a.Log)
-	}
-	return a.log
 }
 
 func (v Value) amount() (float64, bool) {
@@ -173,121 +158,76 @@ func parseAmount(text string) (float64, bool) {
 	return n, err == nil && isAmount(n)
 }
 
-// log reads Kong's log entry: JSON that may hold anything that a client, an upstream or a plugin put into it. The entry
-// is checked as a whole, and then read in place, without a tree of its values.
-type log struct {
-	jsonwalk.Cursor // without a text: the entry is missing, too long, nested too deep or no JSON
+// Log holds Kong's log entry by its keys: JSON that may hold anything that a client, an upstream or a plugin put into
+// it. What no rule reads is not decoded.
+type Log map[string]json.RawMessage
+
+// ParseLog reads a log entry, of which it keeps nothing. It returns an empty Log for one that is too long, nested too
+// deep or no JSON.
+func ParseLog(entry []byte) (l Log) {
+	if len(entry) > maxLogLength || json.Unmarshal(entry, &l) != nil {
+		return nil
+	}
+	return l
 }
 
-// newLog checks a log entry. json.Valid also bounds the depth.
-func newLog(entry []byte) *log {
-	if len(entry) > maxLogLength || !json.Valid(entry) {
-		return new(log)
-	}
-	return &log{jsonwalk.Cursor{Text: entry}}
-}
-
-// Tried reports whether Kong may have passed a request to the upstream. It reports false only for a log entry whose
-// list of tries is empty. For an entry that has no list, or that cannot be read, it reports true.
-func Tried(entry []byte) bool {
-	l := newLog(entry)
-	if l.Text == nil {
-		return true
-	}
-	l.SkipSpace()
-	if l.Text[l.At] != '{' {
-		return true
-	}
-	listed, tried := false, false
-	l.EachMember(func(key []byte) {
-		if jsonwalk.IsKey(key, "tries") {
-			listed, tried = true, tried || !l.isEmptyNext()
-		}
-		l.SkipValue()
-	})
-	return tried || !listed
-}
-
-// isEmptyNext reports whether an empty list comes next, or an empty object, as Kong may write a list.
-func (l *log) isEmptyNext() bool {
-	if first := l.Text[l.At]; first != '{' && first != '[' {
-		return false
-	}
-	next := jsonwalk.Cursor{Text: l.Text, At: l.At + 1}
-	next.SkipSpace()
-	return next.Text[next.At] == ']' || next.Text[next.At] == '}'
-}
+// Tried reports whether Kong may have passed the request to the upstream. It reports false only if the list of tries is
+// empty, which Kong may write as an object. Without a list it reports true.
+func (l Log) Tried() bool { return string(l["tries"]) != "[]" && string(l["tries"]) != "{}" }
 
 // sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
-// null, and -1 among the latencies, count as no number. If an object on the path has a key twice, there is no sum.
-func (l *log) sum(path []string) (float64, bool) {
-	if l.Text == nil {
-		return 0, false
-	}
-	l.At = 0
-	s := sum{log: l, latency: path[0] == "latencies"}
-	s.value(path)
+// null, and -1 among the latencies, count as no number.
+func (l Log) sum(path []string) (float64, bool) {
+	s := sum{latency: path[0] == "latencies"}
+	s.members(l, path)
 	return s.total, s.numbers > 0 && !s.invalid
 }
 
 // maxNumbers bounds how many numbers one path may lead to.
 const maxNumbers = 256
 
+// everyKey is the key of a path that stands for all keys.
+const everyKey = "*"
+
 // sum adds the numbers at the end of a path.
 type sum struct {
-	*log
 	latency bool
 	total   float64
 	numbers int
 	invalid bool
 }
 
-// value adds what the path leads to in the value that comes next.
-func (s *sum) value(path []string) {
-	s.SkipSpace()
-	first := s.Text[s.At]
-	switch {
-	case len(path) == 0:
-		s.add(first)
-	case first == '{':
-		s.object(path)
-	case first == '[' && path[0] == everyKey:
-		s.EachItem(func() { s.value(path[1:]) })
-	default:
-		s.SkipValue()
+// members adds what the path leads to in an object.
+func (s *sum) members(object map[string]json.RawMessage, path []string) {
+	if path[0] != everyKey {
+		s.value(object[path[0]], path[1:])
+		return
+	}
+	for _, value := range object {
+		s.value(value, path[1:])
 	}
 }
 
-// everyKey is the key of a path that stands for all keys.
-const everyKey = "*"
-
-// object adds what the path leads to in the object that comes next. Only keys that lead to a number are compared with
-// one another, and there are at most maxNumbers of them.
-func (s *sum) object(path []string) {
-	var seen [][]byte
-	s.EachMember(func(key []byte) {
-		all := path[0] == everyKey
-		if !all && !jsonwalk.IsKey(key, path[0]) || s.numbers > maxNumbers {
-			s.SkipValue()
-			return
+// value adds what the path leads to in a value.
+func (s *sum) value(text json.RawMessage, path []string) {
+	var object map[string]json.RawMessage
+	var list []json.RawMessage
+	switch {
+	case len(text) == 0 || s.numbers > maxNumbers:
+	case len(path) == 0:
+		s.add(string(text))
+	case json.Unmarshal(text, &object) == nil:
+		s.members(object, path)
+	case path[0] == everyKey && json.Unmarshal(text, &list) == nil:
+		for _, item := range list {
+			s.value(item, path[1:])
 		}
-		before := s.numbers
-		s.value(path[1:])
-		if all && s.numbers == before {
-			return
-		}
-		key = jsonwalk.Unescaped(key)
-		s.invalid = s.invalid || slices.ContainsFunc(seen, func(other []byte) bool { return bytes.Equal(key, other) })
-		seen = append(seen, key)
-	})
+	}
 }
 
-// add adds the number that comes next, whose first byte is given.
-func (s *sum) add(first byte) {
-	from := s.At
-	s.SkipValue()
-	text := string(s.Text[from:s.At])
-	if first == 'n' || s.latency && text == "-1" {
+// add adds a number.
+func (s *sum) add(text string) {
+	if text == "null" || s.latency && text == "-1" {
 		return
 	}
 	n, ok := parseAmount(text)

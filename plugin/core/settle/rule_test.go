@@ -32,7 +32,7 @@ func from(sources ...string) schema.Settle {
 
 // answer returns the answer for a request that the upstream has answered, with a log entry.
 func answer(log string) settle.Answer {
-	return settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Log: []byte(log)}
+	return settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Log: settle.ParseLog([]byte(log))}
 }
 
 func TestAnOutcomeFollowsFromHowTheRequestEnded(t *testing.T) {
@@ -51,22 +51,22 @@ func TestAnOutcomeFollowsFromHowTheRequestEnded(t *testing.T) {
 	}{
 		{"answered", 200, "service", true, log, 7, settle.Measured},
 		{"answered with an error", 500, "service", true, log, 7, settle.Measured},
-		{"a status of refund_on", 502, "service", true, log, 0, settle.RefundedStatus},
-		{"a status of refund_on, unmeasured", 429, "service", true, `{}`, 0, settle.RefundedStatus},
-		{"denied by a plugin", 429, "exit", false, log, 0, settle.NeverTried},
-		{"ended by a plugin after a try", 403, "exit", true, log, 0, settle.NeverTried},
-		{"no answer of the upstream", 502, "error", true, log, 0, settle.NeverTried},
-		{"without a try", 200, "service", false, log, 0, settle.NeverTried},
-		{"closed by the client before a try", 499, "service", false, log, 0, settle.NeverTried},
+		{"a status of refund_on", 502, "service", true, log, 0, settle.Refunded},
+		{"a status of refund_on, unmeasured", 429, "service", true, `{}`, 0, settle.Refunded},
+		{"denied by a plugin", 429, "exit", false, log, 0, settle.Refunded},
+		{"ended by a plugin after a try", 403, "exit", true, log, 0, settle.Refunded},
+		{"no answer of the upstream", 502, "error", true, log, 0, settle.Refunded},
+		{"without a try", 200, "service", false, log, 0, settle.Refunded},
+		{"closed by the client before a try", 499, "service", false, log, 0, settle.Refunded},
 		{"closed by the client", 499, "service", true, log, 0, settle.Unmeasured},
 		{"no value", 200, "service", true, `{"m":7}`, 0, settle.Unmeasured},
 		{"an invalid value", 200, "service", true, `{"n":"7"}`, 0, settle.Unmeasured},
 		{"no log entry", 200, "service", true, "", 0, settle.Unmeasured},
 		{"an unknown source", 200, "", true, log, 0, settle.Unmeasured},
 	} {
-		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried, Log: []byte(test.log)}
+		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried, Log: settle.ParseLog([]byte(test.log))}
 		if actual, outcome := r.Measure(&a); actual != test.actual || outcome != test.want {
-			t.Errorf("%s: %d, %s; want %d, %s", test.name, actual, outcome, test.actual, test.want)
+			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestTheValuesOfAllSourcesAreWeightedAddedAndRoundedUpOnce(t *testing.T) {
 		a.Shared = map[string]settle.Value{"tokens": settle.Text(test.shared)}
 		actual, outcome := rule(t, test.s).Measure(&a)
 		if actual != test.want || outcome != settle.Measured {
-			t.Errorf("%s: %d, %s; want %d", test.name, actual, outcome, test.want)
+			t.Errorf("%s: %d, %d; want %d", test.name, actual, outcome, test.want)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestOnlyNumbersOfHeadersAndSharedValuesAreMeasured(t *testing.T) {
 		for name, r := range map[string]*settle.Rule{"header": header, "shared": shared} {
 			actual, outcome := r.Measure(&a)
 			if want < 0 && outcome != settle.Unmeasured || want >= 0 && (actual != want || outcome != settle.Measured) {
-				t.Errorf("%s %q: %d, %s; want %d", name, text, actual, outcome, want)
+				t.Errorf("%s %q: %d, %d; want %d", name, text, actual, outcome, want)
 			}
 		}
 	}
@@ -132,14 +132,14 @@ func TestOnlyNumbersOfHeadersAndSharedValuesAreMeasured(t *testing.T) {
 		a.Shared = map[string]settle.Value{"tokens": settle.Number(n)}
 		actual, outcome := shared.Measure(&a)
 		if want < 0 && outcome != settle.Unmeasured || want >= 0 && (actual != want || outcome != settle.Measured) {
-			t.Errorf("%v: %d, %s; want %d", n, actual, outcome, want)
+			t.Errorf("%v: %d, %d; want %d", n, actual, outcome, want)
 		}
 	}
 	for name, value := range map[string]settle.Value{"no value": {}, "NaN": settle.Number(math.NaN())} {
 		a := answer("")
 		a.Shared = map[string]settle.Value{"tokens": value}
 		if actual, outcome := shared.Measure(&a); outcome != settle.Unmeasured {
-			t.Errorf("%s: %d, %s", name, actual, outcome)
+			t.Errorf("%s: %d, %d", name, actual, outcome)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
 	} {
 		a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Headers: test.headers}
 		if actual, outcome := r.Measure(&a); outcome != test.want || outcome == settle.Measured && actual != test.actual {
-			t.Errorf("%s: %d, %s; want %d, %s", test.name, actual, outcome, test.actual, test.want)
+			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}
 }

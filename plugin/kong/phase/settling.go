@@ -3,7 +3,6 @@ package phase
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -160,8 +159,8 @@ func readLog(answer []byte, a *settle.Answer) error {
 	if err != nil {
 		return err
 	}
-	a.Log = slices.Clone(entry)
-	a.Tried = settle.Tried(a.Log)
+	a.Log = settle.ParseLog(entry)
+	a.Tried = a.Log.Tried()
 	return nil
 }
 

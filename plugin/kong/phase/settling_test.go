@@ -54,7 +54,7 @@ func TestTheLogPhaseSettlesTheReservationOfItsRequest(t *testing.T) {
 	require.Equal(t, []string{"0123"}, s.ids, "settled")
 	a := s.answers[0]
 	if a.Status != 200 || a.Source != settle.SourceService || !a.Tried || a.Headers["x-upstream"] != "yes" ||
-		len(a.Log) < 1000 {
+		len(a.Log) < 10 {
 		t.Errorf("%+v", a)
 	}
 }
@@ -159,7 +159,7 @@ func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if actual, outcome := rule.Measure(&s.answers[0]); outcome != test.want || outcome == settle.Measured && actual != 7 {
-			t.Errorf("%s: %d, %s, want %s", name, actual, outcome, test.want)
+			t.Errorf("%s: %d, %d, want %d", name, actual, outcome, test.want)
 		}
 	}
 }
