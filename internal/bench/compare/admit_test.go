@@ -80,7 +80,7 @@ func BenchmarkUsage(b *testing.B) {
 	for _, tenants := range []int{1, 1000, 10_000} {
 		b.Run(fmt.Sprintf("tenants=%d/usage=off", tenants), func(b *testing.B) { measureAdmit(b, inMemory(), tenants) })
 		b.Run(fmt.Sprintf("tenants=%d/usage=on", tenants), func(b *testing.B) {
-			measureAdmit(b, inMemory(), tenants, usage.NewCounter(usage.CounterOptions{}))
+			measureAdmit(b, inMemory(), tenants, usage.NewCounter())
 		})
 	}
 }

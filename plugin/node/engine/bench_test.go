@@ -63,7 +63,7 @@ func (f *fixedFacts) Read(_ context.Context, facts identity.Facts, _ *identity.R
 
 func TestADecisionOfFourBoundsInMemoryAllocatesNothing(t *testing.T) {
 	dr, store := benchDecider(t, 4)
-	dr.Observers = append(dr.Observers, usage.NewCounter(usage.CounterOptions{}))
+	dr.Observers = append(dr.Observers, usage.NewCounter())
 	var x admit.Exchange
 	facts := &fixedFacts{"acme"}
 	ctx := context.Background()

@@ -77,7 +77,7 @@ type usageReport struct {
 // CountUsage makes the engine count what tenants use, and report it while Run runs to the database of FollowRows. Call
 // it after FollowRows, and before Sources and the first decider.
 func (e *Engine) CountUsage() {
-	counter, sink := usage.NewCounter(usage.CounterOptions{}), policysync.NewUsageSink(e.follows.Source)
+	counter, sink := usage.NewCounter(), policysync.NewUsageSink(e.follows.Source)
 	o := usage.ReporterOptions{Counter: counter, Sink: sink, Log: e.log, Node: e.follows.Node}
 	if e.follows.Dir != "" {
 		o.Dir = filepath.Join(e.follows.Dir, usageFolder)
@@ -96,7 +96,7 @@ func (u *usageReport) Run(ctx context.Context) error {
 func (e *Engine) SetRoutes(isRoute func(name string) bool) {
 	e.Metrics.Routes = isRoute
 	if e.usage != nil {
-		e.usage.SetRoutes(isRoute)
+		e.usage.Routes = isRoute
 	}
 	if e.candidates != nil {
 		e.candidates.SetRoutes(isRoute)

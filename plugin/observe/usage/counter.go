@@ -10,7 +10,7 @@
 //
 // Counting never waits for a sink, a file or another connection: requests of one connection count in one of several
 // stripes, each with a lock that is held for little more than an access of a map. Memory is bounded: rows by
-// [CounterOptions], batches by [ReporterOptions]. What does not fit is dropped and counted.
+// their number, batches by [ReporterOptions]. What does not fit is dropped and counted.
 //
 // A batch is delivered once or more, and identified by node, epoch and seq, so that the receiver can count it once. The
 // epoch is random for each reporter, seq counts its batches from 1 without a gap. A dropped batch leaves a gap. With a
@@ -19,6 +19,7 @@ package usage
 
 import (
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,18 +32,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/pgtext"
 )
 
-// DefaultMaxRows bounds the rows between two batches: about 150 bytes each, names included.
-const DefaultMaxRows = 200_000
-
-// CounterOptions configures a Counter. The zero value selects the defaults.
-type CounterOptions struct {
-	// MaxRows bounds the rows of all stripes. At half of it the reporter is woken; at the maximum counts without a row
-	// are dropped. 0: DefaultMaxRows.
-	MaxRows int
-	// Routes reports whether a name is that of a route. Other names count as no endpoint, because clients could make any
-	// number of them, and the tiers that these clients state are not reported as seen. nil: every name is a route.
-	Routes func(name string) bool
-}
+// maxRows bounds the rows between two batches: about 150 bytes each, names included. At half of it the reporter is
+// woken; at the maximum counts without a row are dropped.
+const maxRows = 200_000
 
 // stripes is the number of stripes: a power of two, more than the threads that decide at a time.
 const stripes = 16
@@ -50,7 +42,12 @@ const stripes = 16
 // Counter counts decisions and settlements. It is an admit.Observer and a reservation.Observer, safe for concurrent
 // use. Make it with NewCounter.
 type Counter struct {
-	options CounterOptions
+	// Routes reports whether a name is that of a route. Other names count as no endpoint, because clients could make any
+	// number of them, and the tiers that these clients state are not reported as seen. Set it before the first decision.
+	// nil: every name is a route.
+	Routes func(name string) bool
+
+	maxRows int
 	stripes [stripes]stripe
 	rows    atomic.Int64  // in all stripes
 	dropped atomic.Uint64 // counts without a row
@@ -93,19 +90,13 @@ type policyRow struct {
 }
 
 // NewCounter returns a counter without rows.
-func NewCounter(o CounterOptions) *Counter {
-	if o.MaxRows <= 0 {
-		o.MaxRows = DefaultMaxRows
-	}
-	c := &Counter{options: o, full: make(chan struct{}, 1)}
+func NewCounter() *Counter {
+	c := &Counter{maxRows: maxRows, full: make(chan struct{}, 1)}
 	for i := range c.stripes {
 		c.stripes[i].places = map[place]*placeRows{}
 	}
 	return c
 }
-
-// SetRoutes sets CounterOptions.Routes. Call it before the first decision.
-func (c *Counter) SetRoutes(isRoute func(name string) bool) { c.options.Routes = isRoute }
 
 // Rows returns the number of rows that wait for the next batch. A row counts once for each stripe that has it.
 func (c *Counter) Rows() int { return int(c.rows.Load()) }
@@ -116,7 +107,7 @@ func (c *Counter) Dropped() uint64 { return c.dropped.Load() }
 // Observe implements admit.Observer. It keeps of d the names of the tenant, the endpoint and the policies.
 func (c *Counter) Observe(d *decision.Decision) {
 	where := place{tenantOf(d), d.Resolution.Endpoint}
-	if c.options.Routes != nil && where.endpoint == d.Identity.Route {
+	if c.Routes != nil && where.endpoint == d.Identity.Route {
 		where.endpoint = c.routeOf(where.endpoint)
 	}
 	s := &c.stripes[d.Exchange%stripes]
@@ -152,7 +143,7 @@ func tenantOf(d *decision.Decision) string {
 
 // routeOf returns the name of a route, or "" if it does not exist.
 func (c *Counter) routeOf(name string) string {
-	if name == "" || !c.options.Routes(name) {
+	if name == "" || !c.Routes(name) {
 		return ""
 	}
 	return name
@@ -207,7 +198,7 @@ func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
 		return
 	}
 	where := place{settled.Tenant, settled.Endpoint}
-	if c.options.Routes != nil && !strings.Contains(where.endpoint, "/") { // only a pattern has a path
+	if c.Routes != nil && !strings.Contains(where.endpoint, "/") { // only a pattern has a path
 		where.endpoint = c.routeOf(where.endpoint)
 	}
 	s := &c.stripes[c.settled.Add(1)%stripes]
@@ -259,13 +250,13 @@ func (c *Counter) rowOf(s *stripe, rows *placeRows, likely int, b *policy.Bound)
 // addRow makes room for a row, and reports whether there is any. s.mu is held.
 func (c *Counter) addRow(s *stripe) bool {
 	rows := int(c.rows.Add(1))
-	if rows >= c.options.MaxRows/2 {
+	if rows >= c.maxRows/2 {
 		select {
 		case c.full <- struct{}{}:
 		default: // it has a signal already
 		}
 	}
-	if rows > c.options.MaxRows {
+	if rows > c.maxRows {
 		c.rows.Add(-1)
 		c.dropped.Add(1)
 		return false
@@ -277,7 +268,7 @@ func (c *Counter) addRow(s *stripe) bool {
 // burst is how many rows are merged without a pause: in a process with one thread, requests wait for it.
 const burst = 256
 
-// cut takes all rows out of the counter. It locks each stripe for the exchange of a map only.
+// cut takes all rows out of the counter, sorted by key. It locks each stripe for the exchange of a map only.
 func (c *Counter) cut() []Row {
 	index, all := map[Key]int{}, []Row(nil)
 	add := func(k Key, counts Counts) {
@@ -304,6 +295,7 @@ func (c *Counter) cut() []Row {
 			}
 		}
 	}
+	slices.SortFunc(all, func(a, b Row) int { return a.compare(b.Key) })
 	return all
 }
 

@@ -105,10 +105,10 @@ func TestWhereARequestCounts(t *testing.T) {
 		"meta limited": {denied(decision.MetaLimited), map[string]Counts{"": {Denied: 1, Remaining: none}}},
 		"exempt":       {exempt, map[string]Counts{"": {Admitted: 1, Remaining: none}}},
 	} {
-		c := NewCounter(CounterOptions{})
+		c := NewCounter()
 		c.Observe(test.d)
 		got := map[string]Counts{}
-		for _, row := range rowsOf(c) {
+		for _, row := range c.cut() {
 			if row.Tenant != "acme" || row.Endpoint != "GET /x" {
 				t.Errorf("%s: a row of %+v", name, row.Key)
 			}
@@ -119,7 +119,7 @@ func TestWhereARequestCounts(t *testing.T) {
 }
 
 func TestRequestsOfAllConnectionsAddUp(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	for i := range 100 {
 		d := decided(t, "acme", "GET /x", answered{daily, 2, admits(int64(50 + i%7))})
 		d.Exchange = uint32(i)
@@ -129,42 +129,43 @@ func TestRequestsOfAllConnectionsAddUp(t *testing.T) {
 		{Key{"acme", "GET /x", ""}, Counts{Admitted: 100, Remaining: NoRemaining}},
 		{Key{"acme", "GET /x", "daily//"}, Counts{Admitted: 100, Cost: 200, Remaining: 50}},
 	}
-	if got := rowsOf(c); !reflect.DeepEqual(got, want) || c.Rows() != 0 {
+	if got := c.cut(); !reflect.DeepEqual(got, want) || c.Rows() != 0 {
 		t.Errorf("rows are %+v, want %+v; %d stay", got, want, c.Rows())
 	}
-	assert.Empty(t, rowsOf(c), "they count again")
+	assert.Empty(t, c.cut(), "they count again")
 }
 
 func TestASettlementChangesTheCost(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	d := decided(t, "acme", "chat", answered{daily, 500, admits(500)})
 	c.Observe(d)
 	b := &d.Resolution.Bounds[0]
 	c.Reserved(b)
 	c.Settled(b, reservation.Settlement{Actual: 30, Change: -470, Tenant: "acme", Endpoint: "chat"})
 	c.Settled(b, reservation.Settlement{Outcome: reservation.TimedOut, Tenant: "acme", Endpoint: "chat"})
-	if got := rowsOf(c)[1].Counts; got.Cost != 30 || got.Admitted != 1 {
+	if got := c.cut()[1].Counts; got.Cost != 30 || got.Admitted != 1 {
 		t.Errorf("the policy counts %+v, want a cost of 30", got)
 	}
 	c.Settled(b, reservation.Settlement{Actual: 31, Change: 1, Tenant: "acme", Endpoint: "chat"})
 	want := []Row{{Key{"acme", "chat", "daily//"}, Counts{Cost: 1, Remaining: NoRemaining}}}
-	assert.Equal(t, want, rowsOf(c), "a settlement after the batch counts")
+	assert.Equal(t, want, c.cut(), "a settlement after the batch counts")
 }
 
 // An address is personal data, and there are too many of them.
 func TestAnonymousRequestsHaveNoTenant(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	for i := range 100 {
 		d := decided(t, "", "GET /x")
 		d.Identity.Tenant = identity.Name{Kind: identity.IP, ID: fmt.Sprintf("192.0.2.%d", i)}
 		c.Observe(d)
 	}
 	want := []Row{{Key{"", "GET /x", ""}, Counts{Admitted: 100, Remaining: NoRemaining}}}
-	assert.Equal(t, want, rowsOf(c))
+	assert.Equal(t, want, c.cut())
 }
 
 func TestARouteThatDoesNotExistIsNoEndpoint(t *testing.T) {
-	c := NewCounter(CounterOptions{Routes: func(name string) bool { return name == "chat" }})
+	c := NewCounter()
+	c.Routes = func(name string) bool { return name == "chat" }
 	for _, route := range []string{"chat", "made-up"} {
 		d := decided(t, "acme", route)
 		d.Identity.Route = route
@@ -183,7 +184,7 @@ func TestARouteThatDoesNotExistIsNoEndpoint(t *testing.T) {
 }
 
 func TestNamesThatPostgresCannotStoreAreReplaced(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	long := strings.Repeat("x", MaxName-1) + "é"
 	for _, endpoint := range []string{"\xff", "\uFFFD", "a\x00b", long} {
 		c.Observe(decided(t, "acme", endpoint))
@@ -196,7 +197,8 @@ func TestNamesThatPostgresCannotStoreAreReplaced(t *testing.T) {
 }
 
 func TestRowsBeyondTheMaximumAreDroppedAndCounted(t *testing.T) {
-	c := NewCounter(CounterOptions{MaxRows: 10})
+	c := NewCounter()
+	c.maxRows = 10
 	observe := func(n int) {
 		d := decided(t, fmt.Sprint("tenant-", n), "GET /x", answered{daily, 1, admits(9)})
 		d.Exchange = uint32(n)
@@ -243,7 +245,7 @@ func typical(t testing.TB, tenant string) *decision.Decision {
 }
 
 func TestCountingARequestOfARowThatExistsAllocatesNothing(t *testing.T) {
-	c, d := NewCounter(CounterOptions{}), typical(t, "acme")
+	c, d := NewCounter(), typical(t, "acme")
 	b := &d.Resolution.Bounds[0]
 	settled := reservation.Settlement{Change: 1, Tenant: "acme", Endpoint: d.Resolution.Endpoint}
 	for i := range uint32(stripes) { // a settlement counts in any stripe

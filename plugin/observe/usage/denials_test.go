@@ -89,7 +89,7 @@ func TestDenialsCountByWhatDenied(t *testing.T) {
 		"denied by a penalty and by another limit":     {byBoth, limited},
 		"denied by a limit that tenants share":         {byShared, Denials{}},
 	} {
-		c := NewCounter(CounterOptions{})
+		c := NewCounter()
 		c.Observe(test.d)
 		var got Denials
 		if all := c.cutDenials(); len(all) > 0 {
@@ -100,7 +100,7 @@ func TestDenialsCountByWhatDenied(t *testing.T) {
 }
 
 func TestDenialsCountDifferentNamesOverAllConnections(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	d := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)})
 	for i := range 3000 {
 		d.Exchange = uint32(i)
@@ -123,7 +123,7 @@ func TestDenialsCountDifferentNamesOverAllConnections(t *testing.T) {
 }
 
 func TestDenialsOfManyTenantsAreBounded(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	for i := range maxDenied + 9 {
 		c.Observe(decided(t, fmt.Sprint("tenant-", i), "GET /x", answered{daily, 1, denies(0)}))
 	}
@@ -133,7 +133,7 @@ func TestDenialsOfManyTenantsAreBounded(t *testing.T) {
 }
 
 func TestCountingADenialAllocatesNothing(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	d := decided(t, "acme", "GET /x", answered{daily, 1, denies(0)})
 	d.Identity.IP, d.Identity.Credential = "192.0.2.1", "key"
 	c.Observe(d)
@@ -144,7 +144,7 @@ func TestCountingADenialAllocatesNothing(t *testing.T) {
 
 // Every denial reaches a batch once, however they are split.
 func TestDenialsThatDoNotFitIntoABatchFollowInTheNext(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	const tenants = MaxDenials + 100
 	for i := range tenants {
 		c.Observe(decided(t, fmt.Sprint("tenant-", i), "GET /x", answered{daily, 1, denies(0)}))
@@ -156,7 +156,7 @@ func TestDenialsThatDoNotFitIntoABatchFollowInTheNext(t *testing.T) {
 	seen := map[string]int64{}
 	for _, w := range r.queue {
 		var b Batch
-		require.NoError(t, b.UnmarshalBinary(w.payload))
+		require.NoError(t, b.UnmarshalBinary(w.Payload))
 		for _, n := range b.Denials {
 			seen[n.Tenant] += n.Limited
 		}

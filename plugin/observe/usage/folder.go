@@ -22,8 +22,8 @@ const (
 	staleAfter = time.Hour
 )
 
-// savedBatch is the file of a batch, as JSON.
-type savedBatch struct {
+// saved is the file of a batch, as JSON.
+type saved struct {
 	Node    string
 	Began   time.Time // by the wall clock
 	Payload []byte
@@ -35,7 +35,7 @@ func fileName(epoch string, seq int64) string {
 
 // save writes a batch to a folder. The file is there as a whole or not at all, unless the machine fails.
 func (w *waiting) save(dir string) error {
-	text, err := json.Marshal(savedBatch{w.node, w.began, w.payload})
+	text, err := json.Marshal(w.saved)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
@@ -56,19 +56,20 @@ func (w *waiting) save(dir string) error {
 
 // read reads the file of a batch.
 func read(path string) (*waiting, error) {
-	var s savedBatch
 	var b Batch
+	w := &waiting{file: path}
 	text, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(text, &s)
+		err = json.Unmarshal(text, &w.saved)
 	}
 	if err == nil {
-		err = b.UnmarshalBinary(s.Payload)
+		err = b.UnmarshalBinary(w.Payload)
 	}
 	if err == nil && filepath.Base(path) != fileName(b.Epoch, b.Seq) {
 		err = errors.New("it is of another batch")
 	}
-	return &waiting{node: s.Node, epoch: b.Epoch, seq: b.Seq, began: s.Began, payload: s.Payload, file: path}, err
+	w.epoch, w.seq = b.Epoch, b.Seq
+	return w, err
 }
 
 // sendLeft sends batches of other processes until one fails. One that its process sends too counts once.

@@ -24,7 +24,7 @@ func filesIn(t *testing.T, dir string) []string {
 
 func TestTheNextProcessReportsWhatAnEndedOneLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		c, sink, dir := NewCounter(), newShelf(), t.TempDir()
 		sink.setFail(failing(errDown))
 		first, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, Node: "node-1/a"})
 		elapse(time.Second) // between two batches
@@ -53,12 +53,12 @@ func TestTheNextProcessReportsWhatAnEndedOneLeft(t *testing.T) {
 
 func TestABatchThatTwoProcessesSendIsSentByBothWithOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, dir, down, up := NewCounter(CounterOptions{}), t.TempDir(), newShelf(), newShelf()
+		c, dir, down, up := NewCounter(), t.TempDir(), newShelf(), newShelf()
 		down.setFail(failing(errDown))
 		first, _ := running(t, ReporterOptions{Counter: c, Sink: down, Dir: dir, Node: "node-1/a"})
 		admit(t, c, "acme", 3)
 		elapse(6 * time.Second)
-		running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: up, Dir: dir})
+		running(t, ReporterOptions{Counter: NewCounter(), Sink: up, Dir: dir})
 		elapse(6 * time.Second)
 		down.setFail(nil)
 		elapse(6 * time.Second)
@@ -72,7 +72,7 @@ func TestABatchThatTwoProcessesSendIsSentByBothWithOneName(t *testing.T) {
 
 func TestAFileThatCannotBeReadIsDroppedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		c, sink, dir := NewCounter(), newShelf(), t.TempDir()
 		sink.setFail(failing(errDown))
 		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
 		elapse(time.Second) // between two batches
@@ -106,7 +106,7 @@ func TestAFileThatCannotBeReadIsDroppedAndCounted(t *testing.T) {
 
 func TestBatchesOfEndedProcessesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+		c, sink, dir := NewCounter(), newShelf(), t.TempDir()
 		sink.setFail(failing(errDown))
 		for range 4 { // a node that is restarted again and again while Postgres is unavailable
 			_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
@@ -130,7 +130,7 @@ func TestProcessesThatShareAFolderLoseNothing(t *testing.T) {
 		var all []*Reporter
 		var counters []*Counter
 		for range 2 {
-			c := NewCounter(CounterOptions{})
+			c := NewCounter()
 			r, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, MaxBytes: 30 * fileBytes})
 			all, counters = append(all, r), append(counters, c)
 		}
@@ -153,7 +153,7 @@ func TestProcessesThatShareAFolderLoseNothing(t *testing.T) {
 func TestWithoutAFolderBatchesWaitInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := logged()
-		c, sink, file := NewCounter(CounterOptions{}), newShelf(), filepath.Join(t.TempDir(), "file")
+		c, sink, file := NewCounter(), newShelf(), filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
 		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: file, Log: log})
 		admit(t, c, "acme", 3)
@@ -172,7 +172,7 @@ func TestAMachineWhoseClockWasSetByAnHourReportsAPossibleAge(t *testing.T) {
 		time.Hour:  time.Hour + 11*time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c, sink, dir := NewCounter(CounterOptions{}), newShelf(), t.TempDir()
+			c, sink, dir := NewCounter(), newShelf(), t.TempDir()
 			sink.setFail(failing(errDown))
 			first, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
 			admit(t, c, "acme", 3)
@@ -194,7 +194,7 @@ func setBack(t *testing.T, file string, by time.Duration) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	var saved savedBatch
+	var saved saved
 	require.NoError(t, json.Unmarshal(text, &saved))
 	saved.Began = saved.Began.Add(-by)
 	text, err = json.Marshal(saved)

@@ -73,13 +73,6 @@ func denies(remaining int64) decision.Status {
 	return s
 }
 
-// rowsOf returns what a counter has counted, sorted by key.
-func rowsOf(c *Counter) []Row {
-	rows := c.cut()
-	slices.SortFunc(rows, func(a, b Row) int { return a.compare(b.Key) })
-	return rows
-}
-
 // total adds rows up.
 type total map[Key]Counts
 

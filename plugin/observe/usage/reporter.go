@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -44,10 +43,12 @@ func adviceOf(err error) string {
 
 // The defaults of ReporterOptions.
 const (
-	DefaultEvery     = 5 * time.Second
-	DefaultMaxBytes  = 64 << 20
-	DefaultFlushTime = 2 * time.Second
+	DefaultEvery    = 5 * time.Second
+	DefaultMaxBytes = 64 << 20
 )
+
+// flushTime is how long Run may report after its context has ended.
+const flushTime = 2 * time.Second
 
 // ReporterOptions configures a Reporter. Counter, Sink and Log are required.
 type ReporterOptions struct {
@@ -62,15 +63,7 @@ type ReporterOptions struct {
 	Every time.Duration // between two batches; 0: DefaultEvery
 	// MaxBytes bounds the batches that wait, each of which counts as 4 KiB at least. Beyond it the oldest are dropped. 0:
 	// DefaultMaxBytes.
-	MaxBytes  int64
-	FlushTime time.Duration // how long Run may report after its context has ended; 0: DefaultFlushTime
-}
-
-func (o ReporterOptions) withDefaults() ReporterOptions {
-	o.Every = cmp.Or(o.Every, DefaultEvery)
-	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
-	o.FlushTime = cmp.Or(o.FlushTime, DefaultFlushTime)
-	return o
+	MaxBytes int64
 }
 
 // Reporter reports what a counter counts. Make it with NewReporter; Run starts it.
@@ -93,18 +86,16 @@ type Reporter struct {
 
 // waiting is a batch that the sink has not stored yet.
 type waiting struct {
-	node    string
-	epoch   string
-	seq     int64
-	began   time.Time
-	payload []byte
-	file    string // its path; "": none
+	saved
+	epoch string
+	seq   int64
+	file  string // its path; "": none
 }
 
 // fileBytes is how much of MaxBytes a batch takes at least: the room of a file.
 const fileBytes = 4 << 10
 
-func (w *waiting) size() int64 { return int64(max(len(w.payload), fileBytes)) }
+func (w *waiting) size() int64 { return int64(max(len(w.Payload), fileBytes)) }
 
 // Reason is why a batch was dropped.
 type Reason uint8
@@ -114,7 +105,7 @@ const (
 	Room     Reason = iota // more than MaxBytes waited
 	Rejected               // the sink will never store it
 	Damaged                // its file cannot be read
-	Shutdown               // it was not stored within FlushTime, and there is no folder
+	Shutdown               // it was not stored within flushTime, and there is no folder
 )
 
 func (r Reason) String() string { return [...]string{"room", "rejected", "damaged", "shutdown"}[r] }
@@ -138,8 +129,9 @@ type Stats struct {
 func NewReporter(o ReporterOptions) *Reporter {
 	var epoch [epochBytes]byte
 	_, _ = rand.Read(epoch[:]) // it ends the process if the system has no random numbers
+	o.Every, o.MaxBytes = cmp.Or(o.Every, DefaultEvery), cmp.Or(o.MaxBytes, DefaultMaxBytes)
 	return &Reporter{
-		options: o.withDefaults(), epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
+		options: o, epoch: hex.EncodeToString(epoch[:]), began: time.Now(),
 		// Every reason is there from the start, so that an alert sees the first loss.
 		account: Stats{Dropped: map[Reason]uint64{Room: 0, Rejected: 0, Damaged: 0, Shutdown: 0}},
 	}
@@ -152,16 +144,16 @@ func (r *Reporter) Stats() Stats {
 	s := r.account
 	s.Dropped, s.Rows, s.DroppedCounts = maps.Clone(s.Dropped), r.options.Counter.Rows(), r.options.Counter.Dropped()
 	if s.Waiting = len(r.queue); s.Waiting > 0 {
-		s.Oldest = time.Since(r.queue[0].began)
+		s.Oldest = time.Since(r.queue[0].Began)
 	}
 	return s
 }
 
-// Run reports until ctx ends. Then it reports the last counts, for at most FlushTime; what is not stored by then stays
+// Run reports until ctx ends. Then it reports the last counts, for at most two seconds; what is not stored by then stays
 // in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It returns
 // nil: neither the end of ctx nor the failure of a sink is an error.
 func (r *Reporter) Run(ctx context.Context) error {
-	drain.Run(ctx, r.options.Every, r.options.FlushTime, r.options.Counter.full, r.report)
+	drain.Run(ctx, r.options.Every, flushTime, r.options.Counter.full, r.report)
 	r.abandon()
 	return nil
 }
@@ -172,24 +164,27 @@ const idle = time.Minute
 // cut makes batches of what was counted since the last ones, and queues them.
 func (r *Reporter) cut() {
 	now, counter := time.Now(), r.options.Counter
-	rest := counts{counter.cut(), counter.cutDenials(), counter.cutTiers(now)}
-	slices.SortFunc(rest.rows, func(a, b Row) int { return a.compare(b.Key) })
 	began := r.began
 	r.began = now
+	rest := Batch{
+		Epoch: r.epoch, Span: min(max(now.Sub(began), 0), maxSpan),
+		Rows: counter.cut(), Denials: counter.cutDenials(), Tiers: counter.cutTiers(now),
+	}
 	if rest.empty() && r.seq > 0 && now.Sub(r.cutAt) < idle {
 		return
 	}
 	r.cutAt = now
 	for most := MaxRows; ; {
 		first, others := rest.split(most)
-		payload, err := r.encode(first, now.Sub(began))
+		first.Seq = r.seq + 1
+		payload, err := first.MarshalBinary()
 		if errors.Is(err, errLong) && most > 1 {
 			most /= 2
 			continue
 		}
 		if err != nil { // what a counter counts can be encoded
 			r.drop(Damaged)
-			r.options.Log.Error("a batch of usage was dropped", "rows", len(first.rows), "error", err)
+			r.options.Log.Error("a batch of usage was dropped", "rows", len(first.Rows), "error", err)
 		} else {
 			r.push(began, payload)
 		}
@@ -199,32 +194,22 @@ func (r *Reporter) cut() {
 	}
 }
 
-// counts holds what was counted between two cuts.
-type counts struct {
-	rows    []Row
-	denials []Denials
-	tiers   []Tier
-}
+func (b *Batch) empty() bool { return len(b.Rows)+len(b.Denials)+len(b.Tiers) == 0 }
 
-func (c *counts) empty() bool { return len(c.rows)+len(c.denials)+len(c.tiers) == 0 }
-
-// split returns the first rows, denials and tiers, at most so many of each as fit into a batch, and the others.
-func (c *counts) split(most int) (first, others counts) {
-	n, m, l := min(len(c.rows), most), min(len(c.denials), most, MaxDenials), min(len(c.tiers), most, MaxTiers)
-	return counts{c.rows[:n], c.denials[:m], c.tiers[:l]}, counts{c.rows[n:], c.denials[m:], c.tiers[l:]}
-}
-
-// encode returns the next batch.
-func (r *Reporter) encode(c counts, span time.Duration) ([]byte, error) {
-	span = min(max(span, 0), maxSpan)
-	b := Batch{Epoch: r.epoch, Seq: r.seq + 1, Span: span, Rows: c.rows, Denials: c.denials, Tiers: c.tiers}
-	return b.MarshalBinary()
+// split returns a batch with the first rows, denials and tiers, at most so many of each as fit, and one with the others.
+func (b Batch) split(most int) (first, others Batch) {
+	n, m, l := min(len(b.Rows), most), min(len(b.Denials), most, MaxDenials), min(len(b.Tiers), most, MaxTiers)
+	first, others = b, b
+	first.Rows, others.Rows = b.Rows[:n], b.Rows[n:]
+	first.Denials, others.Denials = b.Denials[:m], b.Denials[m:]
+	first.Tiers, others.Tiers = b.Tiers[:l], b.Tiers[l:]
+	return first, others
 }
 
 // push writes the next batch to the folder and queues it.
 func (r *Reporter) push(began time.Time, payload []byte) {
 	r.seq++
-	w := &waiting{node: r.options.Node, epoch: r.epoch, seq: r.seq, began: began, payload: payload}
+	w := &waiting{saved{r.options.Node, began, payload}, r.epoch, r.seq, ""}
 	r.save(w)
 	r.enqueue(w)
 }

@@ -35,7 +35,7 @@ func admit(t testing.TB, c *Counter, tenant string, n int) {
 
 func TestWhatIsCountedIsReportedEveryFewSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink := NewCounter(CounterOptions{}), newShelf()
+		c, sink := NewCounter(), newShelf()
 		r, _ := running(t, ReporterOptions{Counter: c, Sink: sink})
 		admit(t, c, "acme", 3)
 		elapse(4 * time.Second)
@@ -61,7 +61,7 @@ func TestWhatIsCountedIsReportedEveryFewSeconds(t *testing.T) {
 func TestAnIdleNodeReportsThatItLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := newShelf()
-		running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink})
+		running(t, ReporterOptions{Counter: NewCounter(), Sink: sink})
 		elapse(5*time.Minute + 6*time.Second)
 		if n := len(sink.seen().stored); n != 6 || sink.requests() != 0 {
 			t.Errorf("%d batches in five minutes, want one at the start and one a minute", n)
@@ -74,7 +74,7 @@ func TestHowLongReportsWaitToBeUnpackedIsReadEveryMinute(t *testing.T) {
 		log, text := logged()
 		sink, began := newShelf(), time.Now()
 		sink.backlog = func() (time.Duration, error) { return time.Since(began), nil }
-		r, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Log: log})
+		r, _ := running(t, ReporterOptions{Counter: NewCounter(), Sink: sink, Log: log})
 		elapse(10*time.Minute + 6*time.Second)
 		if waits := r.Stats().Backlog; waits < 9*time.Minute || waits > 10*time.Minute+6*time.Second {
 			t.Errorf("after ten minutes the oldest batch has been waiting for %v", waits)
@@ -89,7 +89,8 @@ func TestHowLongReportsWaitToBeUnpackedIsReadEveryMinute(t *testing.T) {
 
 func TestManyRowsAreReportedAtOnceAndInSeveralBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink := NewCounter(CounterOptions{MaxRows: 40_000}), newShelf()
+		c, sink := NewCounter(), newShelf()
+		c.maxRows = 40_000
 		running(t, ReporterOptions{Counter: c, Sink: sink})
 		synctest.Wait()
 		for n := range 10_000 {
@@ -104,7 +105,7 @@ func TestManyRowsAreReportedAtOnceAndInSeveralBatches(t *testing.T) {
 
 func TestABatchThatPostgresWouldNotTakeIsHalved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink, random := NewCounter(CounterOptions{}), newShelf(), rand.New(rand.NewPCG(1, 2))
+		c, sink, random := NewCounter(), newShelf(), rand.New(rand.NewPCG(1, 2))
 		running(t, ReporterOptions{Counter: c, Sink: sink})
 		for range MaxRows / 2 { // names that cannot be compressed
 			name := make([]rune, MaxName/3)
@@ -123,7 +124,7 @@ func TestABatchThatPostgresWouldNotTakeIsHalved(t *testing.T) {
 func TestABatchWaitsUntilThePostgresThatFailedStoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := logged()
-		c, sink := NewCounter(CounterOptions{}), newShelf()
+		c, sink := NewCounter(), newShelf()
 		sink.setFail(failing(errDown))
 		r, _ := running(t, ReporterOptions{Counter: c, Sink: sink, Log: log})
 		admit(t, c, "acme", 3)
@@ -162,7 +163,7 @@ func TestWhyUsageIsNotReportedIsLoggedOnceForEachReason(t *testing.T) {
 		log, text := logged()
 		sink := newShelf()
 		sink.setFail(func(call int) error { return fmt.Errorf("port %d: %w", call, errDown) })
-		running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Log: log})
+		running(t, ReporterOptions{Counter: NewCounter(), Sink: sink, Log: log})
 		elapse(time.Minute)
 		sink.setFail(func(call int) error { return advised{fmt.Errorf("call %d", call)} })
 		elapse(10 * time.Minute)
@@ -176,7 +177,7 @@ func TestWhyUsageIsNotReportedIsLoggedOnceForEachReason(t *testing.T) {
 func TestABatchThatPostgresRejectsHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, text := logged()
-		c, sink := NewCounter(CounterOptions{}), newShelf()
+		c, sink := NewCounter(), newShelf()
 		sink.setFail(func(call int) error {
 			if call == 1 {
 				return fmt.Errorf("report: %w", rejection{})
@@ -197,7 +198,7 @@ func TestABatchThatPostgresRejectsHoldsUpNoOther(t *testing.T) {
 
 func TestBatchesBeyondTheMaximumAreDroppedTheOldestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink := NewCounter(CounterOptions{}), newShelf()
+		c, sink := NewCounter(), newShelf()
 		sink.setFail(failing(errDown))
 		dir := t.TempDir()
 		r, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir, MaxBytes: 3 * fileBytes})
@@ -227,7 +228,7 @@ func TestBatchesBeyondTheMaximumAreDroppedTheOldestFirst(t *testing.T) {
 
 func TestTheEndReportsTheLastCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, sink := NewCounter(CounterOptions{}), newShelf()
+		c, sink := NewCounter(), newShelf()
 		dir := t.TempDir()
 		_, end := running(t, ReporterOptions{Counter: c, Sink: sink, Dir: dir})
 		synctest.Wait()
@@ -257,14 +258,14 @@ func TestTheEndWaitsForABoundedTime(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
 		synctest.Test(t, func(t *testing.T) {
 			log, text := logged()
-			c := NewCounter(CounterOptions{})
+			c := NewCounter()
 			r, end := running(t, ReporterOptions{Counter: c, Sink: stuck{}, Dir: dir, Log: log})
 			admit(t, c, "acme", 3)
 			elapse(6 * time.Second)
 			admit(t, c, "acme", 4)
 			began := time.Now()
 			end()
-			if took := time.Since(began); took > DefaultFlushTime {
+			if took := time.Since(began); took > flushTime {
 				t.Errorf("it took %v", took)
 			}
 			dropped, kept := r.Stats().Dropped[Shutdown], 0
@@ -293,7 +294,8 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 			})
 			want := total{}
 			for life := range 4 {
-				c := NewCounter(CounterOptions{MaxRows: 200})
+				c := NewCounter()
+				c.maxRows = 200
 				var end []func()
 				for range 1 + life%2 { // during a reload of Kong two processes share the folder
 					_, stop := running(t, ReporterOptions{
@@ -310,7 +312,7 @@ func TestNothingIsLostOrCountedTwice(t *testing.T) {
 				require.Zero(t, c.Dropped(), "counts were dropped")
 			}
 			sink.setFail(nil)
-			last, _ := running(t, ReporterOptions{Counter: NewCounter(CounterOptions{}), Sink: sink, Dir: dir})
+			last, _ := running(t, ReporterOptions{Counter: NewCounter(), Sink: sink, Dir: dir})
 			elapse(3 * lookEvery)
 			assert.Equal(t, want, sink.sum(), "seed %d: stored, counted; %+v", seed, last.Stats())
 		})
@@ -323,7 +325,7 @@ func observeAtRandom(t *testing.T, c *Counter, seed uint64) [][]Row {
 	var group sync.WaitGroup
 	for i := range all {
 		group.Go(func() {
-			random, own := rand.New(rand.NewPCG(seed, uint64(i))), NewCounter(CounterOptions{})
+			random, own := rand.New(rand.NewPCG(seed, uint64(i))), NewCounter()
 			for range 100 {
 				remaining := random.Int64N(100)
 				d := decided(t, fmt.Sprint("tenant-", random.IntN(5)), fmt.Sprint("route-", random.IntN(3)),

@@ -125,8 +125,8 @@ func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
 }
 
 // cutDenials takes all denials out of the counter, sorted by tenant.
-func (c *Counter) cutDenials() []Denials {
-	index, all := map[string]int{}, []Denials(nil)
+func (c *Counter) cutDenials() (all []Denials) {
+	byTenant := map[string]*Denials{}
 	for i := range c.stripes {
 		s := &c.stripes[i]
 		s.mu.Lock()
@@ -136,15 +136,16 @@ func (c *Counter) cutDenials() []Denials {
 		s.mu.Unlock()
 		for _, n := range taken {
 			n.Tenant = clean(n.Tenant)
-			at, ok := index[n.Tenant]
-			if !ok {
-				at = len(all)
-				index[n.Tenant], all = at, append(all, Denials{Tenant: n.Tenant})
+			if have := byTenant[n.Tenant]; have != nil {
+				have.Merge(n)
+			} else {
+				byTenant[n.Tenant] = n
 			}
-			all[at].Merge(n)
 		}
 	}
-	slices.SortFunc(all, func(a, b Denials) int { return strings.Compare(a.Tenant, b.Tenant) })
+	for _, tenant := range slices.Sorted(maps.Keys(byTenant)) {
+		all = append(all, *byTenant[tenant])
+	}
 	return all
 }
 
@@ -240,7 +241,7 @@ type Tier struct {
 // the same tier. s.mu is held.
 func (c *Counter) countTier(s *stripe, rows *placeRows, tenant string, d *decision.Decision) {
 	r := &d.Resolution
-	if c.options.Routes != nil || tenant == "" || r.Tier == "" ||
+	if c.Routes != nil || tenant == "" || r.Tier == "" ||
 		rows.tier.Tier == r.Tier && rows.tier.Source == r.TierSource && rows.tier.Namespace == r.Namespace {
 		return
 	}

@@ -45,8 +45,8 @@ func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 func (r *Reporter) send(ctx context.Context, w *waiting) (done bool) {
 	bounded, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	age := max(time.Since(w.began), 0) // the clock of this machine may have been set since
-	err := r.options.Sink.Report(bounded, w.node, w.epoch, w.seq, age, w.payload)
+	age := max(time.Since(w.Began), 0) // the clock of this machine may have been set since
+	err := r.options.Sink.Report(bounded, w.Node, w.epoch, w.seq, age, w.Payload)
 	if err == nil || ctx.Err() == nil {
 		r.recordResult(err)
 	}
@@ -151,14 +151,9 @@ func (r *Reporter) save(w *waiting) {
 
 // abandon drops the batches that are in no file.
 func (r *Reporter) abandon() {
-	lost, kept := 0, 0
-	for _, w := range r.queue {
-		if w.file != "" {
-			kept++
-		} else {
-			lost++
-		}
-	}
+	saved := func(w *waiting) bool { return w.file != "" }
+	lost := len(slices.DeleteFunc(slices.Clone(r.queue), saved))
+	kept := len(r.queue) - lost
 	r.mu.Lock()
 	r.queue = nil
 	r.account.Dropped[Shutdown] += uint64(lost)

@@ -21,7 +21,7 @@ func decidedBy(t *testing.T, connection uint32, tenant, endpoint, tier, source s
 
 func TestATierIsReportedOncePerTenantAndChange(t *testing.T) {
 	const tag, row = "consumer.tag.tier", "row"
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	now := time.Unix(0, 0)
 	cut := func() (got []string) {
 		c.cut()
@@ -75,7 +75,8 @@ func TestATierIsReportedOncePerTenantAndChange(t *testing.T) {
 }
 
 func TestTheTiersThatCallersStateAreNotReported(t *testing.T) {
-	c := NewCounter(CounterOptions{Routes: func(string) bool { return true }})
+	c := NewCounter()
+	c.Routes = func(string) bool { return true }
 	c.Observe(decidedBy(t, 1, "acme", "a", "pro", ""))
 	if c.cut(); len(c.cutTiers(time.Unix(0, 0))) > 0 {
 		t.Error("a tier that a caller stated is reported as seen")
@@ -83,7 +84,7 @@ func TestTheTiersThatCallersStateAreNotReported(t *testing.T) {
 }
 
 func TestTiersBeyondABatchAreReportedWhenTheyAreSeenAgain(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	reported := map[string]bool{}
 	const tenants = MaxTiers + 10
 	for range 2 {
@@ -103,7 +104,7 @@ func TestTiersBeyondABatchAreReportedWhenTheyAreSeenAgain(t *testing.T) {
 }
 
 func TestTheTiersOfAllTenantsBetweenTwoBatchesAreBounded(t *testing.T) {
-	c := NewCounter(CounterOptions{})
+	c := NewCounter()
 	for i := range maxSeen + 100 {
 		c.Observe(decidedBy(t, uint32(i), fmt.Sprint("tenant-", i), "a", "pro", "row"))
 	}
