@@ -130,7 +130,7 @@ func (p *Producer) produce(e events.Event) {
 	p.sent[e.ID] = o
 	text, err := e.AppendJSON(nil)
 	if err != nil {
-		o.err = &invalidError{err}
+		o.err = fmt.Errorf("%w: %w", errInvalid, err)
 		close(o.done)
 		return
 	}
@@ -175,14 +175,12 @@ func (o *outcome) isDone() bool {
 	}
 }
 
-// invalidError is about an event that is no CloudEvent.
-type invalidError struct{ error }
+// errInvalid is the outcome of an event that is no CloudEvent.
+var errInvalid = errors.New("it is no CloudEvent")
 
-func (e *invalidError) Unwrap() error { return e.error }
-
-// permanent lists the errors by which Kafka rejects an event whatever is retried.
+// permanent lists the errors of an event that is never stored, whatever is retried.
 var permanent = []error{
-	kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp,
+	errInvalid, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp,
 	kerr.UnsupportedForMessageFormat,
 }
 
@@ -195,7 +193,7 @@ func (u *Unsent) add(i int, err error) {
 		u.pending = true
 		u.retry = append(u.retry, i)
 		return
-	case isPermanent(err):
+	case slices.ContainsFunc(permanent, func(target error) bool { return errors.Is(err, target) }):
 		u.rejected = append(u.rejected, i)
 	default:
 		u.retry = append(u.retry, i)
@@ -203,15 +201,6 @@ func (u *Unsent) add(i int, err error) {
 	if u.reason == "" {
 		u.reason = describe(err)
 	}
-}
-
-func isPermanent(err error) bool {
-	for _, target := range permanent {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return errors.As(err, new(*invalidError))
 }
 
 // describe returns the text of an error without what differs from one batch to the next, such as sizes.

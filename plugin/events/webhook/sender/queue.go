@@ -31,11 +31,11 @@ const (
 
 // hook is a webhook for which deliveries are made.
 type hook struct {
-	id        int64
-	org       string
-	types     []string
-	createdAt time.Time
-	waiting   int64
+	ID        int64
+	Org       string
+	Types     []string
+	CreatedAt time.Time
+	Waiting   int64
 
 	batch   []events.Event
 	size    int   // bytes of the data of batch
@@ -117,12 +117,9 @@ func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, e
 // load reads the webhooks.
 func (q *queueing) load(ctx context.Context, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx, selectHooks)
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*hook, error) {
-		h := new(hook)
-		return h, row.Scan(&h.id, &h.org, &h.types, &h.createdAt, &h.waiting)
-	})
+	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[hook])
 	for _, h := range all {
-		q.hooks[h.org] = append(q.hooks[h.org], h)
+		q.hooks[h.Org] = append(q.hooks[h.Org], h)
 	}
 	return err
 }
@@ -135,7 +132,7 @@ func (q *queueing) add(e *outbox.Entry) {
 	}
 	for _, org := range orgs {
 		for _, h := range q.hooks[org] {
-			if webhook.Wants(org, h.types, &e.Event) && !e.AddedAt.Before(h.createdAt) {
+			if webhook.Wants(org, h.Types, &e.Event) && !e.AddedAt.Before(h.CreatedAt) {
 				q.addTo(h, e)
 			}
 		}
@@ -144,7 +141,7 @@ func (q *queueing) add(e *outbox.Entry) {
 
 func (q *queueing) addTo(h *hook, e *outbox.Entry) {
 	event := e.Event
-	if h.org != "" {
+	if h.Org != "" {
 		var err error
 		if event, err = webhook.ForOrg(event); err != nil {
 			q.options.Log.Error("an event cannot be sent to webhooks", "error", err)
@@ -164,7 +161,7 @@ func (q *queueing) flushAll() {
 		for _, h := range hooks {
 			q.flush(h)
 			if h.dropped > 0 {
-				q.batch.Queue(addDropped, h.id, h.dropped)
+				q.batch.Queue(addDropped, h.ID, h.dropped)
 				q.dropped += h.dropped
 			}
 		}
@@ -184,11 +181,11 @@ func (q *queueing) flush(h *hook) {
 	case err != nil:
 		q.options.Log.Error("events cannot be sent to webhooks", "error", err)
 		h.dropped += int64(n)
-	case h.waiting >= maxWaiting || denials && h.waiting >= maxDenials:
+	case h.Waiting >= maxWaiting || denials && h.Waiting >= maxDenials:
 		h.dropped += int64(n)
 	default:
-		h.waiting++
+		h.Waiting++
 		q.made++
-		q.batch.Queue(insertDelivery, webhook.NewMessageID(), h.id, n, string(body), q.now, q.made)
+		q.batch.Queue(insertDelivery, webhook.NewMessageID(), h.ID, n, string(body), q.now, q.made)
 	}
 }

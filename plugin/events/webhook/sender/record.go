@@ -17,8 +17,10 @@ import (
 // States of a delivery that has ended.
 const stateDelivered, stateFailed = "delivered", "failed"
 
-// record writes what became of a try.
+// record writes what became of a try, also after ctx has ended.
 func (s *session) record(ctx context.Context, o *outcome) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
 	delete(s.inFlight, o.Webhook)
 	if o.Failing {
 		s.failing--

@@ -276,31 +276,19 @@ func (s *session) dispatch(ctx context.Context) error {
 
 // await waits for an outcome, for the timer or for the end of ctx, and records all outcomes that there are.
 func (s *session) await(ctx context.Context, timer <-chan time.Time) error {
-	select {
-	case o := <-s.outcomes:
-		if err := s.recordAlone(ctx, &o); err != nil {
-			return err
-		}
-	case <-timer:
-	case <-ctx.Done():
-	}
 	for {
 		select {
 		case o := <-s.outcomes:
-			if err := s.recordAlone(ctx, &o); err != nil {
+			if err := s.record(ctx, &o); err != nil {
 				return err
 			}
-		default:
+		case <-timer:
+		case <-ctx.Done():
+		}
+		if len(s.outcomes) == 0 {
 			return nil
 		}
 	}
-}
-
-// recordAlone records an outcome also after ctx has ended.
-func (s *session) recordAlone(ctx context.Context, o *outcome) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
-	defer cancel()
-	return s.record(ctx, o)
 }
 
 // drain records the outcomes of running requests until the drain time is over. It aborts what still runs then, which is
