@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -132,19 +133,12 @@ func readDenials(ctx context.Context, tx pgx.Tx, minute time.Time, all map[strin
 // readStates reads what is remembered of these tenants, and of those on the ladder. It drops tenants that have sent
 // nothing in the minute and are on no step.
 func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, all map[string]*tenant) error {
-	names := make([]string, 0, len(all))
-	for name, t := range all {
-		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 {
-			continue
-		}
-		names = append(names, name)
-	}
 	rows, _ := tx.Query(ctx, `SELECT t.tenant, t.state, t.reason, t.override IS NOT NULL,
 			coalesce(t.override_until, 'epoch'), coalesce(t.forgiven_until, 'epoch'),
 			CASE WHEN t.override_until > clock_timestamp() AND NOT EXISTS (
 				SELECT FROM rate_limiter.overrides o WHERE o.id = t.override) THEN t.override ELSE 0 END
 		FROM rate_limiter.abuse_tenants t
-		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, names)
+		WHERE t.tenant = ANY ($1) OR t.step <> 'none' OR t.override IS NOT NULL`, slices.Collect(maps.Keys(all)))
 	states, err := pgx.CollectRows(rows, pgx.RowToStructByPos[stored])
 	if err != nil {
 		return fmt.Errorf("read states: %w", err)
@@ -159,20 +153,15 @@ func (d *Detector) readStates(ctx context.Context, tx pgx.Tx, minute time.Time, 
 			t.seen.Most = None
 		}
 	}
-	for name, t := range all {
-		if t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 && t.State.Step == None && !t.HasPenalty {
-			delete(all, name)
-		}
-	}
+	maps.DeleteFunc(all, func(_ string, t *tenant) bool {
+		return t.seen.Minute == (Counts{}) && t.seen.Unavailable == 0 && t.State.Step == None && !t.HasPenalty
+	})
 	return nil
 }
 
 // readExemptions reads which tenants must not be on a step, or not be banned.
 func (d *Detector) readExemptions(ctx context.Context, tx pgx.Tx, _ time.Time, all map[string]*tenant) error {
-	names := make([]string, 0, len(all))
-	for name := range all {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(all))
 	rows, _ := tx.Query(ctx, `SELECT id, tier, false FROM rate_limiter.tenants WHERE id = ANY ($1) AND tier <> ''
 		UNION ALL
 		SELECT tenant, '', "user" = '' AND endpoint = '' AND credential = '' AND ip = '' FROM rate_limiter.overrides

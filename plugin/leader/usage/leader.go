@@ -301,19 +301,16 @@ func (l *Leader) add(done Stats) {
 	l.stats.Days += done.Days
 }
 
-// setLeading records whether this process leads, and logs a change.
+// setLeading records and logs that this process leads, or has stopped.
 func (l *Leader) setLeading(leads bool) {
-	l.mu.Lock()
-	before := l.stats.Leading
-	l.stats.Leading = leads
-	l.mu.Unlock()
-	if leads != before {
-		text := "this process unpacks the usage that nodes report, and tidies"
-		if !leads {
-			text = "this process has stopped unpacking the usage that nodes report"
-		}
-		l.options.Log.Info(text)
+	text := "this process unpacks the usage that nodes report, and tidies"
+	if !leads {
+		text = "this process has stopped unpacking the usage that nodes report"
 	}
+	l.options.Log.Info(text)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Leading = leads
 }
 
 // succeed records a round without an error.
