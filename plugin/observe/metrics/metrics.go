@@ -238,10 +238,3 @@ var reasonLabels = func() (all [decision.ShareExceeded + 1]string) {
 	}
 	return all
 }()
-
-func orNone(name string) string {
-	if name == "" {
-		return none
-	}
-	return name
-}

@@ -27,13 +27,8 @@ type numbers[T any] struct{ read func() T }
 // Read returns a collector of what read returns at every scrape, by the tags of T.
 func Read[T any](read func() T) prometheus.Collector { return numbers[T]{read} }
 
-// Describe implements prometheus.Collector.
-func (n numbers[T]) Describe(to chan<- *prometheus.Desc) {
-	for _, s := range readSamples(example(reflect.TypeFor[T]())) {
-		desc, _ := s.describe()
-		to <- desc
-	}
-}
+// Describe implements prometheus.Collector. It sends nothing: what there is depends on what read returns.
+func (n numbers[T]) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (n numbers[T]) Collect(to chan<- prometheus.Metric) {
@@ -187,23 +182,4 @@ func toFloat(v reflect.Value) float64 {
 		return 1
 	}
 	return 0
-}
-
-// example returns a value of a type with one entry in every slice and map that has numbers.
-func example(t reflect.Type) reflect.Value {
-	v := reflect.New(t).Elem()
-	switch t.Kind() {
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if _, ok := t.Field(i).Tag.Lookup("metric"); ok {
-				v.Field(i).Set(example(t.Field(i).Type))
-			}
-		}
-	case reflect.Slice:
-		v.Set(reflect.Append(v, example(t.Elem())))
-	case reflect.Map:
-		v.Set(reflect.MakeMap(t))
-		v.SetMapIndex(reflect.Zero(t.Key()), example(t.Elem()))
-	}
-	return v
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,16 +16,16 @@ import (
 // Observe implements admit.Observer. Of d it keeps the names of tenants, endpoints, tiers and policies only.
 func (m *Metrics) Observe(d *decision.Decision) {
 	who, tier := m.tenants.byIdentity(&d.Identity), d.Resolution.Tier
-	m.tenants.count(who, laneKey{orNone(m.endpoint(d)), orNone(tier), d.Mode}, d.Result)
+	m.tenants.count(who, laneKey{cmp.Or(m.endpoint(d), none), cmp.Or(tier, none), d.Mode}, d.Result)
 	if d.ShadowDenied {
 		who.shadowDenied.Add(1)
 	}
 	m.observeIdentity(d)
 	switch {
 	case d.ShadowReason != decision.Counted:
-		m.shadowDenials.with(reasonLabels[d.ShadowReason], none, orNone(tier)).Inc()
+		m.shadowDenials.with(reasonLabels[d.ShadowReason], none, cmp.Or(tier, none)).Inc()
 	case d.Denied() && d.Reason != decision.Counted && d.Reason != decision.StoreAway:
-		m.denials.with(reasonLabels[d.Reason], none, orNone(tier)).Inc()
+		m.denials.with(reasonLabels[d.Reason], none, cmp.Or(tier, none)).Inc()
 	}
 	m.observeBounds(d, who)
 }
@@ -121,7 +122,7 @@ func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status
 		if bound.Enforced() {
 			by = &m.denials
 		}
-		by.with(p.Name, p.Scope.String(), orNone(d.Resolution.Tier)).Inc()
+		by.with(p.Name, p.Scope.String(), cmp.Or(d.Resolution.Tier, none)).Inc()
 		if status.Source == decision.FairShare {
 			m.capped.with(p.Name, p.Mode.String()).Inc()
 		}
@@ -191,7 +192,7 @@ func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	seconds := float64(s.Delay) / float64(limit.Second)
 	r.delay.Observe(seconds)
 	if s.Outcome != reservation.Late { // which was held until it timed out
-		r.held.with(name, orNone(b.Policy.Tier)).Add(max(float64(b.Cost)*seconds, 0))
+		r.held.with(name, cmp.Or(b.Policy.Tier, none)).Add(max(float64(b.Cost)*seconds, 0))
 	}
 }
 

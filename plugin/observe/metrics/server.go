@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,8 +24,8 @@ const (
 )
 
 const (
-	firstPause = 250 * time.Millisecond
-	maxPause   = 2 * time.Second
+	// retryEvery is the time between two attempts to listen.
+	retryEvery = time.Second
 	// warnAfter is the number of failed attempts to listen before a warning: the process that this one replaces may need
 	// a moment to release the port.
 	warnAfter = 3
@@ -112,11 +111,10 @@ func (s *Server) Run(ctx context.Context) error {
 		return nil
 	}
 	var config net.ListenConfig
-	failures := 0
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	for failures := 0; ; {
 		listener, err := config.Listen(ctx, "tcp", s.options.Address)
 		if err == nil {
-			pause, failures = firstPause, 0
+			failures = 0
 			if err = s.serve(ctx, listener); err == nil {
 				return nil
 			}
@@ -125,23 +123,13 @@ func (s *Server) Run(ctx context.Context) error {
 			s.options.Log.Warn("listening for metrics failed: they are unavailable; retrying",
 				"setting", Setting, "address", s.options.Address, "error", err)
 		}
-		if !s.wait(ctx, pause) {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-s.options.Superseded:
+			return nil
+		case <-time.After(retryEvery):
 		}
-	}
-}
-
-// wait waits for a random time between half of pause and all of it. It reports false if the server is to end.
-func (s *Server) wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause/2 + rand.N(pause/2))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-s.options.Superseded:
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -75,7 +75,7 @@ func (c limitCollector) Collect(to chan<- prometheus.Metric) {
 	defer recoverSource(to)
 	all := slices.Clone(c.read())
 	for i := range all {
-		all[i].Policy, all[i].Tier = labelValue(all[i].Policy), labelValue(orNone(all[i].Tier))
+		all[i].Policy, all[i].Tier = labelValue(all[i].Policy), labelValue(cmp.Or(all[i].Tier, none))
 	}
 	slices.SortFunc(all, func(a, b Limit) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Tokens, b.Tokens))

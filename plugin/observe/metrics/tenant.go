@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -279,7 +280,7 @@ func collectBuckets(org string, all []bucket, to chan<- prometheus.Metric) {
 	left, used := map[bucketGroup]int64{}, map[string]float64{}
 	for i := range all {
 		b := &all[i]
-		at := bucketGroup{b.scope, labelValue(orNone(b.endpoint))}
+		at := bucketGroup{b.scope, labelValue(cmp.Or(b.endpoint, none))}
 		if least, ok := left[at]; !ok || b.left < least {
 			left[at] = b.left
 		}
