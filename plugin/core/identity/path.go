@@ -1,9 +1,8 @@
 package identity
 
 import (
-	"encoding/hex"
 	"path"
-	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -51,19 +50,29 @@ func isNormal(path string) bool {
 		!strings.Contains(path, "/.")
 }
 
-// escapes matches what percent-encodes a byte.
-var escapes = regexp.MustCompile("%[0-9a-fA-F]{2}")
-
 const reserved = "!*'();:@&=+$,/?%#[]"
 
 // unescape replaces each %XX by its byte, except for the characters in keep, whose escapes get capital letters.
 func unescape(path, keep string) string {
-	return escapes.ReplaceAllStringFunc(path, func(escape string) string {
-		if c, _ := hex.DecodeString(escape[1:]); !strings.Contains(keep, string(c)) {
-			return string(c)
+	var b strings.Builder
+	for {
+		plain, escape, found := strings.Cut(path, "%")
+		b.WriteString(plain)
+		if !found {
+			return b.String()
 		}
-		return strings.ToUpper(escape)
-	})
+		path = escape
+		switch c, err := strconv.ParseUint(escape[:min(2, len(escape))], 16, 8); {
+		case err != nil || len(escape) < 2:
+			b.WriteByte('%')
+		case strings.IndexByte(keep, byte(c)) < 0:
+			b.WriteByte(byte(c))
+			path = escape[2:]
+		default:
+			b.WriteString("%" + strings.ToUpper(escape[:2]))
+			path = escape[2:]
+		}
+	}
 }
 
 // removeDots merges slashes and resolves . and .. segments. A trailing slash (or a final dot segment) leaves one.
