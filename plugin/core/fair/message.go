@@ -55,7 +55,7 @@ type Answer struct {
 }
 
 // version begins a message. A reader ignores messages of other versions.
-const version = 1
+const version = 2
 
 var errMessage = errors.New("fair: the message is malformed, or of another version")
 
