@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
@@ -70,16 +69,8 @@ func (s *server) wait() {
 }
 
 // run runs the script, in one round trip, if the server's gate admits it.
-func (s *server) run(ctx context.Context, script *script, c *call, asking bool) (err error) {
-	wait, ok := s.gate.Enter()
-	if !ok {
-		return &Error{Kind: NotSent, Wait: wait, err: errGate}
-	}
-	began := time.Now()
-	err = errUnfinished
-	defer leaveGate(s.gate, began, &err)
-	err = s.try(ctx, script, c, asking)
-	return err
+func (s *server) run(ctx context.Context, script *script, c *call, asking bool) error {
+	return runBehind(s.gate, func() error { return s.try(ctx, script, c, asking) })
 }
 
 // try sends the call. A server that does not have the script (it is new, restarted, or was a replica until now) has not

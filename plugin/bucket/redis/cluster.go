@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -77,26 +76,18 @@ func (c *cluster) Run(ctx context.Context, script *script, call *call) error {
 
 // masterOf returns the server that a key belongs to. Until the cluster's servers are found, a call has to search for
 // them and waits for those that the settings name: one call at a time, if they do not answer.
-func (c *cluster) masterOf(ctx context.Context, key string) (*server, error) {
+func (c *cluster) masterOf(ctx context.Context, key string) (s *server, err error) {
 	if c.searched.Load() {
 		return c.findMaster(ctx, key)
 	}
-	wait, ok := c.searchGate.Enter()
-	if !ok {
-		return nil, &Error{Kind: NotSent, Wait: wait, err: errGate}
-	}
-	s, err := c.search(ctx, key)
+	err = runBehind(c.searchGate, func() error {
+		s, err = c.findMaster(ctx, key)
+		return err
+	})
 	if err == nil && !c.searched.Swap(true) {
 		c.searchGate.Close()
 	}
 	return s, err
-}
-
-// search finds a key's master, after the search gate has admitted it.
-func (c *cluster) search(ctx context.Context, key string) (s *server, err error) {
-	err = errUnfinished
-	defer leaveGate(c.searchGate, time.Now(), &err)
-	return c.findMaster(ctx, key)
 }
 
 func (c *cluster) findMaster(ctx context.Context, key string) (*server, error) {

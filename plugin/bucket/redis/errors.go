@@ -39,9 +39,6 @@ type Error struct {
 // errGate is the cause of a call that a gate has held back.
 var errGate = errors.New("the server failed recently: not retried yet")
 
-// errUnfinished is the error of a call as long as it runs, and of one that panics.
-var errUnfinished = errors.New("the call has not ended")
-
 func (e *Error) Error() string { return "redis: " + e.Kind.String() + ": " + e.err.Error() }
 
 // Unwrap returns the error of go-redis, the network or the context.

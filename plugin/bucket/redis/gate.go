@@ -1,9 +1,6 @@
 package redis
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
 // Gate admits calls to a server. It can hold back calls to one that has failed lately, so that no request waits for it.
 type Gate interface {
@@ -35,13 +32,23 @@ func (openGate) Leave(time.Duration, bool)    {}
 func (openGate) Abandon(time.Duration)        {}
 func (openGate) Close()                       {}
 
-// leaveGate ends a call that a gate has admitted, by its error.
-func leaveGate(g Gate, began time.Time, err *error) {
-	if took := time.Since(began); errors.Is(*err, errUnfinished) || callerTimedOut(*err) {
-		g.Abandon(took)
-	} else {
-		g.Leave(took, isServerFault(*err))
+// runBehind makes a call if a gate admits it.
+func runBehind(g Gate, call func() error) (err error) {
+	wait, ok := g.Enter()
+	if !ok {
+		return &Error{Kind: NotSent, Wait: wait, err: errGate}
 	}
+	began, ended := time.Now(), false
+	defer func() {
+		if took := time.Since(began); !ended || callerTimedOut(err) {
+			g.Abandon(took)
+		} else {
+			g.Leave(took, isServerFault(err))
+		}
+	}()
+	err = call()
+	ended = true
+	return err
 }
 
 // openGates admits every call of every server.
