@@ -4,6 +4,9 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -17,7 +20,7 @@ const places = 32
 // 10^-7.
 type table struct {
 	sets   []set
-	pace   *pace
+	pace   *rate.Limiter
 	latest atomic.Int64 // until when any key is kept
 
 	mostBytes int64        // of sliding logs
@@ -35,8 +38,8 @@ type set struct {
 
 // newTable returns a table for so many keys, rounded up to whole sets, and so many new ones a second. Sliding logs
 // among them have keyBytes of memory together for each key.
-func newTable(most, rate int) *table {
-	t := &table{sets: make([]set, (most+places-1)/places), pace: newPace(rate), mostBytes: keyBytes * int64(most)}
+func newTable(most, perSecond int) *table {
+	t := &table{sets: make([]set, (most+places-1)/places), pace: newPace(perSecond), mostBytes: keyBytes * int64(most)}
 	t.freed.Store(math.MinInt64 / 2) // the clock may begin at 0
 	return t
 }
@@ -102,7 +105,7 @@ func (t *table) put(hash uint64, shared bool, bytes uint32, now limit.Micros) (k
 		return true, false
 	}
 	i := s.free(now)
-	if i < 0 || !t.pace.allow(now) {
+	if i < 0 || !t.pace.AllowN(time.UnixMicro(int64(now)), 1) {
 		return false, false
 	}
 	t.bytes.Add(-int64(s.bytes[i])) // of the key that had the place
@@ -212,35 +215,10 @@ func (t *table) count(now limit.Micros) (kept int) {
 	return kept
 }
 
-// pace allows so many events a second, and as many at once as it has saved up for burst seconds.
-type pace struct {
-	step int64        // ns from one event to the next; 0: any number is allowed
-	next atomic.Int64 // ns: the instant at which all that was allowed will have been due
-}
-
-func newPace(perSecond int) *pace {
+// newPace returns a limiter of new keys, which starts with all that it can save up in burst seconds.
+func newPace(perSecond int) *rate.Limiter {
 	if perSecond <= 0 {
-		return &pace{}
+		return rate.NewLimiter(rate.Inf, 0)
 	}
-	p := &pace{step: max(1_000_000_000/int64(perSecond), 1)}
-	p.next.Store(math.MinInt64) // the clock may begin at 0
-	return p
-}
-
-// allow reports whether one more event is due at now, and counts it.
-func (p *pace) allow(now limit.Micros) bool {
-	if p.step == 0 {
-		return true
-	}
-	at := 1000 * int64(now)
-	for {
-		next := p.next.Load()
-		due := max(next, at-burst*1_000_000_000) + p.step
-		if due > at {
-			return false
-		}
-		if p.next.CompareAndSwap(next, due) {
-			return true
-		}
-	}
+	return rate.NewLimiter(rate.Limit(perSecond), burst*perSecond)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -61,11 +62,11 @@ func TestANodeStartsWithAllThatItsPaceCanSaveUp(t *testing.T) {
 	for _, now := range []limit.Micros{0, 1, limit.Second, 1000 * limit.Second} {
 		p, allowed := newPace(1000), 0
 		for range 2000 * burst {
-			if p.allow(now) {
+			if p.AllowN(time.UnixMicro(int64(now)), 1) {
 				allowed++
 			}
 		}
-		if allowed != 1000*burst || !p.allow(now+limit.Second) {
+		if allowed != 1000*burst || !p.AllowN(time.UnixMicro(int64(now+limit.Second)), 1) {
 			t.Errorf("%d events are allowed at %d µs, want %d, and one more a second later", allowed, now, 1000*burst)
 		}
 	}
