@@ -2,7 +2,7 @@
 // drops bytes, stops listening, resets connections, breaks a reply off in the middle, or answers a command with an
 // error. Any goroutine may change the faults at any time. A new Proxy has none.
 //
-// It parses RESP, versions 2 and 3, to find the ends of commands and replies and the names of commands. So half a reply
+// It parses RESP 2 to find the ends of commands and replies and the names of commands. So half a reply
 // is exact, and answers of the proxy come in the order of the commands. A command has one reply: messages that no
 // command requests (publish and subscribe, MONITOR) do not pass.
 //
@@ -332,25 +332,17 @@ const maxLength = 64 << 20
 // with no type of RESP is an inline command, which is a value too.
 func readValue(r *bufio.Reader) ([]byte, error) {
 	value, err := r.ReadBytes('\n')
-	if err != nil || bytes.IndexByte([]byte("$=!*~>%|"), value[0]) < 0 {
+	if err != nil || value[0] != '$' && value[0] != '*' {
 		return value, err
 	}
 	n, err := strconv.Atoi(string(bytes.TrimRight(value[1:], "\r\n")))
 	if err != nil || n < -1 || n > maxLength {
 		return value, fmt.Errorf("read a RESP value: %q announces no length", value)
 	}
-	switch value[0] {
-	case '$', '=', '!':
-		if n < 0 {
-			return value, nil
-		}
+	if value[0] == '$' && n >= 0 {
 		text := make([]byte, n+len("\r\n"))
 		_, err = io.ReadFull(r, text)
 		return append(value, text...), err
-	case '%':
-		n *= 2
-	case '|': // attributes, and then the value that has them
-		n = 2*n + 1
 	}
 	for range n { // a negative n is null
 		element, err := readValue(r)

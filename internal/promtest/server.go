@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -24,7 +25,6 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
-	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
@@ -38,7 +38,7 @@ const serverTimeout = 2 * time.Minute
 type Config struct {
 	Job      string        // the value of the label job
 	Targets  []string      // host:port, each with metrics at /metrics; the values of the label instance
-	Rules    []string      // paths of rule files; none: no rules
+	Rules    []string      // absolute paths of rule files; none: no rules
 	Interval time.Duration // between two scrapes, and two evaluations of the rules; at least a millisecond
 }
 
@@ -78,33 +78,13 @@ func startOnce(t testing.TB, c Config) (*Server, error) {
 	return s, err
 }
 
-// write writes the configuration file of Prometheus. Rule files are read where they are.
+// write writes the configuration file of Prometheus.
 func (c Config) write(file string) error {
-	rules := make([]string, len(c.Rules))
-	for i, path := range c.Rules {
-		absolute, err := filepath.Abs(path)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", path, err)
-		}
-		rules[i] = absolute
-	}
-	interval := fmt.Sprintf("%dms", c.Interval.Milliseconds())
-	text, err := yaml.Marshal(map[string]any{
-		"global": map[string]string{
-			"scrape_interval":     interval,
-			"scrape_timeout":      interval,
-			"evaluation_interval": interval,
-		},
-		"rule_files": rules,
-		"scrape_configs": []any{map[string]any{
-			"job_name":       c.Job,
-			"static_configs": []any{map[string]any{"targets": c.Targets}},
-		}},
-	})
-	if err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
-	}
-	return os.WriteFile(file, text, 0o600)
+	text := fmt.Sprintf(`global: {scrape_interval: %[1]dms, scrape_timeout: %[1]dms, evaluation_interval: %[1]dms}
+rule_files: [%[2]s]
+scrape_configs: [{job_name: %[3]s, static_configs: [{targets: [%[4]s]}]}]
+`, c.Interval.Milliseconds(), strings.Join(c.Rules, ", "), c.Job, strings.Join(c.Targets, ", "))
+	return os.WriteFile(file, []byte(text), 0o600)
 }
 
 // checkReady returns an error unless the server is ready for queries.

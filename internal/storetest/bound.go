@@ -137,15 +137,8 @@ func (b Bound) checkLog(sorted []limit.Admission) error {
 	if window <= 0 {
 		return nil // any two admissions may lie a window apart
 	}
-	var sum int64
-	oldest := 0
-	for _, a := range sorted {
-		for sum += a.Cost; sorted[oldest].At <= a.At-window; oldest++ {
-			sum -= sorted[oldest].Cost
-		}
-		if sum > b.capacity() {
-			return b.violation(sum, sorted[oldest].At, a.At, b.capacity())
-		}
+	if sum, from := Most(sorted, window); sum > b.capacity() {
+		return b.violation(sum, from, from+window-1, b.capacity())
 	}
 	return nil
 }

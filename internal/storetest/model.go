@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -78,13 +78,10 @@ func (m *Model) refund(b *policy.Bound, status *decision.Status) {
 	status.Charged, status.Receipt = false, limit.Receipt{}
 }
 
-// errMisfit reports that there is not one status for each bound.
-var errMisfit = errors.New("bounds and statuses differ in number")
-
 // Take implements store.Store.
 func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return errMisfit
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,8 +91,8 @@ func (m *Model) Take(_ context.Context, bounds []policy.Bound, statuses []decisi
 
 // Peek implements store.Store: it takes from a copy, and shows the buckets as they are.
 func (m *Model) Peek(_ context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if len(bounds) != len(statuses) {
-		return errMisfit
+	if err := store.CheckLengths("peek", bounds, statuses); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,11 +111,9 @@ func (m *Model) Peek(_ context.Context, bounds []policy.Bound, statuses []decisi
 func (m *Model) Settle(
 	_ context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
-	if actual == nil {
-		actual = make([]int64, len(bounds))
-	}
-	if len(bounds) != len(statuses) || len(bounds) != len(actual) {
-		return errMisfit
+	actual, _, err := store.Actuals(bounds, statuses, actual)
+	if err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
