@@ -27,9 +27,12 @@ type Nodes struct {
 }
 
 // Addresses returns host:port of all nodes, masters first.
-func (n *Nodes) Addresses() []string {
+func (n *Nodes) Addresses() []string { return addresses(n.All()) }
+
+// addresses returns host:port of servers.
+func addresses(servers []*Server) []string {
 	var all []string
-	for _, s := range n.All() {
+	for _, s := range servers {
 		all = append(all, s.Address())
 	}
 	return all
@@ -60,11 +63,8 @@ func Cluster(t testing.TB, masters, replicas int) *Nodes {
 // startNode starts a server that is in no cluster yet.
 func startNode(t testing.TB) *Server {
 	t.Helper()
-	return start(t, launch{args: []string{
-		"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0",
-		"--cluster-enabled", "yes", "--cluster-node-timeout", "500", "--cluster-replica-validity-factor", "0",
-		"--cluster-port", strconv.Itoa(freeport.Port(t)),
-	}})
+	return start(t, nil, "--repl-diskless-sync-delay", "0", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
+		"--cluster-replica-validity-factor", "0", "--cluster-port", strconv.Itoa(freeport.Port(t)))
 }
 
 // assignSlots gives each master its slots.
@@ -160,9 +160,9 @@ type Watched struct {
 // until each has found the others and the replica.
 func Sentinel(t testing.TB) *Watched {
 	t.Helper()
-	plain := []string{"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"}
-	w := &Watched{Master: start(t, launch{args: plain})}
-	w.Replica = start(t, launch{args: append(plain, "--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))})
+	w := &Watched{Master: start(t, nil, "--repl-diskless-sync-delay", "0")}
+	w.Replica = start(t, nil, "--repl-diskless-sync-delay", "0",
+		"--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))
 	replica := w.Replica.Client(t)
 	await.NoError(t, "the replica has the data of its master", func() error { return checkSynced(replica) })
 	for range 3 {
@@ -188,13 +188,7 @@ func checkFound(sentinel *redis.SentinelClient) error {
 }
 
 // Addresses returns host:port of the Sentinels.
-func (w *Watched) Addresses() []string {
-	var all []string
-	for _, s := range w.Sentinels {
-		all = append(all, s.Address())
-	}
-	return all
-}
+func (w *Watched) Addresses() []string { return addresses(w.Sentinels) }
 
 // startSentinel starts a Sentinel with a file of its own, because it rewrites its configuration.
 func (w *Watched) startSentinel(t testing.TB) *Server {
@@ -203,5 +197,5 @@ func (w *Watched) startSentinel(t testing.TB) *Server {
 	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]d 2\nsentinel down-after-milliseconds %[1]s 500\n"+
 		"sentinel failover-timeout %[1]s 5000\n", MasterName, w.Master.Host, w.Master.Port)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	return start(t, launch{args: []string{file, "--sentinel"}, noSocket: true})
+	return start(t, nil, file, "--sentinel")
 }

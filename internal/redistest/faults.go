@@ -48,11 +48,7 @@ func (n *Nodes) AwaitMaster(t testing.TB, key string, s *Server) {
 // awaitAgreement waits until all running nodes agree on the master of a key, and that it is wanted, if that is not nil.
 func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server {
 	t.Helper()
-	running := n.running()
-	clients := make([]*redis.Client, len(running))
-	for i, s := range running {
-		clients[i] = s.Client(t)
-	}
+	running, clients := n.running(t)
 	var master *Server
 	await.NoError(t, "the nodes agree on the master of "+key, func() error {
 		agreed, err := agreedMaster(clients, key)
@@ -112,25 +108,20 @@ func masterAccordingTo(client *redis.Client, key string) (string, error) {
 	return "", errors.New("its slot has no master")
 }
 
-// running returns the nodes that have not been killed.
-func (n *Nodes) running() []*Server {
-	var running []*Server
+// running returns the nodes that have not been killed, and a client of each.
+func (n *Nodes) running(t testing.TB) (running []*Server, clients []*redis.Client) {
 	for _, s := range n.All() {
 		if !s.process.HasEnded() {
-			running = append(running, s)
+			running, clients = append(running, s), append(clients, s.Client(t))
 		}
 	}
-	return running
+	return running, clients
 }
 
 // ReplicaOf waits for a replica with the data of a master, and returns it.
 func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 	t.Helper()
-	running := n.running()
-	clients := make([]*redis.Client, len(running))
-	for i, s := range running {
-		clients[i] = s.Client(t)
-	}
+	running, clients := n.running(t)
 	var replica *Server
 	await.NoError(t, "a replica of "+master.Address(), func() error {
 		for i, client := range clients {

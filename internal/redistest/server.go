@@ -36,7 +36,7 @@ const serverTimeout = 2 * time.Minute
 
 // Server is one running redis-server.
 type Server struct {
-	Socket string // path of its unix socket; a Sentinel has none
+	Socket string // path of its unix socket
 	Host   string // 127.0.0.1
 	Port   int    // on the loopback
 	Dir    string // its folder
@@ -50,28 +50,18 @@ type Server struct {
 // "--maxmemory", "10mb".
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, launch{args: single(args)})
-}
-
-// single returns the command line of one Redis without persistence.
-func single(args []string) []string {
-	return append([]string{"--save", "", "--appendonly", "no"}, args...)
+	return start(t, nil, args...)
 }
 
 // Address returns the server's host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// Client returns a connection pool to the server, through the socket if there is one. It does not retry. The end of the
-// test closes it.
+// Client returns a connection pool to the server, through its socket. It does not retry. The end of the test closes it.
 func (s *Server) Client(t testing.TB) *redis.Client {
-	options := redis.Options{
-		Addr: s.Address(), MaxRetries: -1, DisableIdentity: true,
+	client := redis.NewClient(&redis.Options{
+		Network: "unix", Addr: s.Socket, MaxRetries: -1, DisableIdentity: true,
 		DialTimeout: serverTimeout, ReadTimeout: serverTimeout, WriteTimeout: serverTimeout,
-	}
-	if s.Socket != "" {
-		options.Network, options.Addr = "unix", s.Socket
-	}
-	client := redis.NewClient(&options)
+	})
 	t.Cleanup(func() { _ = client.Close() }) // it fails only if it is closed already
 	return client
 }
@@ -99,31 +89,22 @@ func (s *Server) Restart(t testing.TB) {
 	require.NoError(t, s.run(), "start redis-server again")
 }
 
-// launch configures how a server is started.
-type launch struct {
-	args        []string
-	environment []string // added to that of this process
-	noSocket    bool     // a Sentinel has none
-}
-
-// start runs redis-server on a free port, until the end of the test.
-func start(t testing.TB, l launch) *Server {
+// start runs redis-server without persistence on a free port, until the end of the test.
+func start(t testing.TB, environment []string, args ...string) *Server {
 	t.Helper()
-	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, l) })
+	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, environment, args) })
 	require.NoError(t, err, "start redis-server")
 	t.Cleanup(s.Kill)
 	return s
 }
 
 // startOnce starts a server on a free port.
-func startOnce(t testing.TB, l launch) (*Server, error) {
-	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: l.environment}
-	s.command = append([]string{redisServer(t)}, l.args...)
-	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no")
-	if !l.noSocket {
-		s.Socket = filepath.Join(s.Dir, "redis.sock")
-		s.command = append(s.command, "--unixsocket", s.Socket, "--unixsocketperm", "700")
-	}
+func startOnce(t testing.TB, environment, args []string) (*Server, error) {
+	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: environment}
+	s.Socket = filepath.Join(s.Dir, "redis.sock")
+	s.command = append([]string{redisServer(t)}, args...)
+	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no",
+		"--save", "", "--appendonly", "no", "--unixsocket", s.Socket, "--unixsocketperm", "700")
 	return s, s.run()
 }
 
@@ -205,12 +186,12 @@ func SingleClocked(t testing.TB, args ...string) *Clocked {
 	c.Step(t, 0)
 	// The library allocates memory when the clock is read. Redis's allocator reads the clock when it allocates memory.
 	// libc does not, so memory comes from libc.
-	c.Server = start(t, launch{args: single(args), environment: []string{
+	c.Server = start(t, []string{
 		"LD_PRELOAD=" + library + ":libc.so.6",
 		"FAKETIME_TIMESTAMP_FILE=" + c.file,
 		"FAKETIME_NO_CACHE=1",
 		"FAKETIME_DONT_FAKE_MONOTONIC=1",
-	}})
+	}, args...)
 	return c
 }
 
