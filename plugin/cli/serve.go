@@ -246,7 +246,7 @@ const abuseSwitch = "ABUSE_DETECTION_ENABLED"
 
 // abuseFlags defines the flags of abuse detection.
 func (c *call) abuseFlags(s *server.Settings) {
-	s.Abuse = abuse.Options{Mode: abuse.Shadow, Config: abuse.Default()}
+	s.Abuse = abuse.Options{Mode: abuse.Shadow, DeniedShare: abuse.DefaultDeniedShare}
 	c.flags.Func("abuse", "the `mode` of abuse detection, in the process that leads: shadow records what it would do; "+
 		"enforce makes overrides; off scores nothing, and ends its overrides at once. ABUSE_DETECTION_ENABLED=false is "+
 		"off too (default shadow)", func(text string) error {
@@ -260,12 +260,12 @@ func (c *call) abuseFlags(s *server.Settings) {
 		s.Abuse.ExemptTiers = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	})
-	share := int(100 * s.Abuse.Config.DeniedShare)
+	share := int(100 * s.Abuse.DeniedShare)
 	c.wholeFlag(&share, 50, 100, "abuse-denied-share", "flag a tenant if its limits deny at least this `percent` of its "+
 		"requests of 5 minutes, 50 to 100 (default 80)")
 	c.complete("abuse", "off", "shadow", "enforce")
 	c.check(func() error {
-		s.Abuse.Config.DeniedShare = float64(share) / 100
+		s.Abuse.DeniedShare = float64(share) / 100
 		text := c.getenv(abuseSwitch)
 		switch strings.ToLower(text) {
 		case "":

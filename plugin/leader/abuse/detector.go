@@ -49,7 +49,7 @@ const (
 // Options configure a Detector.
 type Options struct {
 	Mode        Mode
-	Config      Config
+	DeniedShare float64  // of the requests in Window, from which a tenant is flagged
 	ExemptTiers []string // whose tenants are on no step
 	// TierOf returns the tier of a tenant without a row, "" if it is unknown. A client must not be able to choose it.
 	TierOf func(tenant string) string

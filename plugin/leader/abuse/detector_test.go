@@ -210,7 +210,7 @@ func TestAPenaltyThatCannotBeMadeKeepsNoOtherTenantFromOne(t *testing.T) {
 	for _, name := range []string{"acme", "beta"} {
 		w.past(name, repeat(8, scraped)...)
 	}
-	d := New(Options{Mode: Enforce, Config: Default(), Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	d := New(Options{Mode: Enforce, DeniedShare: DefaultDeniedShare, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	require.NoError(t, d.Run(t.Context(), w.keeper))
 	assert.Equal(t, "multiplier 500 by abuse detector", w.penalties("beta"),
 		"on %s the penalties of another tenant", w.step("beta"))

@@ -55,8 +55,8 @@ func (s Step) effect() string {
 	}[s]
 }
 
-// move changes the step of a state for one minute, which ends at now. It changes it by one climb at most.
-func (c *Config) move(s *State, flagged bool, most Step, now time.Time) {
+// move changes the step for one minute, which ends at now. It changes it by one climb at most.
+func (s *State) move(flagged bool, most Step, now time.Time) {
 	switch {
 	case s.Step > most:
 		s.enter(most, now)
@@ -65,18 +65,18 @@ func (c *Config) move(s *State, flagged bool, most Step, now time.Time) {
 			s.enter(Tenth, now)
 		}
 	case flagged:
-		if s.Step == None || now.Sub(s.Since) >= c.ClimbAfter {
-			s.enter(min(c.next(s, now), most), now)
+		if s.Step == None || now.Sub(s.Since) >= climbAfter {
+			s.enter(min(s.next(now), most), now)
 		}
-	case s.Step > None && now.Sub(s.Since) >= c.QuietAfter && now.Sub(s.FlaggedAt) >= c.QuietAfter:
+	case s.Step > None && now.Sub(s.Since) >= quietAfter && now.Sub(s.FlaggedAt) >= quietAfter:
 		s.enter(s.Step-1, now)
 	}
 }
 
 // next returns the step that a flagged tenant climbs to.
-func (c *Config) next(s *State, now time.Time) Step {
-	repeated := !s.EndedAt.IsZero() && now.Sub(s.EndedAt) < c.Memory
-	banned := !s.BannedAt.IsZero() && now.Sub(s.BannedAt) < c.Memory
+func (s *State) next(now time.Time) Step {
+	repeated := !s.EndedAt.IsZero() && now.Sub(s.EndedAt) < memory
+	banned := !s.BannedAt.IsZero() && now.Sub(s.BannedAt) < memory
 	switch step := s.Step; {
 	case step == Tenth && banned:
 		return LongBan

@@ -24,7 +24,7 @@ func TestFlagsAreCountedByTenantAndSignal(t *testing.T) {
 }
 
 func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
-	d := New(Options{Mode: Shadow, Config: Default()})
+	d := New(Options{Mode: Shadow, DeniedShare: DefaultDeniedShare})
 	for i := range maxOrgs + 50 {
 		d.countFlag(fmt.Sprint("tenant-", i), Spike)
 	}

@@ -19,7 +19,7 @@ func TestOfMoreTenantsThanItReadsThoseWithDenialsOrAStateComeFirst(t *testing.T)
 	w.past("denied", minute{admitted: 2, denied: 1})
 	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
 		VALUES ('remembered', '{"step": "none"}', 'shadow', '', clock_timestamp())`)
-	d := New(Options{Mode: Shadow, Config: Default(), Log: slog.New(slog.DiscardHandler)})
+	d := New(Options{Mode: Shadow, DeniedShare: DefaultDeniedShare, Log: slog.New(slog.DiscardHandler)})
 	for most, want := range map[int][]string{
 		1: {"denied"}, 2: {"denied", "remembered"}, 3: {"busier", "denied", "remembered"},
 		9: {"busier", "busy", "denied", "remembered"},

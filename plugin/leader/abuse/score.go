@@ -2,7 +2,7 @@
 // docs/abuse.md has the signals, which denials count, the baseline, the ladder, and who is exempt. The migration
 // 00003_overrides.sql describes the tables.
 //
-// [Config.Score] is a pure function: from the state of a tenant and what happened in one minute it returns the next
+// [Score] is a pure function: from the state of a tenant and what happened in one minute it returns the next
 // state and a [Verdict], with the reason in words. It has no clock, and the state is all that it remembers. A baseline
 // is an exponentially weighted mean with its variance, updated by
 //
@@ -154,26 +154,27 @@ func (v Verdict) Reason() string {
 	return "unsuspicious"
 }
 
-// Score returns the state after a minute, which ends at now, and the verdict about it.
-func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
+// Score returns the state after a minute, which ends at now, and the verdict about it. deniedShare is the share from
+// which DeniedShare flags.
+func Score(s State, o Observation, deniedShare float64, now time.Time) (State, Verdict) {
 	s.cut(now)
 	v := Verdict{From: s.Step, Most: o.Most}
 	window := o.Window.excuse(o.Factor)
 	if o.Unavailable*minFaultShare >= o.Minute.requests() && o.Unavailable > 0 {
 		s.FaultAt = now
 	}
-	isRecent := now.Before(s.FaultAt.Add(c.FaultGrace))
+	isRecent := now.Before(s.FaultAt.Add(faultGrace))
 	if o.Most > None && s.Step.BanTime() == 0 && !isRecent {
-		v.Flags = c.signals(&s, &o, window)
+		v.Flags = signals(&s, &o, window, deniedShare)
 	}
 	if v.Flagged() {
 		s.FlaggedAt = now
 	}
-	isCalm := !v.Flagged() && s.Step == None && !isRecent && window.share() <= c.LearnShare
+	isCalm := !v.Flagged() && s.Step == None && !isRecent && window.share() <= learnShare
 	if isCalm && o.Minute.requests() > 0 {
-		c.learn(&s, &o)
+		s.learn(&o)
 	}
-	c.move(&s, v.Flagged(), o.Most, now)
+	s.move(v.Flagged(), o.Most, now)
 	v.To = s.Step
 	return s, v
 }
@@ -182,10 +183,10 @@ func (c *Config) Score(s State, o Observation, now time.Time) (State, Verdict) {
 const minFaultShare = 10
 
 // learn updates the baselines by a minute.
-func (c *Config) learn(s *State, o *Observation) {
-	s.Demand.learn(float64(o.Minute.requests()), c.HalfLife, c.WarmUp)
+func (s *State) learn(o *Observation) {
+	s.Demand.learn(float64(o.Minute.requests()))
 	for _, part := range breadths(s, o) {
-		part.usual.learn(float64(part.count), c.HalfLife, c.WarmUp)
+		part.usual.learn(float64(part.count))
 	}
 }
 
@@ -204,38 +205,38 @@ func breadths(s *State, o *Observation) [3]breadth {
 	}
 }
 
-// signals returns the signals of a window. Each of its last three minutes must have its part of MinDenied, and the
+// signals returns the signals of a window. Each of its last three minutes must have its part of minDenied, and the
 // share of denials. A burst of up to a minute lies in two of them at most, wherever it begins.
-func (c *Config) signals(s *State, o *Observation, window Counts) (flags []Flag) {
+func signals(s *State, o *Observation, window Counts, deniedShare float64) (flags []Flag) {
 	share := window.share()
 	for _, minute := range [...]Counts{o.Minute, o.Before[0], o.Before[1]} {
 		minute = minute.excuse(o.Factor)
-		if minute.Denied < c.MinDenied/int64(Window/time.Minute) {
+		if minute.Denied < minDenied/int64(Window/time.Minute) {
 			return nil
 		}
 		share = min(share, minute.share())
 	}
-	if window.Denied < c.MinDenied {
+	if window.Denied < minDenied {
 		return nil
 	}
-	if share >= c.DeniedShare {
+	if share >= deniedShare {
 		flags = append(flags, Flag{DeniedShare, fmt.Sprintf(
 			"%d of its %d requests in %d minutes were denied (%.0f %%, a flag from %.0f %%)",
-			window.Denied, window.requests(), int(Window.Minutes()), 100*window.share(), 100*c.DeniedShare)})
+			window.Denied, window.requests(), int(Window.Minutes()), 100*window.share(), 100*deniedShare)})
 	}
 	demand := float64(o.Window.requests()) / Window.Minutes()
-	if s.Demand.Learned >= c.WarmUp && share >= c.SpikeShare &&
-		s.Demand.exceeds(demand, c.SpikeFactor, c.SpikeDeviations) {
+	if s.Demand.Learned >= warmUp && share >= spikeShare &&
+		s.Demand.exceeds(demand, spikeFactor, spikeDeviations) {
 		flags = append(flags, Flag{Spike, fmt.Sprintf(
 			"%.0f requests a minute are %.1f times its usual %.0f (deviation %.0f), and %.0f %% were denied",
 			demand, demand/max(s.Demand.Mean, 1), s.Demand.Mean, s.Demand.deviation(), 100*share)})
 	}
-	if share < c.BreadthShare {
+	if share < breadthShare {
 		return flags
 	}
 	for _, part := range breadths(s, o) {
-		if part.count >= c.BreadthMin && part.usual.Learned >= c.WarmUp &&
-			part.usual.exceeds(float64(part.count), c.BreadthFactor, c.BreadthDeviations) {
+		if part.count >= breadthMin && part.usual.Learned >= warmUp &&
+			part.usual.exceeds(float64(part.count), breadthFactor, breadthDeviations) {
 			flags = append(flags, Flag{Breadth, fmt.Sprintf(
 				"about %d different %s were denied in %d minutes, usually %.0f, and %.0f %% of its requests",
 				part.count, part.name, int(Window.Minutes()), part.usual.Mean, 100*share)})
@@ -255,12 +256,12 @@ type Baseline struct {
 const clipDeviations = 3
 
 // learn updates the baseline by a value. The weight of a value halves after halfLife further ones.
-func (b *Baseline) learn(x, halfLife float64, enough int64) {
-	if b.Learned >= enough {
+func (b *Baseline) learn(x float64) {
+	if b.Learned >= warmUp {
 		x = min(x, b.Mean+clipDeviations*b.deviation())
 	}
 	b.Learned++
-	alpha := max(1-math.Exp2(-1/halfLife), 1/float64(b.Learned))
+	alpha := max(1-math.Exp2(-1.0/halfLife), 1/float64(b.Learned))
 	d := x - b.Mean
 	b.Mean += alpha * d
 	b.Variance = (1 - alpha) * (b.Variance + alpha*d*d)
@@ -278,38 +279,26 @@ func (b *Baseline) exceeds(x, factor, deviations float64) bool {
 // Window is the time over which shares and distinct names are counted.
 const Window = 5 * time.Minute
 
-// Config holds the thresholds. Default returns those that are documented.
-type Config struct {
-	DeniedShare float64 // of the requests in Window, from which DeniedShare flags
-	MinDenied   int64   // requests denied in Window, below which nothing is flagged; a fifth in each of three minutes
+// DefaultDeniedShare is the share of the requests in Window, from which DeniedShare flags.
+const DefaultDeniedShare = 0.8
 
-	SpikeFactor     float64 // times the baseline
-	SpikeDeviations float64 // above the baseline
-	SpikeShare      float64 // of the requests in Window denied
+// The other thresholds.
+const (
+	minDenied = 300 // requests denied in Window, below which nothing is flagged; a fifth in each of three minutes
 
-	BreadthMin        int64   // different users, addresses or credentials denied in Window
-	BreadthFactor     float64 // times the baseline
-	BreadthDeviations float64 // above the baseline
-	BreadthShare      float64 // of the requests in Window denied
+	spikeFactor, spikeDeviations = 4, 6 // times the baseline, and above it
+	spikeShare                   = 0.5  // of the requests in Window denied
 
-	LearnShare float64 // of the requests in Window denied, above which a minute is not learned
-	WarmUp     int64   // minutes to learn before a baseline flags
-	HalfLife   float64 // minutes
+	breadthMin                       = 100  // different users, addresses or credentials denied in Window
+	breadthFactor, breadthDeviations = 5, 6 // times the baseline, and above it
+	breadthShare                     = 0.3  // of the requests in Window denied
 
-	ClimbAfter time.Duration // on a step, before a flag leads to the next one; at least Window
-	QuietAfter time.Duration // without a flag, before a step down
-	Memory     time.Duration // for which a penalty makes the next climb faster
-	FaultGrace time.Duration // without a flag, after a store that did not answer denied a tenth of the requests
-}
+	learnShare = 0.1 // of the requests in Window denied, above which a minute is not learned
+	warmUp     = 60  // minutes to learn before a baseline flags
+	halfLife   = 360 // minutes
 
-// Default returns the thresholds of docs/abuse.md.
-func Default() Config {
-	return Config{
-		DeniedShare: 0.8, MinDenied: 300,
-		SpikeFactor: 4, SpikeDeviations: 6, SpikeShare: 0.5,
-		BreadthMin: 100, BreadthFactor: 5, BreadthDeviations: 6, BreadthShare: 0.3,
-		LearnShare: 0.1, WarmUp: 60, HalfLife: 360,
-		ClimbAfter: Window, QuietAfter: 15 * time.Minute, Memory: 24 * time.Hour,
-		FaultGrace: 15 * time.Minute,
-	}
-}
+	climbAfter = Window           // on a step, before a flag leads to the next one
+	quietAfter = 15 * time.Minute // without a flag, before a step down
+	memory     = 24 * time.Hour   // for which a penalty makes the next climb faster
+	faultGrace = 15 * time.Minute // without a flag, after a store that did not answer denied a tenth of the requests
+)

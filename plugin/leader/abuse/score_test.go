@@ -15,7 +15,6 @@ var start = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
 
 // player plays minutes to a tenant's score.
 type player struct {
-	config Config
 	state  State
 	last   Verdict
 	now    time.Time
@@ -24,7 +23,7 @@ type player struct {
 	most   Step
 }
 
-func newPlayer() *player { return &player{config: Default(), now: start, most: LongBan} }
+func newPlayer() *player { return &player{now: start, most: LongBan} }
 
 // minute plays a minute. The penalty in force is that of the step.
 func (p *player) minute(o Observation) Verdict {
@@ -46,7 +45,7 @@ func (p *player) minute(o Observation) Verdict {
 		o.Factor = 1000
 	}
 	o.Most = p.most
-	p.state, p.last = p.config.Score(p.state, o, p.now)
+	p.state, p.last = Score(p.state, o, DefaultDeniedShare, p.now)
 	if p.last.Moved() {
 		p.steps = append(p.steps, p.now.Sub(start).String()+" "+p.last.To.String())
 	}

@@ -90,7 +90,7 @@ func (d *Detector) score(t *tenant, end time.Time) {
 		t.ForgivenUntil = end.Add(pardon)
 		t.seen.Most = None
 	}
-	t.State, t.verdict = d.options.Config.Score(t.State, t.seen, end)
+	t.State, t.verdict = Score(t.State, t.seen, d.options.DeniedShare, end)
 	switch {
 	case t.Ended != 0:
 		t.State = t.State.Forgive()

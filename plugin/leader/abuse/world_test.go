@@ -108,7 +108,7 @@ func repeat(n int, m minute) (all []minute) {
 func (w *world) detect(mode Mode) *Detector {
 	w.Helper()
 	d := New(Options{
-		Mode: mode, Config: Default(), ExemptTiers: []string{"internal"},
+		Mode: mode, DeniedShare: DefaultDeniedShare, ExemptTiers: []string{"internal"},
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	require.NoError(w, d.Run(w.Context(), w.keeper))

@@ -73,9 +73,8 @@ type Options struct {
 	// Advice returns what an operator has to do about an error, or ""; nil: there is no advice.
 	Advice func(error) string
 
-	Every      time.Duration // between two rounds: 5 s
-	GapAfter   time.Duration // how long a missing batch is waited for: 10 min
-	CheckEvery time.Duration // between two checks: 15 s
+	Every    time.Duration // between two rounds: 5 s
+	GapAfter time.Duration // how long a missing batch is waited for: 10 min
 }
 
 // Leader unpacks what the nodes report, sums it up, and keeps partitions and retention. Any number of processes may run
@@ -93,7 +92,6 @@ type Leader struct {
 func NewLeader(o Options) *Leader {
 	o.Every = cmp.Or(o.Every, defaultEvery)
 	o.GapAfter = cmp.Or(o.GapAfter, defaultGapAfter)
-	o.CheckEvery = cmp.Or(o.CheckEvery, checkEvery)
 	return &Leader{options: o, fault: leadership.Fault{
 		Log: o.Log, Level: slog.LevelWarn, Advice: o.Advice, Ends: "unpacking usage succeeds again",
 		Begins: "unpacking usage failed: batches wait in Postgres, and this process tries again",
@@ -251,7 +249,7 @@ func (s *session) check(ctx context.Context) error {
 	if s.options.Check == nil || time.Now().Before(s.checkAt) {
 		return nil
 	}
-	s.checkAt = time.Now().Add(s.options.CheckEvery)
+	s.checkAt = time.Now().Add(checkEvery)
 	s.checkError = s.options.Check(ctx, s.conn)
 	if s.checkError != nil && s.conn.IsClosed() {
 		return fmt.Errorf("check what was unpacked: %w", s.checkError)
