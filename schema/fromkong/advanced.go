@@ -13,7 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// advanced converts a config of rate-limiting-advanced.
 func (e *entry) advanced() {
 	var k advanced
 	e.read("", e.values, &k)
@@ -44,7 +43,6 @@ func (e *entry) advanced() {
 	e.count(c, windows, algorithm, k.visibility)
 }
 
-// windowList pairs the limits with their windows.
 func (e *entry) windowList(k advanced) []window {
 	limits, sizes := e.integers("limit", k.Limit, maxLimit), e.integers("window_size", k.WindowSize, 31_622_400)
 	switch {

@@ -140,7 +140,6 @@ func (e *entry) identity(c counting) {
 	}
 }
 
-// visible sets what clients see.
 func (e *entry) visible(c counting, v visibility) {
 	if e.options.SideBySide {
 		e.config.Mode, v.HideClientHeaders = schema.ModeShadow, true

@@ -34,7 +34,6 @@ var Differences = sync.OnceValue(func() (texts []Text) {
 	return texts
 })
 
-// differs adds differences of the converted config.
 func (e *entry) differs(ids ...Difference) {
 	for _, id := range ids {
 		if !slices.ContainsFunc(Differences(), func(t Text) bool { return t.ID == id }) {

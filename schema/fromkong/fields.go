@@ -201,7 +201,6 @@ type source struct {
 	From string `yaml:"from"`
 }
 
-// node returns the config as YAML.
 func (c *config) node() *yaml.Node {
 	n := new(yaml.Node)
 	if err := n.Encode(c); err != nil {
@@ -231,7 +230,6 @@ func hasList(n *yaml.Node) bool {
 	return slices.ContainsFunc(n.Content, func(inner *yaml.Node) bool { return inner.Kind == yaml.SequenceNode })
 }
 
-// mapping returns a mapping of one key.
 func mapping(key string, value *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{textNode(key), value}}
 }

@@ -164,7 +164,6 @@ var unconverted = map[string]string{
 	"service-protection":             "a limit with scope global on the service",
 }
 
-// collect finds the entries of a document.
 func (f *file) collect(root *yaml.Node) error {
 	declared, err := deck.Read(root)
 	if err != nil {

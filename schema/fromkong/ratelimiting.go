@@ -30,7 +30,6 @@ var periods = [...]struct {
 
 const maxLimit = 1_000_000_000_000
 
-// rateLimiting converts a config of rate-limiting.
 func (e *entry) rateLimiting() {
 	var k rateLimiting
 	e.read("", e.values, &k)
@@ -111,7 +110,6 @@ func (e *entry) policy(k counters) {
 	}
 }
 
-// inProcess counts in the process.
 func (e *entry) inProcess() {
 	e.config.Strategy = schema.StrategyLocal
 	e.differs("process-memory")

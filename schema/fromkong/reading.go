@@ -17,7 +17,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// valuesOf returns the fields of a config.
 func valuesOf(config deckfile.Config) (map[string]any, error) {
 	var values map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(config.JSON))
@@ -88,7 +87,6 @@ func (e *entry) record(path string, v any) (values map[string]any) {
 	return values
 }
 
-// readValue sets a field to a value, or adds a problem.
 func (e *entry) readValue(path string, v any, into reflect.Value, tag reflect.StructTag) {
 	hint := ""
 	if text, ok := v.(string); ok && isTemplate(text) {
@@ -135,7 +133,6 @@ func (e *entry) readValue(path string, v any, into reflect.Value, tag reflect.St
 	}
 }
 
-// readList sets a list of texts or records.
 func (e *entry) readList(path string, list []any, into reflect.Value) {
 	if texts, ok := into.Addr().Interface().(*[]string); ok {
 		for _, v := range list {
@@ -196,7 +193,6 @@ func wholeNumber(n json.Number) (int64, bool) {
 // isTemplate reports whether decK fills in a text from the environment.
 func isTemplate(text string) bool { return strings.Contains(text, "${{") }
 
-// shown returns a value for a message.
 func shown(v any) string {
 	if text, ok := v.(string); ok {
 		return strconv.Quote(docpath.Shorten(text))
@@ -208,7 +204,6 @@ func shown(v any) string {
 	return docpath.Shorten(string(raw))
 }
 
-// scalar returns the text of a key in a mapping, or "".
 func scalar(mapping *yaml.Node, key string) string {
 	value := deckfile.Get(mapping, key)
 	if value == nil || value.Kind != yaml.ScalarNode {

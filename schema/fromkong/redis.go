@@ -77,7 +77,6 @@ func (e *entry) redisServers(r *redis) {
 	}
 }
 
-// addresses splits a list of host:port.
 func (e *entry) addresses(path string, texts []string) (servers []server) {
 	for _, text := range texts {
 		host, port, ok := splitAddress(text)

@@ -186,7 +186,6 @@ func (o *Options) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, er
 	return &pair, nil
 }
 
-// password returns the password as its file is now.
 func (o *Options) password() (string, error) {
 	text, err := os.ReadFile(o.PasswordFile)
 	if err != nil {

@@ -184,7 +184,6 @@ var permanent = []error{
 	kerr.UnsupportedForMessageFormat,
 }
 
-// add records the result of the event at an index.
 func (u *Unsent) add(i int, err error) {
 	switch {
 	case err == nil:
@@ -229,7 +228,6 @@ func (o *Options) mechanism() sasl.Mechanism {
 	return scram.Sha512(authenticate)
 }
 
-// client returns the options of a client.
 func (o *Options) client() ([]kgo.Opt, error) {
 	encryption, err := o.tlsConfig()
 	if err != nil {

@@ -214,7 +214,6 @@ func (r *Relay) settle(batch []events.Event, err error) (left []events.Event) {
 	return left
 }
 
-// readLag reads how far the cursor is behind.
 func (r *Relay) readLag(ctx context.Context, conn *pgx.Conn) error {
 	all, err := outbox.Lags(ctx, conn)
 	if err != nil {

@@ -98,7 +98,6 @@ func rowForOrg(row json.RawMessage) (json.RawMessage, error) {
 // sharedScopes has the scopes of limits that orgs share, in JSON.
 var sharedScopes = map[string]bool{`"global"`: true, `"endpoint"`: true, `"ip"`: true}
 
-// pick returns the selected fields of an object.
 func pick(text json.RawMessage, of fields) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {

@@ -61,7 +61,6 @@ func Sign(id string, at time.Time, body []byte, secrets ...Secret) string {
 	return strings.Join(signatures, " ")
 }
 
-// sum returns the HMAC of a delivery.
 func sum(id, timestamp string, body []byte, s Secret) []byte {
 	hash := hmac.New(sha256.New, s)
 	_, _ = fmt.Fprintf(hash, "%s.%s.", id, timestamp) // a hash returns no error

@@ -74,7 +74,6 @@ func newCSVParser(head string) (*csvParser, error) {
 // statesTenants reports whether the log names the tenant of each request, in place of what a gateway knows of it.
 func (p *csvParser) statesTenants() bool { return slices.Contains(p.names, tenantColumn) }
 
-// parse implements parser.
 func (p *csvParser) parse(line []byte) ([]*Request, error) {
 	if string(line) == p.head {
 		return nil, nil
@@ -116,7 +115,6 @@ func newFields(names []string) *fields {
 	return f
 }
 
-// logsHeader implements parser.
 func (f *fields) logsHeader(name string) bool { return f.headers[name] }
 
 // text returns the text of a request that a column has, or nil.
@@ -198,7 +196,6 @@ func (f *fields) finish(r *Request) []*Request {
 	return []*Request{r}
 }
 
-// splitCSV returns the fields of a line.
 func splitCSV(line string) ([]string, error) {
 	r := csv.NewReader(strings.NewReader(line))
 	r.TrimLeadingSpace = true

@@ -81,7 +81,6 @@ func NewGateway(file *routeconfig.File, o GatewayOptions) (*Gateway, error) {
 	return g, errors.Join(faults...)
 }
 
-// newDecider returns the decider of a config.
 func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 	config := from.Config
 	ofTokens := g.setSources(&config, from.Where)

@@ -52,7 +52,6 @@ type kongEntry struct {
 
 var errNoEntry = errors.New("is not an entry of Kong's log plugins, which is a JSON object")
 
-// parse implements parser.
 func (k kongParser) parse(line []byte) (all []*Request, err error) {
 	var (
 		entries     = make([]kongEntry, 1)
@@ -79,7 +78,6 @@ func (k kongParser) parse(line []byte) (all []*Request, err error) {
 	return all, nil
 }
 
-// request returns the request of an entry.
 func (k kongParser) request(e *kongEntry) (*Request, error) {
 	at, err := parseInstant(string(e.StartedAt))
 	if err != nil {

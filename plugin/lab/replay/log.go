@@ -49,7 +49,6 @@ type Log struct {
 	broken  func(Problem) // of a text that ends before its time, such as a truncated gzip file, with the line to resume at
 }
 
-// parser reads the requests of lines.
 type parser interface {
 	parse(line []byte) ([]*Request, error)
 	// logsHeader reports whether the log has a header, named as HTTP spells it, of each request that had it.
@@ -140,7 +139,6 @@ func (l *Log) next() *Request {
 	return r
 }
 
-// parse reads the requests of a line.
 func (l *Log) parse(line []byte) {
 	all, err := l.parser.parse(line)
 	for _, r := range all {
@@ -155,7 +153,6 @@ func (l *Log) parse(line []byte) {
 	l.pending = all
 }
 
-// report counts and reports a line that holds no request.
 func (l *Log) report(err error) {
 	l.Unparsed++
 	l.problem(Problem{l.Name, l.lines.number, err.Error()})
@@ -196,7 +193,6 @@ const (
 	bufferSize    = 64 << 10   // bytes
 )
 
-// newLines returns a reader of lines.
 func newLines(r io.Reader) (*lines, error) {
 	in := bufio.NewReaderSize(r, bufferSize)
 	magic, err := in.Peek(2)
@@ -251,7 +247,6 @@ func (l *lines) next() ([]byte, error) {
 	return l.line, nil
 }
 
-// countingReader counts the bytes that are read.
 type countingReader struct {
 	io.Reader
 	n atomic.Int64

@@ -130,7 +130,6 @@ func (r *Request) setRequestLine(line string) error {
 	return nil
 }
 
-// parse implements parser.
 func (p *nginxParser) parse(line []byte) ([]*Request, error) {
 	values := p.line.FindStringSubmatch(string(line))
 	if values == nil {

@@ -70,7 +70,6 @@ const maxUnmatched = 20
 // Text names the routes in a sentence.
 func (u Unmatched) Text() string { return strings.Join(u.Routes, " or ") }
 
-// maxSums bounds the list of the tenants with most denials.
 const maxSums = 20
 
 // Sum adds up requests by tenant or by policy.
@@ -86,7 +85,6 @@ type Sum struct {
 // DeniedShare returns the percentage of requests that are denied.
 func (s *Sum) DeniedShare() float64 { return percent(s.Denied, s.Requests) }
 
-// sumPolicies adds up rows by policy and endpoint.
 func sumPolicies(rows []Row) []Sum {
 	places := map[rowKey]int{}
 	sums := []Sum{}
@@ -168,5 +166,4 @@ type Point struct {
 	Denied   int64     `json:"denied"` // also in shadow
 }
 
-// instantTime returns an instant as a time.
 func instantTime(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }

@@ -43,10 +43,8 @@ type header struct{ name, value string }
 // where returns the place of r, as log:line.
 func (r *Request) where() string { return fmt.Sprintf("%s:%d", r.Log.Name, r.Line) }
 
-// addHeader adds a line of a header.
 func (r *Request) addHeader(name, value string) { r.headers = append(r.headers, header{name, value}) }
 
-// headerLines returns the lines of a header.
 func (r *Request) headerLines(name string) (lines []string) {
 	for _, h := range r.headers {
 		if h.name == name {

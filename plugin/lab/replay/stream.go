@@ -33,7 +33,6 @@ type Stream struct {
 	counts Counts
 }
 
-// source is a log of a stream.
 type source struct {
 	*Log
 
@@ -192,7 +191,6 @@ func (s *Stream) push(r *Request) {
 	s.sorted = slices.Insert(s.sorted, place, r)
 }
 
-// pop visits the earliest request.
 func (s *Stream) pop(visit func(*Request) error) error {
 	r := s.sorted[0]
 	s.sorted = s.sorted[1:]

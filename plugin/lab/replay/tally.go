@@ -17,7 +17,6 @@ import (
 // Anonymous is the tenant of requests without one in a report.
 const Anonymous = "(anonymous)"
 
-// tally adds decisions up to a report.
 type tally struct {
 	report  Report
 	rows    map[rowKey]*row
@@ -27,10 +26,8 @@ type tally struct {
 	unmatched map[string]*Unmatched // by their routes
 }
 
-// rowKey identifies a row of a report.
 type rowKey struct{ tenant, policy, endpoint string }
 
-// row is a row that is being counted.
 type row struct {
 	Row
 	window limit.Micros
@@ -75,7 +72,6 @@ func Run(
 	return &t.report, err
 }
 
-// add counts the decision about a request.
 func (t *tally) add(r *Request, d *decision.Decision) {
 	denied, reason := d.Denied() || d.ShadowDenied, d.ShadowReason
 	if d.Denied() {
@@ -122,7 +118,6 @@ func (t *tally) addUnmatched(r *Request, routes []string) {
 	same.Requests++
 }
 
-// compare compares a decision with the status in the log.
 func (t *tally) compare(r *Request, denied bool) {
 	if r.Status == 0 {
 		return
@@ -164,7 +159,6 @@ func (t *tally) rowOf(key rowKey, d *decision.Decision, p *policy.Policy) *row {
 	return w
 }
 
-// add counts a request.
 func (w *row) add(r *Request, denied bool, tokens int64) {
 	w.Requests++
 	if denied {
@@ -195,7 +189,6 @@ func (w *row) closeWindow() {
 	}
 }
 
-// result returns the row for a report.
 func (w *row) result() Row {
 	w.closeWindow()
 	if w.worst.Requests > 0 {
@@ -206,7 +199,6 @@ func (w *row) result() Row {
 	return w.Row
 }
 
-// finish completes the report.
 func (t *tally) finish() {
 	report := &t.report
 	report.DeniedPct = percent(report.Denied, report.Requests)
@@ -242,7 +234,6 @@ func (t *tally) finish() {
 	report.Series = t.series.result()
 }
 
-// maxSteps bounds the steps of a series.
 const maxSteps = 240
 
 // series counts requests in steps, which become longer as time goes on.
@@ -270,7 +261,6 @@ func (s *series) add(at limit.Micros, denied bool) {
 	}
 }
 
-// double makes each step twice as long.
 func (s *series) double() {
 	merged := make([]Point, 0, len(s.steps))
 	for i, p := range s.steps {
@@ -284,7 +274,6 @@ func (s *series) double() {
 	s.step, s.begin, s.steps = 2*s.step, s.begin/2, merged
 }
 
-// result returns the series.
 func (s *series) result() Series {
 	result := Series{Step: float64(s.step) / float64(limit.Second), Points: []Point{}}
 	for i, p := range s.steps {

@@ -93,7 +93,6 @@ func isID(segment string) bool {
 // maxLimitName bounds the name of a limit in bytes, with room for a number behind it.
 const maxLimitName = 56
 
-// nameOf returns the name of a limit for an endpoint.
 func nameOf(endpoint string) string {
 	if endpoint == "" {
 		return "suggested"

@@ -70,7 +70,6 @@ type cellKey struct {
 	group
 }
 
-// cell counts one window of a tenant.
 type cell struct{ window, tokens int64 }
 
 // counts holds what the tenants of a group have requested.
@@ -130,7 +129,6 @@ func (c *Collector) count(key cellKey, at limit.Micros, tokens int64) {
 	}
 }
 
-// add adds a window.
 func (g *counts) add(tokens int64) {
 	g.most = max(g.most, tokens)
 	g.windows[rounded(tokens, 3)]++
@@ -216,7 +214,6 @@ func (c *Collector) suggestion(g group, n *counts) Suggestion {
 	}
 }
 
-// limitOf returns a suggestion as a limit of a config.
 func (s *Suggestion) limitOf() schema.Limit {
 	l := schema.Limit{Name: s.Name, Scope: "tenant", Limit: s.Limit, WindowSize: s.Window}
 	if s.Endpoint != "" {

@@ -149,7 +149,6 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 const offLadder = `state = (t.state - '{since,flagged_at,ended_at,banned_at}'::text[]) || '{"step": "none"}',
 	reason = '', override = NULL, override_until = NULL`
 
-// tidy drops what is past its retention.
 func tidy(ctx context.Context, session *pgx.Conn) error {
 	for sql, most := range map[string]any{
 		`DELETE FROM rate_limiter.abuse_steps WHERE at < clock_timestamp() - $1::interval`: stepsKept,
@@ -218,7 +217,6 @@ func (d *Detector) record(scored []*tenant) {
 	}
 }
 
-// countFlag counts a minute that a signal has flagged.
 func (d *Detector) countFlag(org string, signal Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -231,7 +229,6 @@ func (d *Detector) countFlag(org string, signal Signal) {
 	d.flags[org][signal]++
 }
 
-// countSteps counts the tenants on each step.
 func (d *Detector) countSteps(ctx context.Context, session *pgx.Conn) error {
 	rows, _ := session.Query(ctx, `SELECT step, count(*) FROM rate_limiter.abuse_tenants
 		WHERE step <> 'none' OR override IS NOT NULL GROUP BY step`)

@@ -48,7 +48,6 @@ func (s Step) BanTime() time.Duration {
 	return [...]time.Duration{ShortBan: 5 * time.Minute, LongBan: time.Hour}[s]
 }
 
-// effect describes what the step does.
 func (s Step) effect() string {
 	return [...]string{
 		"no penalty", "a warning", "half of each limit", "a tenth of each limit", "a ban of 5 minutes", "a ban of an hour",

@@ -38,7 +38,6 @@ type Counts struct {
 	Penalized int64
 }
 
-// requests returns all requests.
 func (c Counts) requests() int64 { return c.Admitted + c.Denied }
 
 // excuse returns the counts without the denials that limits without a penalty would have admitted. A penalty of half of

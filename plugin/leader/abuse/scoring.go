@@ -84,7 +84,6 @@ func (d *Detector) scoreAll(all []*tenant, end time.Time) {
 	}
 }
 
-// score scores the minute of a tenant that ends at end.
 func (d *Detector) score(t *tenant, end time.Time) {
 	if t.Ended != 0 {
 		t.ForgivenUntil = end.Add(pardon)
@@ -102,7 +101,6 @@ func (d *Detector) score(t *tenant, end time.Time) {
 	}
 }
 
-// moveReason returns why a tenant came to its step.
 func (t *tenant) moveReason() string {
 	if t.Ended != 0 {
 		return fmt.Sprintf("an operator ended override %d: no penalty for %v", t.Ended, pardon)
@@ -110,7 +108,6 @@ func (t *tenant) moveReason() string {
 	return t.verdict.Reason()
 }
 
-// write writes states and moves, and moves the mark.
 func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
 	if err := d.writeStates(ctx, tx, scored, end); err != nil {
 		return err
@@ -129,7 +126,6 @@ func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end t
 	return nil
 }
 
-// writeStates writes what is remembered of tenants.
 func (d *Detector) writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
 	var names, reasons []string
 	var states []State
@@ -167,7 +163,6 @@ type stepEvent struct {
 	Reason  string `json:"reason"`
 }
 
-// eventVersion is the version of the format of stepEvent.
 const eventVersion = 1
 
 // writeMove records a move of a tenant, and adds its event to the outbox.

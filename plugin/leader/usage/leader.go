@@ -311,7 +311,6 @@ func (l *Leader) setLeading(leads bool) {
 	l.stats.Leading = leads
 }
 
-// succeed records a round without an error.
 func (l *Leader) succeed() {
 	l.mu.Lock()
 	l.stats.UnpackedAt = time.Now()

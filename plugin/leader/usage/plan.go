@@ -71,7 +71,6 @@ func (p *plan) addSource(heads []*head, now state, gapAfter time.Duration) {
 	p.more = p.more || done == maxBatches
 }
 
-// addBatch plans one batch.
 func (p *plan) addBatch(s *source, h *head, oldest time.Time) {
 	h.source = s
 	s.SeenAt = later(s.SeenAt, h.ReceivedAt)
@@ -91,7 +90,6 @@ func (p *plan) addBatch(s *source, h *head, oldest time.Time) {
 	p.add = append(p.add, h)
 }
 
-// empty reports whether the plan does nothing.
 func (p *plan) empty() bool { return len(p.sources) == 0 }
 
 func later(a, b time.Time) time.Time {

@@ -105,7 +105,6 @@ func bounded(sum string) string {
 	return fmt.Sprintf("greatest(-%[2]d, least(%[2]d, %[1]s))::bigint", sum, int64(maxSum))
 }
 
-// summed lists the columns of a sum.
 var summed = func() (list string) {
 	for _, name := range [...]string{"admitted", "soft", "denied", "shadow_denied", "cost"} {
 		list += bounded("sum("+name+")") + ", "

@@ -147,7 +147,6 @@ func (s *session) sumUpNext(ctx context.Context, tx pgx.Tx, now state) (Stats, e
 // tiersKept bounds the tiers of a tenant: the ones that were seen last.
 const tiersKept = 8
 
-// tiers holds when tiers were seen last.
 type tiers map[usage.Tier]time.Time
 
 // addBatch adds the tiers of a batch, which ended at an instant: the last one was seen then, the others just before.

@@ -11,7 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
-// unpacking is one transaction of the leader.
 type unpacking struct {
 	*session
 	tx     pgx.Tx
@@ -93,7 +92,6 @@ func (u *unpacking) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// apply does what is planned.
 func (u *unpacking) apply(ctx context.Context) error {
 	for _, step := range [...]func(context.Context) error{
 		u.decode, u.write, u.writeDenials, u.markFaulty, u.writeSources, u.deleteBatches,
@@ -157,7 +155,6 @@ func (u *unpacking) writeSources(ctx context.Context) error {
 	return nil
 }
 
-// keysOf returns the keys of batches as arrays, for unnest.
 func keysOf(batches []*head) []any { return columnsOf(batches)[:3] }
 
 // deleteBatches deletes the batches of the plan that are not set aside.

@@ -24,7 +24,6 @@ const (
 	maxText = 256
 )
 
-// window holds the denials of one second.
 type window struct {
 	second  int64          // since 1970
 	all     []*group       // in the order of their first denials
@@ -88,7 +87,6 @@ type group struct {
 	failure                 decision.Failure
 }
 
-// fields is a set of fields of a line.
 type fields uint16
 
 const (
@@ -119,7 +117,6 @@ func (f fields) names() []string {
 	return names
 }
 
-// newGroup makes the group of the first denial of its key.
 func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause) *group {
 	g := &group{key: k, first: now.UnixMicro(), last: now.UnixMicro(), wait: c.wait, policyVersion: d.PolicyVersion}
 	if k.orgTail != 0 {
@@ -177,7 +174,6 @@ func (w *window) othersGroup(k key, now time.Time) *group {
 	return g
 }
 
-// countDenial counts a denial of the group's key.
 func (g *group) countDenial(now time.Time, d *decision.Decision, c cause) {
 	g.count++
 	if c.answer {

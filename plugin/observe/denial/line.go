@@ -77,7 +77,6 @@ type rate struct {
 	Burst         int64 `json:"burst"`
 }
 
-// encode returns the line of a finished group.
 func (r *Recorder) encode(g *group) (Line, error) {
 	e := event{
 		Event: eventName, Version: eventVersion, ID: r.epoch + "-" + strconv.FormatUint(r.lines.Add(1), 10),

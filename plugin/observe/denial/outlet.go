@@ -130,7 +130,6 @@ func sortOut(batch []Line, err error) (left, rejected []Line, mayArrive bool) {
 	return left, rejected, partial.MayArrive()
 }
 
-// denialsIn returns how many denials lines count.
 func denialsIn(lines []Line) (n uint64) {
 	for _, line := range lines {
 		n += line.Denials

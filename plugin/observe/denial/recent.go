@@ -53,7 +53,6 @@ type Recent struct {
 	HiddenIDs       []string `json:"hidden_ids,omitempty"`  // of RequestIDs, those that the tenant may not read
 }
 
-// recentKey identifies a cause of denials.
 type recentKey struct {
 	key
 	endpoint string
@@ -141,7 +140,6 @@ func (s *sample) add(r *Recorder, row *Recent) {
 	s.rows = append(s.rows, row)
 }
 
-// newRecent returns the row of a group.
 func (r *Recorder) newRecent(g *group, k recentKey, tenant string) *Recent {
 	user, ip := r.personOf(g)
 	row := &Recent{

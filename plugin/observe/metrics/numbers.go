@@ -83,7 +83,6 @@ func (d declared) with(label, value string) declared {
 	return d
 }
 
-// sample is one number.
 type sample struct {
 	declared
 	value float64
@@ -101,7 +100,6 @@ func (s *sample) describe() (desc *prometheus.Desc, values []string) {
 // sampleSet holds numbers by their names and labels.
 type sampleSet map[string]*sample
 
-// readSamples returns the numbers in v.
 func readSamples(v reflect.Value) sampleSet {
 	all := sampleSet{}
 	all.read(v, declared{labels: map[string]string{}})

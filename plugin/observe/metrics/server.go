@@ -209,7 +209,6 @@ type healthBody struct {
 	DegradedStores []string `json:"degraded_stores"`
 }
 
-// readinessBody is the response body of /readyz.
 type readinessBody struct {
 	Ready           bool     `json:"ready"`
 	State           string   `json:"state"`

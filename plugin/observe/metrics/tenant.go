@@ -59,7 +59,6 @@ func (k laneKey) asLabels() laneKey {
 	return laneKey{labelValue(k.endpoint), labelValue(k.tier), k.mode}
 }
 
-// lane counts requests by result.
 type lane struct {
 	laneKey
 	results [decision.Results]atomic.Uint64
@@ -71,7 +70,6 @@ type lanes struct {
 	all []*lane // each once
 }
 
-// count counts a request of a tenant.
 func (t *tenants) count(who *tenant, k laneKey, result decision.Result) {
 	now := who.lanes.Load()
 	for _, l := range now.all[:min(len(now.all), fewLanes)] {
@@ -117,7 +115,6 @@ func (t *tenants) addLane(who *tenant, k laneKey) *lane {
 	return l
 }
 
-// total returns the number of requests counted.
 func (t *tenant) total() (n uint64) {
 	for _, l := range t.lanes.Load().all {
 		for i := range l.results {
@@ -188,7 +185,6 @@ func (t *tenant) bucket(bound *policy.Bound) *bucket {
 	return &t.buckets[len(t.buckets)-1]
 }
 
-// capacity returns the tokens of a full bucket.
 func capacity(b *policy.Bound) int64 { return b.Policy.Limit.Spec().Burst }
 
 // dropIdleBuckets ends the series of buckets that have been full for a while.

@@ -130,7 +130,6 @@ func canBeLabel(id string) bool {
 	return id != "" && id != other && id != none && len(id) <= nameBytes && utf8.ValidString(id)
 }
 
-// byIdentity returns the tenant for which a request counts.
 func (t *tenants) byIdentity(id *identity.Identity) *tenant {
 	if id.Tenant.Kind != identity.Tenant {
 		return t.anonymous

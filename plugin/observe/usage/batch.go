@@ -39,7 +39,6 @@ type Batch struct {
 	Tiers   []Tier    `json:"tiers,omitzero"`   // each once, in the order in which they were seen last
 }
 
-// form is the JSON of a batch.
 type form struct {
 	Version int `json:"version"`
 	*Batch

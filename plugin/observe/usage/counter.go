@@ -76,7 +76,6 @@ type stripe struct {
 // place is where requests come from, and what they call.
 type place struct{ tenant, endpoint string }
 
-// placeRows holds the rows of one place.
 type placeRows struct {
 	requests Counts
 	tier     Tier // of the last decision
@@ -299,7 +298,6 @@ func (c *Counter) cut() []Row {
 	return all
 }
 
-// swap takes the rows of a stripe.
 func (c *Counter) swap(s *stripe) map[place]*placeRows {
 	s.mu.Lock()
 	size := len(s.places)

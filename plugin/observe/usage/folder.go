@@ -54,7 +54,6 @@ func (w *waiting) save(dir string) error {
 	return nil
 }
 
-// read reads the file of a batch.
 func read(path string) (*waiting, error) {
 	var b Batch
 	w := &waiting{file: path}

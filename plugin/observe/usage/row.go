@@ -156,7 +156,6 @@ type Key struct {
 	Policy   string `json:"policy,omitzero"`   // the text of a policy.Ref; "": the row counts requests
 }
 
-// compare orders keys by tenant, endpoint and policy.
 func (k Key) compare(o Key) int {
 	return cmp.Or(strings.Compare(k.Tenant, o.Tenant), strings.Compare(k.Endpoint, o.Endpoint),
 		strings.Compare(k.Policy, o.Policy))
@@ -199,7 +198,6 @@ func (c *Counts) lower(remaining int64) {
 	}
 }
 
-// sum returns a + b within the bounds of a row.
 func sum(a, b int64) int64 {
 	return min(max(a+min(max(b, -maxCount), maxCount), -maxCount), maxCount)
 }

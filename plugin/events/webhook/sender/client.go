@@ -74,7 +74,6 @@ type outcome struct {
 	retryAfter time.Duration // the receiver wants nothing before
 }
 
-// post sends a delivery once.
 func (s *Sender) post(ctx context.Context, d *delivery) outcome {
 	o := outcome{delivery: d}
 	answer, err := s.request(ctx, d)
@@ -95,7 +94,6 @@ func (s *Sender) post(ctx context.Context, d *delivery) outcome {
 	return o
 }
 
-// request sends a delivery, and returns the answer.
 func (s *Sender) request(ctx context.Context, d *delivery) (*http.Response, error) {
 	if err := s.options.Targets.CheckURL(d.URL); err != nil {
 		return nil, &urlError{err}
@@ -121,7 +119,6 @@ func (s *Sender) request(ctx context.Context, d *delivery) (*http.Response, erro
 	return s.client.Do(r)
 }
 
-// urlError reports a URL that may not be called.
 type urlError struct{ err error }
 
 func (e *urlError) Error() string { return "the URL " + e.err.Error() }

@@ -42,7 +42,6 @@ type hook struct {
 	dropped int64 // events that do not fit the queue
 }
 
-// queueing makes deliveries of events.
 type queueing struct {
 	*session
 	hooks map[string][]*hook // by org
@@ -114,7 +113,6 @@ func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, e
 	return all, nil
 }
 
-// load reads the webhooks.
 func (q *queueing) load(ctx context.Context, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx, selectHooks)
 	all, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[hook])

@@ -105,7 +105,6 @@ func (s *session) recordFailure(
 	return disabled, disable(ctx, tx, o, disabled, since, now)
 }
 
-// disable disables a webhook, and adds an event about it.
 func disable(ctx context.Context, tx pgx.Tx, o *outcome, reason string, since, now time.Time) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('rate_limiter.actor', 'webhooks', true),
 		set_config('rate_limiter.reason', $1, true)`, reason); err != nil {

@@ -135,7 +135,6 @@ func readClock(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
 // now returns the time by Options.Clock, as it was read last.
 func (s *Sender) now() time.Time { return s.options.Now().Add(time.Duration(s.ahead.Load())) }
 
-// setClock reads Options.Clock.
 func (s *session) setClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
@@ -160,7 +159,6 @@ type session struct {
 	abort    context.CancelFunc
 }
 
-// setUp sets the parameters of a session.
 func setUp(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, sessionSettings); err != nil {
 		return fmt.Errorf("set up the session: %w", err)
@@ -200,7 +198,6 @@ func (s *Sender) newSession(ctx context.Context, conn *pgx.Conn) *session {
 	return l
 }
 
-// close ends the requests that still run.
 func (s *session) close() {
 	s.abort()
 	for len(s.inFlight) > 0 {
@@ -246,7 +243,6 @@ func finishing(ctx context.Context, length time.Duration) (context.Context, cont
 	}
 }
 
-// dispatch starts the requests that are due.
 func (s *session) dispatch(ctx context.Context) error {
 	free := maxInFlight - len(s.inFlight)
 	if free <= 0 {
@@ -350,7 +346,6 @@ func (s *Sender) Stats() Stats {
 	return s.stats
 }
 
-// count changes the counters.
 func (s *Sender) count(change func(*Stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

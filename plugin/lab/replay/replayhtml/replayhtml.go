@@ -33,10 +33,8 @@ type Source struct {
 	Policies string // ""; none
 }
 
-// maxRows bounds the rows of the page.
 const maxRows = 200
 
-// view is what the page shows.
 type view struct {
 	*replay.Report
 	Source  Source
@@ -76,7 +74,6 @@ func Write(to io.Writer, r *replay.Report, source Source) error {
 	return nil
 }
 
-// traffic draws the requests over time.
 func traffic(r *replay.Report) (template.HTML, error) {
 	layout := "15:04:05"
 	switch span := r.To.Sub(r.From); {
@@ -100,7 +97,6 @@ const (
 	maxLabel = 32
 )
 
-// tenants draws the tenants with most denials.
 func tenants(r *replay.Report) (template.HTML, error) {
 	var c chart
 	for _, s := range r.Most[:min(len(r.Most), maxBars)] {
