@@ -37,8 +37,10 @@ var apart = map[string][]string{
 		"plugin/core", "plugin/bucket/reservation", "plugin/database/pgtext", "plugin/observe/drain",
 		"plugin/observe/jsonline",
 	},
-	"plugin/leader":         {"plugin/core", "plugin/database/leadership", "plugin/events", "plugin/observe/usage"},
-	"plugin/control/portal": {"docs", "plugin/control/answers", "plugin/control/api", "plugin/control/portal"},
+	"plugin/leader": {"plugin/core", "plugin/database/leadership", "plugin/events", "plugin/observe/usage"},
+	"plugin/control/portal": {
+		"docs", "plugin/core/limit", "plugin/control/answers", "plugin/control/api", "plugin/control/portal",
+	},
 }
 
 // foreign maps a module to the folders that may import it.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // maxEndpoints bounds the endpoints of the table; the others are summed up.
@@ -203,26 +204,13 @@ func quotasOf(
 
 // exhaustedAt returns the instant at which nothing is left of a limit's bucket if so many tokens are spent per second
 // from now on, or the zero time if the limit lasts: until its window ends, or for good, because it refills as fast.
-// What a bucket refills, and what leaves a sliding window if it was spent evenly, is subtracted from the rate.
 func exhaustedAt(b *answers.BucketUsage, l *answers.LimitInForce, rate float64, now time.Time) time.Time {
-	left, window := float64(b.Limit-b.Used), float64(l.WindowSize)
-	if left <= 0 {
-		return now
-	}
-	if window <= 0 {
-		return time.Time{}
-	}
-	switch l.Algorithm {
-	case "token_bucket", "leaky_bucket":
-		rate -= float64(l.Limit) / window
-	case "sliding_window", "sliding_log":
-		rate -= float64(b.Used) / window
-	}
-	if rate <= 0 || left/rate >= window {
-		return time.Time{}
-	}
-	at := now.Add(time.Duration(left / rate * float64(time.Second))).Truncate(time.Second)
-	if l.Algorithm == "fixed_window" && !b.Reset.IsZero() && !at.Before(b.Reset) {
+	algorithm, _ := limit.ParseAlgorithm(l.Algorithm)
+	spec := limit.Spec{Algorithm: algorithm, Quantity: l.Limit, Window: limit.Micros(l.WindowSize) * limit.Second}
+	after := spec.ExhaustedAfter(b.Used, b.Limit-b.Used, rate)
+	at := now.Add(time.Duration(after) * time.Microsecond).Truncate(time.Second)
+	endsBefore := algorithm == limit.FixedWindow && !b.Reset.IsZero() && !at.Before(b.Reset)
+	if after == 0 || endsBefore {
 		return time.Time{}
 	}
 	return at

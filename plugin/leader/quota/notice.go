@@ -94,29 +94,6 @@ func rateSpan(window limit.Micros) time.Duration {
 	return min(max(time.Duration(window)*time.Microsecond/parts, least), most)
 }
 
-// exhausted returns the instant at which a bucket has no room if a number of tokens is spent per second from now on, or
-// nil if that is not before the end of the window. What a bucket refills, and what leaves a sliding window if it was
-// spent evenly, is subtracted from the rate.
-func exhausted(n *Notice, b *policy.Bound, s *decision.Status, rate float64) *time.Time {
-	spec := b.Policy.Limit.Spec()
-	seconds := float64(spec.Window / limit.Second)
-	switch spec.Algorithm {
-	case limit.TokenBucket, limit.LeakyBucket:
-		rate -= float64(spec.Quantity) / seconds
-	case limit.SlidingWindow, limit.SlidingLog:
-		rate -= float64(s.Used) / seconds
-	}
-	left := float64(b.Policy.Limit.Capacity() - s.Used)
-	if spec.SoftOnly || rate <= 0 || left <= 0 || left/rate >= seconds {
-		return nil
-	}
-	at := timeOf(s.Now).Add(time.Duration(left / rate * float64(time.Second))).Truncate(time.Second)
-	if !at.Before(n.WindowEnd) {
-		return nil
-	}
-	return &at
-}
-
 func timeOf(at limit.Micros) time.Time { return time.UnixMicro(int64(at)).UTC() }
 
 // limits holds the limits of a tenant by what usage is counted by.

@@ -310,12 +310,18 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 func (c *check) complete(ctx context.Context, n *Notice, of *usedQuota) error {
 	n.Late = c.checkedAt == nil || c.now.Sub(*c.checkedAt) > lateAfter ||
 		c.now.Sub(of.lastUse) > lateAfter+time.Minute
-	since := c.now.Add(-rateSpan(of.Policy.Limit.Spec().Window)).Truncate(time.Minute)
+	spec := of.Policy.Limit.Spec()
+	since := c.now.Add(-rateSpan(spec.Window)).Truncate(time.Minute)
 	cost, err := c.costSince(ctx, &of.Bound, since)
 	if err != nil {
 		return err
 	}
-	n.ExhaustedAt = exhausted(n, &of.Bound, &of.status, float64(cost)/c.now.Sub(since).Seconds())
+	rate := float64(cost) / c.now.Sub(since).Seconds()
+	after := spec.ExhaustedAfter(of.status.Used, of.Policy.Limit.Capacity()-of.status.Used, rate)
+	at := timeOf(of.status.Now + after).Truncate(time.Second)
+	if after > 0 && !spec.SoftOnly && at.Before(n.WindowEnd) {
+		n.ExhaustedAt = &at
+	}
 	return nil
 }
 
