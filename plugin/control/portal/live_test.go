@@ -16,7 +16,7 @@ func (w *world) following(to []api.Role, read func(*visit) (string, error)) {
 	w.Helper()
 	w.define("test.html", `<h1>Test</h1>{{template "test_live" .}}`)
 	w.define("test_live", `<p>{{.}}</p>`)
-	p := page{Pattern: "GET /portal/test", For: to, Serve: pageOf("test", "Test", read)}
+	p := page{Pattern: "GET /portal/test", For: to, Live: true, Serve: pageOf("test", "Test", read)}
 	w.portal.mux.HandleFunc(p.Pattern, func(a http.ResponseWriter, r *http.Request) { w.portal.servePage(a, r, &p) })
 }
 
@@ -94,6 +94,18 @@ func TestALivePartFollowsTheStateAndSendsNothingForTheSame(t *testing.T) {
 	if want := (api.Caller{Token: "acme-portal", Role: api.Tenant, Org: "acme", Routine: true}); as != want {
 		t.Errorf("the part was read as %+v, want %+v", as, want)
 	}
+}
+
+// The API logs what a live part reads as details only.
+func TestAPageWithoutALivePartIsReadAsAnyOther(t *testing.T) {
+	w := open(t)
+	w.visiting("GET /portal/plain", func(v *visit) error {
+		if v.caller.Routine {
+			t.Error("the page is read as a live part")
+		}
+		return v.render("error", "Plain", &problem{})
+	})
+	w.want(w.signedIn(adminSecret).do("GET", "/portal/plain", "", liveHeader, "1"), http.StatusOK, "<title>Plain")
 }
 
 func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {

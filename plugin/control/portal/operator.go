@@ -19,12 +19,15 @@ import (
 // operatorPages returns the pages of the console.
 func operatorPages() []page {
 	return []page{
-		{Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Serve: pageOf("operator_fleet", "Fleet", readFleet)},
-		{Pattern: "GET /portal/reach", For: operators, Serve: pageOf("operator_reach", "Fleet", readReach)},
+		{
+			Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Live: true,
+			Serve: pageOf("operator_fleet", "Fleet", readFleet),
+		},
+		{Pattern: "GET /portal/reach", For: operators, Live: true, Serve: pageOf("operator_reach", "Fleet", readReach)},
 		{Pattern: "GET /portal/tenants", For: operators, Nav: "Tenants", Serve: serveTenants},
 		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Serve: serveTop},
 		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},
-		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Serve: serveDenials},
+		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Live: true, Serve: serveDenials},
 		{Pattern: "GET /portal/search", For: operators, Serve: serveSearch},
 		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
 		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},

@@ -231,6 +231,7 @@ type page struct {
 	Pattern string     // of http.ServeMux, such as "GET /portal/fleet"
 	For     []api.Role // others get 403
 	Nav     string     // the label of its link in the navigation; "": none
+	Live    bool       // its template has a live part
 	Serve   func(*visit) error
 }
 
@@ -260,7 +261,7 @@ func pages() []page {
 
 // servePage serves a page to a caller who is signed in and whose role may see it.
 func (p *Portal) servePage(w http.ResponseWriter, r *http.Request, to *page) {
-	caller, ok := p.enter(w, r)
+	caller, ok := p.enter(w, r, to.Live && r.Header.Get(liveHeader) != "")
 	if !ok {
 		return
 	}

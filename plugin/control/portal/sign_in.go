@@ -36,9 +36,9 @@ type signInPage struct {
 
 // enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered. A
 // page that is left open does not prolong its session, and its live part ends with 401 when the session ends.
-func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (caller api.Caller, ok bool) {
+func (p *Portal) enter(w http.ResponseWriter, r *http.Request, isLive bool) (caller api.Caller, ok bool) {
 	var who session.Session
-	if isLive(r) {
+	if isLive {
 		who, ok = p.sessions.Read(r)
 	} else {
 		who, ok = p.sessions.Resume(w, r)
@@ -47,11 +47,11 @@ func (p *Portal) enter(w http.ResponseWriter, r *http.Request) (caller api.Calle
 	if ok {
 		caller, err = p.callerOf(r, who)
 	}
-	caller.Routine = isLive(r)
+	caller.Routine = isLive
 	switch {
 	case err == nil:
 		return caller, true
-	case caller.Routine && errors.Is(err, api.ErrUnknownToken):
+	case isLive && errors.Is(err, api.ErrUnknownToken):
 		p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusUnauthorized})
 	case !ok:
 		p.redirectToSignIn(w, r)

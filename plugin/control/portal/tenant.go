@@ -21,10 +21,16 @@ const (
 // tenantPages returns the pages of tenants. Each shows the org of the caller and no other.
 func tenantPages() []page {
 	return []page{
-		{Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Serve: pageOf("tenant_plan", "Plan and limits", readOrgPlan)},
-		{Pattern: "GET " + orgUsagePath, For: tenants, Nav: "Usage", Serve: pageOf("tenant_usage", "Usage", readOrgUsage)},
 		{
-			Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials",
+			Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Live: true,
+			Serve: pageOf("tenant_plan", "Plan and limits", readOrgPlan),
+		},
+		{
+			Pattern: "GET " + orgUsagePath, For: tenants, Nav: "Usage", Live: true,
+			Serve: pageOf("tenant_usage", "Usage", readOrgUsage),
+		},
+		{
+			Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials", Live: true,
 			Serve: pageOf("tenant_denials", "Denials", readOrgDenials),
 		},
 		{

@@ -62,18 +62,13 @@ func (v *visit) renderFault(err error, into **problem, template, title string, d
 	return v.renderStatus((*into).Status, template, title, data)
 }
 
-// liveHeader has a page answer with its live part alone: the template with the page's name and liveSuffix. A page marks
+// liveHeader has a page that is Live answer with its live part alone: the template with the page's name and liveSuffix. A page marks
 // where it shows that part by the attribute data-live, whose value is the address of the page if it is another one. The
 // script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
 const (
 	liveHeader = "X-Live"
 	liveSuffix = "_live"
 )
-
-// isLive reports whether a request is for a live part.
-func isLive(r *http.Request) bool {
-	return r.Method != http.MethodPost && r.Header.Get(liveHeader) != ""
-}
 
 // renderLive answers with a live part, or with 304 if the browser has the same already.
 func (v *visit) renderLive(template string, data any) error {
@@ -90,7 +85,7 @@ func (v *visit) renderLive(template string, data any) error {
 }
 
 func (v *visit) renderStatus(status int, template, title string, data any) error {
-	if v.caller.Routine && v.portal.templates.Lookup(template+liveSuffix) != nil {
+	if v.caller.Routine {
 		return v.renderLive(template, data)
 	}
 	l := v.portal.layout(v.r, v.caller, title)
