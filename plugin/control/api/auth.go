@@ -211,12 +211,12 @@ func servedAs(ctx context.Context) Caller {
 	return caller
 }
 
-// signInPath is the path that sign-ins with a token count by.
+// signInPath is the path that sign-ins count by.
 const signInPath = "/portal/sign-in"
 
 // Errors of sign-ins beyond a limit.
 var (
-	ErrTooManySignIns = errors.New("too many sign-ins with this token")
+	ErrTooManySignIns = errors.New("too many sign-ins of this caller")
 	ErrTooManyGuesses = errors.New("too many sign-ins without a valid token from this address")
 )
 
@@ -231,18 +231,30 @@ func (s *Server) Authenticate(
 	if isUnknown {
 		s.metrics.authFailures.WithLabelValues(reasonUnknown).Inc()
 	}
-	if err != nil && !isUnknown || s.limits == nil || address == "" {
+	if err != nil && !isUnknown || address == "" {
 		return caller, 0, err
+	}
+	if wait, limited := s.CountSignIn(ctx, caller, address); limited != nil {
+		return Caller{}, wait, limited
+	}
+	return caller, 0, err
+}
+
+// CountSignIn counts a sign-in from an address, of a caller or of the zero Caller, who is unknown. The error is one of a
+// sign-in beyond a limit, after which the caller has to wait.
+func (s *Server) CountSignIn(ctx context.Context, caller Caller, address string) (wait time.Duration, err error) {
+	if s.limits == nil {
+		return 0, nil
 	}
 	x := s.spend(ctx, caller.budget(), address, http.MethodPost, signInPath, 1)
 	if !x.Response.Denied {
-		return caller, 0, err
+		return 0, nil
 	}
 	wait = time.Duration(max(x.Decision.RetryAfter.Seconds(), 1)) * time.Second
-	if isUnknown {
+	if caller.Token == "" {
 		s.metrics.limited.WithLabelValues(byAddress).Inc()
-		return Caller{}, wait, ErrTooManyGuesses
+		return wait, ErrTooManyGuesses
 	}
 	s.metrics.limited.WithLabelValues(byToken).Inc()
-	return Caller{}, wait, ErrTooManySignIns
+	return wait, ErrTooManySignIns
 }

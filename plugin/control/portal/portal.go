@@ -30,6 +30,8 @@ type API interface {
 	// Authenticate returns the caller whose token a secret is. address is the RemoteAddr of a sign-in, or "" for the
 	// token of a session, which is no guess. After an error that is a limit's, wait is until the next.
 	Authenticate(ctx context.Context, secret, address string) (c api.Caller, wait time.Duration, err error)
+	// CountSignIn counts a sign-in of a person. After an error, which is a limit's, wait is until the next.
+	CountSignIn(ctx context.Context, c api.Caller, address string) (wait time.Duration, err error)
 }
 
 const (
@@ -185,7 +187,7 @@ const (
 
 	deniedUnknown   = "unknown"   // the token is unknown, expired or revoked
 	deniedUnchecked = "unchecked" // tokens could not be checked, or too many unknown ones came from the address
-	deniedOften     = "often"     // too many sign-ins with the token
+	deniedOften     = "often"     // too many sign-ins with the token, or of the person
 	deniedPlain     = "plain"     // the connection is not encrypted
 	deniedOrigin    = "origin"    // a write from another site, also of somebody signed in
 	deniedProvider  = "provider"  // by the other system

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
@@ -80,8 +81,8 @@ func (p *Portal) tokenProblem(err error) *problem {
 		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many unknown tokens came from your address. " +
 			"Try again in a minute."}
 	case errors.Is(err, api.ErrTooManySignIns):
-		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many sign-ins with this token. Try again in a " +
-			"minute. Sessions that have begun with it last."}
+		return &problem{Status: http.StatusTooManyRequests, Detail: "Too many sign-ins with this token or " +
+			"account. Try again in a minute. Sessions that have begun with it last."}
 	}
 	p.Log.Error("token lookup failed", "error", err)
 	return &problem{
@@ -136,19 +137,16 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	secret, next := strings.TrimSpace(r.PostForm.Get("token")), r.PostForm.Get("next")
 	if err := p.jar.Check(r); err != nil { // the token is not used on a connection that others may read
-		p.failSignIn(w, r, next, err)
+		p.denySignIn(w, r, next, 0, err)
 		return
 	}
 	if len(secret) == 0 || len(secret) > maxSecret {
-		p.failSignIn(w, r, next, api.ErrUnknownToken)
+		p.denySignIn(w, r, next, 0, api.ErrUnknownToken)
 		return
 	}
 	caller, wait, err := p.API.Authenticate(r.Context(), secret, r.RemoteAddr)
-	if wait > 0 {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
-	}
 	if err != nil {
-		p.failSignIn(w, r, next, err)
+		p.denySignIn(w, r, next, wait, err)
 		return
 	}
 	p.start(w, r, session.Session{Secret: secret}, caller, next)
@@ -157,7 +155,7 @@ func (p *Portal) signIn(w http.ResponseWriter, r *http.Request) {
 // start starts a session, counts it and logs it, and leads to a page.
 func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Session, c api.Caller, next string) {
 	if err := p.sessions.Start(w, r, who); err != nil {
-		p.failSignIn(w, r, next, err)
+		p.denySignIn(w, r, next, 0, err)
 		return
 	}
 	by := byToken
@@ -169,8 +167,12 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 	p.redirect(w, r, ownPath(next), notice{})
 }
 
-// failSignIn shows the form again with the reason. Every token that is not valid gets the same one.
-func (p *Portal) failSignIn(w http.ResponseWriter, r *http.Request, next string, err error) {
+// denySignIn shows the form again with the reason, and how long to wait; 0: nothing helps, or any time. Every token that
+// is not valid gets the same reason.
+func (p *Portal) denySignIn(w http.ResponseWriter, r *http.Request, next string, wait time.Duration, err error) {
+	if wait > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))
+	}
 	status, reason, fault := http.StatusForbidden, deniedUnknown, wrongToken
 	switch {
 	case errors.Is(err, api.ErrUnknownToken):
@@ -207,8 +209,16 @@ func (p *Portal) finishProvider(w http.ResponseWriter, r *http.Request) {
 		p.denyProvider(w, r, fault)
 		return
 	}
-	who := session.Session{Name: caller.Token, Role: string(caller.Role), Org: caller.Org}
-	p.start(w, r, who, caller, next)
+	p.startPerson(w, r, caller, next)
+}
+
+// startPerson starts the session of a person, which takes memory once it is ended: so sign-ins are limited.
+func (p *Portal) startPerson(w http.ResponseWriter, r *http.Request, c api.Caller, next string) {
+	if wait, err := p.API.CountSignIn(r.Context(), c, r.RemoteAddr); err != nil {
+		p.denySignIn(w, r, next, wait, err)
+		return
+	}
+	p.start(w, r, session.Session{Name: c.Token, Role: string(c.Role), Org: c.Org}, c, next)
 }
 
 // denyProvider shows why a person was not signed in.

@@ -2,6 +2,7 @@ package portal
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -91,6 +92,18 @@ func TestWrongTokensGetOnePlainTextAndNoSession(t *testing.T) {
 		}
 		if got := a.Header.Get("Retry-After"); got != want.wait {
 			t.Errorf("%q: Retry-After %q, want %q", secret, got, want.wait)
+		}
+	}
+}
+
+func TestAPersonSignsInAsOftenAsAToken(t *testing.T) {
+	w := open(t)
+	r := signedInRequest(t, w.portal, adminSecret, home)
+	for name, want := range map[string]int{"oidc:often": http.StatusTooManyRequests, "oidc:ann": http.StatusSeeOther} {
+		a := httptest.NewRecorder()
+		w.portal.startPerson(a, r, api.Caller{Token: name, Role: api.Admin}, home)
+		if isOver := want != http.StatusSeeOther; a.Code != want || (a.Header().Get("Retry-After") == "1") != isOver {
+			t.Errorf("%s: %d, want %d; headers %v", name, a.Code, want, a.Header())
 		}
 	}
 }
