@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ func TestPagesShareAReadThatTakesLong(t *testing.T) {
 	start, turn := time.Now(), make(chan string)
 	wants := func(after time.Duration, want string) {
 		t.Helper()
-		body, err := c.answer(start.Add(after), "/a", func() (json.RawMessage, error) {
+		body, err := c.answer(t.Context(), start.Add(after), "/a", func() (json.RawMessage, error) {
 			if text := <-turn; text != "fails" {
 				return json.RawMessage(text), nil
 			}
@@ -40,6 +41,37 @@ func TestPagesShareAReadThatTakesLong(t *testing.T) {
 	wants(2*sharedTime-1, "2<nil>")
 }
 
+func TestAPageThatWaitsForAReadEndsWithItsRequestAndIsDeniedByItsOwnLimit(t *testing.T) {
+	var c answerCache
+	begun, end := make(chan bool), make(chan bool)
+	first := func() (json.RawMessage, error) {
+		close(begun)
+		<-end
+		return nil, &problem{Status: http.StatusTooManyRequests}
+	}
+	second := func() (json.RawMessage, error) { return json.RawMessage("2"), nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	var pages sync.WaitGroup
+	pages.Go(func() {
+		if _, err := c.answer(t.Context(), time.Now(), "/a", first); !isStatus(err, http.StatusTooManyRequests) {
+			t.Errorf("the page whose read is denied shows %v", err)
+		}
+	})
+	<-begun
+	cancel()
+	if _, err := c.answer(ctx, time.Now(), "/a", second); !errors.Is(err, context.Canceled) {
+		t.Errorf("a page whose request has ended waits until %v", err)
+	}
+	pages.Go(func() {
+		if body, err := c.answer(t.Context(), time.Now(), "/a", second); string(body) != "2" || err != nil {
+			t.Errorf("a page that waited for a read that is denied shows %s, %v", body, err)
+		}
+	})
+	time.Sleep(time.Millisecond) // usually it waits by now
+	close(end)
+	pages.Wait()
+}
+
 func TestOperatorsShareFewAnswersAndTenantsNone(t *testing.T) {
 	const topAPI = "/v1/ratelimit/usage/top"
 	now := time.Now()
@@ -52,7 +84,7 @@ func TestOperatorsShareFewAnswersAndTenantsNone(t *testing.T) {
 		}
 	}
 	calls := w.api.requests()
-	if n := len(w.portal.shared.reads); n > maxCached || len(calls) != 3*maxCached {
+	if n := len(w.portal.shared.kept); n > maxCached || len(calls) != 3*maxCached {
 		t.Errorf("%d answers are kept after %d reads, want at most %d after %d", n, len(calls), maxCached, 3*maxCached)
 	}
 	w.want(w.signedIn(acmeSecret).get("/portal/top"), http.StatusForbidden)

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -168,35 +171,50 @@ const (
 // answerCache keeps answers of the API that take long, because they rank all tenants, and that are the same for each
 // operator. Pages share one read of each in every sharedTime. The zero value is empty and safe for concurrent use.
 type answerCache struct {
+	reads singleflight.Group // by path
+
 	mu    sync.Mutex
-	since time.Time // when the current sharedTime began
-	reads map[string]func() (json.RawMessage, error)
+	since time.Time                  // when the current sharedTime began
+	kept  map[string]json.RawMessage // by path
 }
 
-// answer returns what read returned first for a path in the current sharedTime. An error is not kept.
+// answer returns what read returned first for a path in the current sharedTime, or awaits it until ctx ends. An error is
+// not kept. A limit that denies the read of another page says nothing about this one, which then reads itself.
 func (c *answerCache) answer(
-	now time.Time, path string, read func() (json.RawMessage, error),
+	ctx context.Context, now time.Time, path string, read func() (json.RawMessage, error),
 ) (json.RawMessage, error) {
 	c.mu.Lock()
 	if now.Sub(c.since) >= sharedTime {
-		c.since, c.reads = now, map[string]func() (json.RawMessage, error){}
+		c.since, c.kept = now, map[string]json.RawMessage{}
 	}
-	shared, ok := c.reads[path]
-	if !ok {
-		shared = sync.OnceValues(read)
-	}
-	if len(c.reads) < maxCached {
-		c.reads[path] = shared
-	}
-	reads := c.reads
+	kept := c.kept
+	body, ok := kept[path]
 	c.mu.Unlock()
-	body, err := shared()
-	if err != nil {
-		c.mu.Lock()
-		delete(reads, path)
-		c.mu.Unlock()
+	if ok {
+		return body, nil
 	}
-	return body, err
+	for {
+		isOwn := false
+		result := c.reads.DoChan(path, func() (any, error) {
+			isOwn = true
+			body, err := read()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if err == nil && len(kept) < maxCached {
+				kept[path] = body
+			}
+			return body, err
+		})
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case r := <-result:
+			if isOwn || !isStatus(r.Err, http.StatusTooManyRequests) {
+				body, _ := r.Val.(json.RawMessage)
+				return body, r.Err
+			}
+		}
+	}
 }
 
 // getShared is get for a page of operators, and an answer that is the same for each. It is at most sharedTime old.
@@ -204,7 +222,7 @@ func (v *visit) getShared(path string, query url.Values, into any) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
-	body, err := v.portal.shared.answer(v.portal.Now(), path, func() (body json.RawMessage, err error) {
+	body, err := v.portal.shared.answer(v.r.Context(), v.portal.Now(), path, func() (body json.RawMessage, err error) {
 		// The read is also for others, and ends if its page does not.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), readTimeout)
 		defer cancel()
