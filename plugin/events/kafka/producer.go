@@ -79,49 +79,24 @@ func New(o Options, topic string) (*Producer, error) {
 // soon after ctx ends; then Kafka may still store what is pending. Send an event again, with its id, to wait for its
 // answer: a pending event is not written again.
 func (p *Producer) Send(ctx context.Context, batch []events.Event) error {
-	p.forget(batch)
 	for _, e := range batch {
 		if p.sent[e.ID] == nil {
 			p.produce(e)
 		}
 	}
-	left := &Unsent{}
+	left, pending := &Unsent{}, map[string]bool{}
 	for i, e := range batch {
-		left.add(i, p.sent[e.ID].await(ctx))
+		err := p.sent[e.ID].await(ctx)
+		left.add(i, err)
+		pending[e.ID] = errors.Is(err, errPending)
 	}
-	return p.result(batch, left)
-}
-
-// result returns the result of sending a batch, and forgets the events that have one.
-func (p *Producer) result(batch []events.Event, left *Unsent) error {
+	maps.DeleteFunc(p.sent, func(id string, o *outcome) bool { return o.isDone() && !pending[id] })
 	if len(left.retry)+len(left.rejected) == 0 {
-		clear(p.sent)
 		p.faults.reset()
 		return nil
 	}
-	for _, e := range batch {
-		if o := p.sent[e.ID]; o != nil && o.isDone() {
-			delete(p.sent, e.ID)
-		}
-	}
 	left.reason = cmp.Or(left.reason, p.faults.text(), "no acknowledgement from Kafka")
 	return left
-}
-
-// forget removes what an earlier batch has sent, except what is still pending.
-func (p *Producer) forget(batch []events.Event) {
-	if len(p.sent) == 0 {
-		return
-	}
-	again := make(map[string]bool, len(batch))
-	for _, e := range batch {
-		again[e.ID] = true
-	}
-	for id, o := range p.sent {
-		if !again[id] && o.isDone() {
-			delete(p.sent, id)
-		}
-	}
 }
 
 // produce hands an event to the client, without waiting.
