@@ -21,7 +21,6 @@ import (
 const (
 	secretPrefix = "whsec_" // of the text of a secret
 	newBytes     = 32
-	messageBytes = 18
 )
 
 // The headers of a delivery.
@@ -94,19 +93,13 @@ func Verify(header http.Header, body []byte, now time.Time, s Secret) error {
 }
 
 // NewMessageID returns a random id of a delivery, which all its tries have.
-func NewMessageID() string { return "msg_" + randomID() }
+func NewMessageID() string { return "msg_" + rand.Text() }
 
 // TestPrefix begins the ids of deliveries that are tests.
 const TestPrefix = "test_"
 
 // NewTestID returns a random id of a delivery that is a test.
-func NewTestID() string { return TestPrefix + randomID() }
-
-func randomID() string {
-	id := make([]byte, messageBytes)
-	rand.Read(id) // it never fails
-	return base64.RawURLEncoding.EncodeToString(id)
-}
+func NewTestID() string { return TestPrefix + rand.Text() }
 
 const (
 	// firstDelay and maxDelay bound the delay after a failed try, which grows fourfold with each.
