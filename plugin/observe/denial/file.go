@@ -210,8 +210,5 @@ func (w *Writer) Write(_ context.Context, batch []Line) error {
 	if n > 0 {
 		w.torn = w.buffer[n-1] != '\n'
 	}
-	if err == nil && n < len(w.buffer) {
-		err = io.ErrShortWrite
-	}
 	return err
 }

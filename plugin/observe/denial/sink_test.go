@@ -2,7 +2,6 @@ package denial
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -38,15 +37,6 @@ func TestALineThatWasWrittenInPartDamagesNoOther(t *testing.T) {
 	assert.NoError(t, w.Write(t.Context(), batch))
 	const want = "{\"a\":1}\n{\"b\n{\"a\":1}\n{\"b\":2}\n"
 	assert.Equal(t, want, to.text.String())
-}
-
-// lazy is a stream that takes nothing and says nothing.
-type lazy struct{}
-
-func (lazy) Write([]byte) (int, error) { return 0, nil }
-
-func TestAStreamThatTakesLessThanItShouldHasFailed(t *testing.T) {
-	assert.ErrorIs(t, NewWriter(lazy{}).Write(t.Context(), []Line{{Text: []byte("{}")}}), io.ErrShortWrite)
 }
 
 // partly is the error of a Write that has stored a part of its batch.
