@@ -82,9 +82,9 @@ func (r *Result) Converted() int {
 // Convert converts the entries of Kong's rate limiting plugins in the text of a decK file. An error is about the file
 // as a whole: it cannot be read, or not be written again.
 func Convert(text []byte, o Options) (*Result, error) {
-	documents, err := parse(text)
+	documents, err := deckfile.Documents(bytes.NewReader(text))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("is not YAML: %w", err)
 	}
 	f := &file{Options: o, text: text, documents: documents, walk: deckfile.NewWalk()}
 	for _, document := range documents {
@@ -101,14 +101,6 @@ func Convert(text []byte, o Options) (*Result, error) {
 		result.Entries = append(result.Entries, e.report())
 	}
 	return result, nil
-}
-
-func parse(text []byte) ([]*yaml.Node, error) {
-	documents, err := deckfile.Documents(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("is not YAML: %w", err)
-	}
-	return documents, nil
 }
 
 // file is a decK file that is converted.

@@ -82,7 +82,7 @@ func canonical(documents []*yaml.Node) ([]string, error) {
 }
 
 func parseCanonical(text []byte) ([]string, error) {
-	documents, err := parse(text)
+	documents, err := deckfile.Documents(bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,11 @@ func Add(ctx context.Context, tx pgx.Tx, all ...events.Event) error {
 	var batch pgx.Batch
 	for i := range all {
 		e := &all[i]
-		if err := check(e); err != nil {
+		_, err := e.AppendJSON(nil)
+		if err == nil && len(e.Data) > MaxData {
+			err = fmt.Errorf("data: must have at most %d bytes, not %d", MaxData, len(e.Data))
+		}
+		if err != nil {
 			return fmt.Errorf("add event %q of %s to the outbox: %w", e.ID, e.Source, err)
 		}
 		batch.Queue(insertEvent, e.ID, e.Source, string(e.Type), e.Time, e.Tenant, string(e.Data))
@@ -75,17 +79,6 @@ func Add(ctx context.Context, tx pgx.Tx, all ...events.Event) error {
 
 const insertEvent = `INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
 	VALUES ($1, $2, $3, $4, $5, $6::json) ON CONFLICT (source, event) DO NOTHING`
-
-// check returns an error for an event that cannot be sent.
-func check(e *events.Event) error {
-	if _, err := e.AppendJSON(nil); err != nil {
-		return err
-	}
-	if len(e.Data) > MaxData {
-		return fmt.Errorf("data: must have at most %d bytes, not %d", MaxData, len(e.Data))
-	}
-	return nil
-}
 
 // Read returns the events after the cursor of a consumer, at most so many, in the order of commits. A new consumer
 // starts with the oldest event that is kept.

@@ -209,10 +209,9 @@ func (d *Detector) record(scored []*tenant) {
 			d.options.Log.Warn("abuse detection: a tenant has come to another step", "tenant", t.Tenant, "from",
 				t.verdict.From.String(), "to", t.verdict.To.String(), "mode", d.options.Mode, "reason", t.moveReason())
 		}
-		for _, signal := range Signals() {
-			if slices.ContainsFunc(t.verdict.Flags, func(f Flag) bool { return f.Signal == signal }) {
-				d.countFlag(t.Tenant, signal)
-			}
+		flags := slices.CompactFunc(slices.Clone(t.verdict.Flags), func(a, b Flag) bool { return a.Signal == b.Signal })
+		for _, f := range flags {
+			d.countFlag(t.Tenant, f.Signal)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestTheSeriesOfTenantsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	if want := (maxOrgs + 1) * len(Signals()); series > want+len(StepNames()) || others != 51 {
+	if want := (maxOrgs + 1) * 3; series > want+len(StepNames()) || others != 51 {
 		t.Errorf("%d series, and other has %v", series, others)
 	}
 }

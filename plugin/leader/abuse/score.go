@@ -112,9 +112,6 @@ const (
 	Breadth     Signal = "breadth"
 )
 
-// Signals lists the signals.
-func Signals() []Signal { return []Signal{DeniedShare, Spike, Breadth} }
-
 // Flag is a signal with its numbers.
 type Flag struct {
 	Signal Signal

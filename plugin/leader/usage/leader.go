@@ -137,12 +137,13 @@ func (l *Leader) lead(ctx context.Context, conn *pgx.Conn) error {
 // Once does the work of the leader that is due, and returns what it did. If another process leads, it does nothing and
 // Leading is false. With an error it also returns what was done: a check that fails keeps it from nothing else.
 func (l *Leader) Once(ctx context.Context) (done Stats, err error) {
-	s, err := l.open(ctx)
+	conn, err := l.job().Open(ctx)
 	if err != nil {
 		return l.Stats(), err
 	}
-	defer leadership.Close(s.conn)
-	leads, err := leadership.TryLock(ctx, s.conn, l.options.Lock)
+	defer leadership.Close(conn)
+	s := l.newSession(conn)
+	leads, err := leadership.TryLock(ctx, conn, l.options.Lock)
 	if err == nil && leads {
 		l.setLeading(true)
 		defer l.setLeading(false)
@@ -164,15 +165,6 @@ type session struct {
 
 	checkFault *leadership.Fault
 	checkError error // of the last check
-}
-
-// open opens a session, which does not hold the lock.
-func (l *Leader) open(ctx context.Context) (*session, error) {
-	conn, err := l.job().Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return l.newSession(conn), nil
 }
 
 func (l *Leader) newSession(conn *pgx.Conn) *session {

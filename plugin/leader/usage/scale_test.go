@@ -123,9 +123,10 @@ func newFleet(nodes int) *fleet {
 // unpackAll unpacks all batches as the leader, and returns how long that took.
 func (s *scaled) unpackAll() time.Duration {
 	s.Helper()
-	l, err := s.leader.open(s.Context())
+	conn, err := s.leader.job().Open(s.Context())
 	require.NoError(s, err)
-	defer leadership.Close(l.conn)
+	defer leadership.Close(conn)
+	l := s.leader.newSession(conn)
 	began := time.Now()
 	for more := true; more && err == nil; {
 		more, err = l.unpack(s.Context())

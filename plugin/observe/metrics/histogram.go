@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,10 +84,7 @@ type shareHistogram struct {
 
 func (f *fullnessHistograms) observe(scope policy.Scope, used, size int64) {
 	s, share := &f.byScope[scope], (used*perLimit+size-1)/size
-	i := 0
-	for i < len(fullnessEnds) && share > fullnessEnds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(fullnessEnds[:], share)
 	s.buckets[i].Add(1)
 	s.sum.Add(uint64(share))
 }

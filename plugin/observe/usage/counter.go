@@ -66,7 +66,6 @@ type stripe struct {
 	places   map[place]*placeRows
 	rows     int
 	denials  map[string]*Denials // by tenant
-	denied   *Denials            // of the last denied tenant
 	tiers    map[Tier]uint64     // with the order in which they were seen last
 	last     place               // as the last decision named it: the next one often has the same strings
 	lastRows *placeRows

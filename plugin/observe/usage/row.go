@@ -104,9 +104,6 @@ func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 
 // denialsOf returns the denials of a tenant, or nil if there is no room for a new one. s.mu is held.
 func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
-	if s.denied != nil && s.denied.Tenant == tenant {
-		return s.denied
-	}
 	n := s.denials[tenant]
 	if n == nil {
 		if c.denied.Add(1) > maxDenied {
@@ -120,7 +117,6 @@ func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
 		}
 		s.denials[n.Tenant] = n
 	}
-	s.denied = n
 	return n
 }
 
@@ -131,7 +127,7 @@ func (c *Counter) cutDenials() (all []Denials) {
 		s := &c.stripes[i]
 		s.mu.Lock()
 		taken := s.denials
-		s.denials, s.denied = nil, nil
+		s.denials = nil
 		c.denied.Add(-int64(len(taken)))
 		s.mu.Unlock()
 		for _, n := range taken {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-analyze/charts"
@@ -111,12 +110,10 @@ func tenants(r *replay.Report) (template.HTML, error) {
 
 // grouped returns a number with its digits in groups of three.
 func grouped(digits string) string {
-	var parts []string
-	for len(digits) > 3 {
-		parts = append([]string{digits[len(digits)-3:]}, parts...)
-		digits = digits[:len(digits)-3]
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "\u202f" + digits[i:]
 	}
-	return strings.Join(append([]string{digits}, parts...), "\u202f")
+	return digits
 }
 
 // counted returns a number of things.
