@@ -106,13 +106,13 @@ endef
 
 .PHONY: demo
 demo: build-demo ## Play a session through gateway and plugin, then stay up (ONCE=1: then exit)
-	$(DEMO) -config kong/kong.yml -listen $(LISTEN) \
-		-session $(if $(filter 1,$(ONCE)),-once) $(if $(REDIS),-redis $(REDIS))
+	$(DEMO) -config kong/kong.yml -listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once)
 
 .PHONY: demo-redis
 demo-redis: build-demo ## Play the session with the counters in a Redis of its own (needs redis-server)
-	$(call with_redis,$(DEMO) -config kong/kong.yml -listen $(LISTEN) \
-		-session $(if $(filter 1,$(ONCE)),-once) -redis "$$redis")
+	$(call with_redis,to="redis\n\1redis:\n\1  socket: $$redis\n\1  send_timeout: 1000\n\1  read_timeout: 1000"; \
+		sed "s|^\( *\)strategy: local$$|\1strategy: $$to|" kong/kong.yml >"$$dir/kong.yml"; \
+		$(DEMO) -config "$$dir/kong.yml" -listen $(LISTEN) -session $(if $(filter 1,$(ONCE)),-once))
 
 # 20 chats at once: the session fails if reservations do not keep the budget, or if counting after the answer does.
 .PHONY: demo-llm

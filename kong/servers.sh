@@ -128,8 +128,8 @@ start_gateway() {
 		exec '$PWD/bin/tenant-rate-limiting' -database-file '$dir/database' -snapshot-dir '$dir/snapshots' -metrics-listen '${METRICS_LISTEN:-off}' "\$@"
 	END
 	chmod +x "$dir/plugin/tenant-rate-limiting"
-	bin/demo-gateway -config kong/kong.yml -plugin "$dir/plugin/tenant-rate-limiting" -redis "$dir/redis.sock" \
-		-listen "$listen" >"$dir/gateway.log" 2>&1 &
+	bin/demo-gateway -config "$dir/kong.yml" -plugin "$dir/plugin/tenant-rate-limiting" -listen "$listen" \
+		>"$dir/gateway.log" 2>&1 &
 	gateway=$!
 	await gateway "$gateway" grep -q 'serving until interrupted' "$dir/gateway.log"
 	url=$(sed -n 's/^gateway \([^ ]*\) .*/\1/p' "$dir/gateway.log")

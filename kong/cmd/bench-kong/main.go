@@ -29,11 +29,11 @@ func main() {
 
 // settings holds the command's flags.
 type settings struct {
-	proxy, upstream, redis, key string
-	printConfig                 bool
+	proxy, upstream, redis string
+	printConfig            bool
 
 	rounds, connections int
-	turn, leadIn, ready time.Duration
+	turn, ready         time.Duration
 	only, skip          *regexp.Regexp
 	processes           groups
 }
@@ -47,11 +47,10 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	flags.StringVar(&s.proxy, "proxy", "http://127.0.0.1:8000", "`URL` of Kong's proxy listener, which has the routes")
 	flags.StringVar(&s.redis, "redis", "",
 		"Redis as Kong reaches it, `HOST:PORT` or a socket's path (default: rows with Redis are left out)")
-	flags.StringVar(&s.key, "key", prefix, "API key of the requests")
 	flags.IntVar(&s.rounds, "rounds", 3, "rounds; each number is the median over them")
 	flags.IntVar(&s.connections, "connections", 16, "connections that send requests, each one after the other")
-	flags.DurationVar(&s.turn, "turn", 5*time.Second, "how long a route is measured in a round")
-	flags.DurationVar(&s.leadIn, "lead-in", 500*time.Millisecond, "how long it gets requests before that")
+	flags.DurationVar(&s.turn, "turn", 5*time.Second,
+		"how long a route is measured in a round; before that it gets requests for a tenth of it")
 	flags.DurationVar(&s.ready, "ready-within", 30*time.Second, "how long Kong may take until it answers by a new route")
 	expression := func(to **regexp.Regexp) func(string) error {
 		return func(text string) (err error) {
@@ -76,8 +75,8 @@ func (s *settings) check(arguments int) error {
 		return errors.New("there are no arguments, only flags")
 	case s.rounds < 1 || s.connections < 1:
 		return errors.New("-rounds and -connections: must be at least 1")
-	case s.turn <= 0 || s.leadIn < 0:
-		return errors.New("-turn: must be more than 0s, and -lead-in not less")
+	case s.turn <= 0:
+		return errors.New("-turn: must be more than 0s")
 	case s.printConfig && s.upstream == "":
 		return errors.New("-print-config needs -upstream, the service as Kong reaches it")
 	}

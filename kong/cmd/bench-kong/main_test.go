@@ -43,7 +43,7 @@ func TestEveryRouteOfTheStandInIsMeasured(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	var stdout, stderr bytes.Buffer
 	args := append(rows, "-proxy", g.URL(), "-process", "kong=bench-kong.test", "-connections", "4",
-		"-turn", "200ms", "-lead-in", "10ms", "-rounds", "1")
+		"-turn", "200ms", "-rounds", "1")
 	require.Zero(t, run(t.Context(), args, &stdout, &stderr), &stderr)
 	table, kongCPU := stdout.String(), 0 // the rows with CPU time of Kong: the system counts it in steps of 10 ms
 	for _, title := range []string{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 	clients := make([]*client, len(b.routes))
 	for i := range b.routes {
 		r := &b.routes[i]
-		clients[i] = &client{url: s.proxy + r.path(), key: b.key, status: r.status, header: r.header}
+		clients[i] = &client{url: s.proxy + r.path(), status: r.status, header: r.header}
 		if err := clients[i].awaitReady(ctx, s.ready); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
@@ -48,10 +49,8 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 
 // measureOnce measures a route once.
 func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err error) {
-	if s.leadIn > 0 {
-		if _, err := c.run(ctx, s.connections, s.leadIn); err != nil {
-			return m, err
-		}
+	if _, err := c.run(ctx, s.connections, s.turn/10); err != nil {
+		return m, err
 	}
 	before, err := s.processes.cpuSeconds()
 	if err != nil {
@@ -80,9 +79,9 @@ func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err er
 
 // table prints the medians as a table in Markdown. Ratios are medians over the rounds of what one round measured.
 func (b *bench) table(w io.Writer, s *settings, samples [][]sample) error {
-	columns := []string{"route", "req/s", "of the first", "p99 ms"}
-	for i := range s.processes {
-		columns = append(columns, s.processes[i].name+" CPU µs")
+	columns, processes := []string{"route", "req/s", "of the first", "p99 ms"}, slices.Sorted(maps.Keys(s.processes))
+	for _, name := range processes {
+		columns = append(columns, name+" CPU µs")
 	}
 	aligned := tabwriter.NewWriter(w, 0, 1, 1, ' ', 0)
 	write := func(cells []string) { fmt.Fprintf(aligned, "| %s\t|\n", strings.Join(cells, "\t| ")) }
@@ -99,10 +98,10 @@ func (b *bench) table(w io.Writer, s *settings, samples [][]sample) error {
 			fmt.Sprintf("%.2f", median(ratio)),
 			fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.p99 })),
 		}
-		for _, group := range s.processes {
+		for _, name := range processes {
 			cell := "–"
-			if _, found := rounds[0].cpu[group.name]; found {
-				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.cpu[group.name] }))
+			if _, found := rounds[0].cpu[name]; found {
+				cell = fmt.Sprintf("%.1f", medianOf(rounds, func(m sample) float64 { return m.cpu[name] }))
 			}
 			cells = append(cells, cell)
 		}
@@ -133,9 +132,9 @@ const answerWithin = 10 * time.Second
 
 // client sends the same request again and again.
 type client struct {
-	url, key string
-	status   int // of every answer
-	header   string
+	url    string
+	status int // of every answer
+	header string
 }
 
 // awaitReady sends requests until each of some in a row is answered as the route must answer: Kong's workers learn of a
@@ -171,7 +170,7 @@ func (c *client) send(ctx context.Context, via *http.Client) error {
 	if err != nil {
 		return err
 	}
-	request.Header.Set("apikey", c.key)
+	request.Header.Set("apikey", prefix)
 	answer, err := via.Do(request)
 	if err != nil {
 		return err

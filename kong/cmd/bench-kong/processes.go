@@ -8,41 +8,26 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// groups are the processes whose CPU time is shown, by column.
-type groups []group
-
-type group struct {
-	name    string
-	command *regexp.Regexp // of the command line, its arguments separated by spaces
-}
+// groups has the command lines, their arguments separated by spaces, of the processes whose CPU time a column shows.
+type groups map[string]*regexp.Regexp
 
 // defaultGroups finds the workers of Kong or the stand-in, the plugin or the floor, and Redis.
 func defaultGroups() groups {
 	return groups{
-		{name: "kong", command: regexp.MustCompile(`^nginx: worker process|demo-gateway -config .*bench-kong`)},
-		{name: "plugin", command: regexp.MustCompile(`^\S*(tenant-rate-limiting|bench-floor)( |$)`)},
-		{name: "redis", command: regexp.MustCompile(`^\S*redis-server`)},
+		"kong":   regexp.MustCompile(`^nginx: worker process|demo-gateway -config .*bench-kong`),
+		"plugin": regexp.MustCompile(`^\S*(tenant-rate-limiting|bench-floor)( |$)`),
+		"redis":  regexp.MustCompile(`^\S*redis-server`),
 	}
 }
 
 // set adds a group, or replaces the one of its name.
-func (g *groups) set(text string) error {
+func (g groups) set(text string) (err error) {
 	name, pattern, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
 		return fmt.Errorf("%q: must be like redis=^redis-server", text)
 	}
-	command, err := regexp.Compile(pattern)
-	if err != nil {
-		return err
-	}
-	for i := range *g {
-		if (*g)[i].name == name {
-			(*g)[i] = group{name: name, command: command}
-			return nil
-		}
-	}
-	*g = append(*g, group{name: name, command: command})
-	return nil
+	g[name], err = regexp.Compile(pattern)
+	return err
 }
 
 // cpuSeconds returns how long the processes of each group have computed since their start, user and system time
@@ -59,12 +44,12 @@ func (g groups) cpuSeconds() (map[string]float64, error) {
 			continue // it has ended
 		}
 		command := strings.TrimSpace(strings.Join(words, " "))
-		for i := range g {
-			if !g[i].command.MatchString(command) {
+		for name, pattern := range g {
+			if !pattern.MatchString(command) {
 				continue
 			}
 			if stat, err := p.Stat(); err == nil {
-				seconds[g[i].name] += stat.CPUTime()
+				seconds[name] += stat.CPUTime()
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // entity is an entity of Kong as declarative files have it.
 type entity = map[string]any
 
-// prefix begins the names of all entities that the bench adds.
+// prefix begins the names of all entities that the bench adds, and is the API key of its requests.
 const prefix = "bench-kong"
 
 // route is one row of the table: a route of Kong, and how its requests must be answered.
@@ -32,7 +32,6 @@ type route struct {
 // bench is the routes to measure.
 type bench struct {
 	service string // URL
-	key     string
 	routes  []route
 }
 
@@ -41,7 +40,7 @@ const plenty = 1_000_000_000
 
 // newBench returns the rows that the settings allow.
 func newBench(s *settings) *bench {
-	b := &bench{service: s.upstream, key: s.key, routes: allRoutes(s.redis)}
+	b := &bench{service: s.upstream, routes: allRoutes(s.redis)}
 	b.routes = slices.DeleteFunc(b.routes, func(r route) bool {
 		return s.only != nil && !s.only.MatchString(r.name) || s.skip != nil && s.skip.MatchString(r.name) ||
 			r.redis && r.config["redis"] == nil
@@ -176,7 +175,7 @@ func (b *bench) writeDeclarative(w io.Writer) error {
 		"_format_version": "3.0",
 		"services":        []entity{{"name": prefix, "url": b.service, "tags": tags, "routes": routes}},
 		"consumers": []entity{{
-			"username": prefix, "custom_id": prefix, "tags": tags, "keyauth_credentials": []entity{{"key": b.key}},
+			"username": prefix, "custom_id": prefix, "tags": tags, "keyauth_credentials": []entity{{"key": prefix}},
 		}},
 	}
 	if err := yaml.NewEncoder(w).Encode(document); err != nil {

@@ -17,18 +17,19 @@ const (
 	chatsAtOnce = 20
 	// maxRounds is more than a budget of kong-llm.yml lasts.
 	maxRounds = 20
-	// maxTokens bounds the completion of every chat.
-	maxTokens = 4000
 	// chatTimeout bounds one chat, and the wait for the log phases of a round.
 	chatTimeout = time.Minute
 	// logPoll is the time between two looks at the log phases.
 	logPoll = 5 * time.Millisecond
 )
 
-// prompt is what every chat sends.
-var prompt = []chatMessage{
-	{Role: "system", Content: "You are an assistant of the records team."},
-	{Role: "user", Content: "Summarise the records of last week."},
+// chat is what every chat sends.
+var chat = chatRequest{
+	Messages: []chatMessage{
+		{Role: "system", Content: "You are an assistant of the records team."},
+		{Role: "user", Content: "Summarise the records of last week."},
+	},
+	MaxTokens: 4000,
 }
 
 // chatSession plays rounds of concurrent chats, and prints what they reserved and used.
@@ -70,7 +71,7 @@ func playChats(ctx context.Context, url string, llm *model, logEvents func() int
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Timeout: chatTimeout, Transport: transport}
 	s := &chatSession{session: session{url: url, out: out, client: client}, llm: llm, logEvents: logEvents}
-	most := promptTokens(prompt) + maxTokens
+	most := chat.promptTokens() + chat.MaxTokens
 	fmt.Fprintf(out, "%d chats at once, each of up to %d tokens, until a whole round is denied\n\n", chatsAtOnce, most)
 	reserving, err := s.spend(ctx, budgetPart{
 		title:  fmt.Sprintf("acme reserves %d tokens for a chat, and settles after the answer", most),
@@ -142,7 +143,7 @@ func (s *chatSession) round(ctx context.Context, part budgetPart) (tally, error)
 	for i := range chatsAtOnce {
 		group.Go(func() {
 			var err error
-			if replies[i], err = s.chat(ctx, part); err != nil {
+			if replies[i], err = s.sendChat(ctx, part); err != nil {
 				fail(err)
 			}
 		})
@@ -172,15 +173,15 @@ func (t *tally) count(r chatReply, reserves int64) {
 	t.left = max(t.left, r.remaining+reserves)
 }
 
-// chat sends a chat of at most maxTokens.
-func (s *chatSession) chat(ctx context.Context, part budgetPart) (r chatReply, err error) {
-	body, err := json.Marshal(chatRequest{Model: "echo", Messages: prompt, MaxTokens: maxTokens})
+// sendChat sends a chat.
+func (s *chatSession) sendChat(ctx context.Context, part budgetPart) (r chatReply, err error) {
+	body, err := json.Marshal(chat)
 	if err != nil {
 		return r, err
 	}
 	c := call{part.tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
 		"apikey": part.tenant + "-key", "Content-Type": "application/json",
-		"X-Max-Tokens": strconv.FormatInt(promptTokens(prompt)+maxTokens, 10),
+		"X-Max-Tokens": strconv.FormatInt(chat.promptTokens()+chat.MaxTokens, 10),
 	}}
 	answer, err := s.send(ctx, c)
 	if err != nil {
@@ -191,7 +192,7 @@ func (s *chatSession) chat(ctx context.Context, part budgetPart) (r chatReply, e
 		err = expectDenial(c, answer)
 	} else if err = expectLimited(c, answer, http.StatusOK); err == nil {
 		r.admitted = true
-		r.used, err = usedTokens(answer)
+		r.used, err = answer.number(tokensUsed)
 	}
 	if err != nil {
 		return r, err
@@ -202,18 +203,6 @@ func (s *chatSession) chat(ctx context.Context, part budgetPart) (r chatReply, e
 	}
 	r.remaining, err = answer.number("X-RateLimit-Remaining")
 	return r, err
-}
-
-// usedTokens returns the tokens that an answer's body reports.
-func usedTokens(r reply) (int64, error) {
-	var answer chatAnswer
-	if err := json.Unmarshal([]byte(r.body), &answer); err != nil {
-		return 0, fmt.Errorf("answer of the model: %w", err)
-	}
-	if answer.Usage.TotalTokens < 1 {
-		return 0, fmt.Errorf("answer of the model: no usage.total_tokens in %s", r.body)
-	}
-	return answer.Usage.TotalTokens, nil
 }
 
 // awaitLogPhases returns when the log phases of all chats are over.

@@ -51,30 +51,14 @@ func TestABrokenGatewayFailsTheChats(t *testing.T) {
 	}
 }
 
-func TestTheModelReportsItsTokensInHeaderAndBody(t *testing.T) {
-	for body, want := range map[string]int{
-		`{"messages": [{"role": "user", "content": "one two three"}], "max_tokens": 100}`: 200,
-		`{"messages": [], "max_tokens": 100}`:                                             400,
-		`{"messages": [{"content": "x"}]}`:                                                400,
-		`{`:                                                                               400,
+func TestTheModelReportsItsTokens(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"messages": [{"content": "one two three"}], "max_tokens": 100}`: "33", `{`: "",
 	} {
 		w := httptest.NewRecorder()
 		newModel().ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(body)))
-		if w.Code != want {
-			t.Errorf("%s: %d %s, want %d", body, w.Code, w.Body, want)
-		}
-		if want != 200 {
-			continue
-		}
-		for _, part := range []string{
-			`"content":"one two three"`, `"usage":{"prompt_tokens":3,"completion_tokens":30,"total_tokens":33}`,
-		} {
-			if !strings.Contains(w.Body.String(), part) {
-				t.Errorf("no %s in %s", part, w.Body)
-			}
-		}
-		if got := w.Header().Get("X-Tokens-Used"); got != "33" {
-			t.Errorf("X-Tokens-Used: %q, want 33", got)
+		if got := w.Header().Get(tokensUsed); got != want || (w.Code == http.StatusOK) != (want != "") {
+			t.Errorf("%s: %d, %q tokens, want %q", body, w.Code, got, want)
 		}
 	}
 }

@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -26,12 +24,10 @@ const companion = "tenant-rate-settling"
 
 // settings holds the command's flags.
 type settings struct {
-	config, listen, prefix string
-	plugins                []gateway.PluginServer
-	redis                  string
-	workers                int
-	session, stay, once    bool
-	chats                  bool
+	config, listen       string
+	plugins              []gateway.PluginServer
+	workers              int
+	session, once, chats bool
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
@@ -49,10 +45,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	})
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8000", "address to listen on; port 0 for any")
 	flags.IntVar(&s.workers, "workers", 2, "simulated nginx workers")
-	flags.StringVar(&s.prefix, "prefix", "", "directory for the plugin's socket (default a temporary one)")
-	flags.StringVar(&s.redis, "redis", "", "host:port or socket of a Redis for the counters (default that of the file)")
 	flags.BoolVar(&s.session, "session", false, "play the scripted session, fail if it differs, then serve on")
-	flags.BoolVar(&s.stay, "stay", false, "serve on after a failed session too, to look around; the status is still 1")
 	flags.BoolVar(&s.once, "once", false, "play the scripted session and exit")
 	flags.BoolVar(&s.chats, "chats", false, "play the chats for kong-llm.yml, fail if a budget is not kept, and exit")
 	if err := flags.Parse(args); err != nil {
@@ -94,12 +87,9 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	if err := useRedis(config, s.redis); err != nil {
-		return err
-	}
 	llm := newModel()
 	g, err := gateway.New(gateway.Options{
-		Config: config, Listen: s.listen, Prefix: s.prefix, Workers: s.workers,
+		Config: config, Listen: s.listen, Workers: s.workers,
 		Servers:   withCompanion(config, s.plugins),
 		Upstreams: map[string]http.Handler{modelHost: llm},
 		// Kong's default log level hides the plugin's own lines, which are at info
@@ -114,11 +104,8 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	defer func() { err = errors.Join(err, g.Close()) }()
 	fmt.Fprintf(stdout, "gateway %s   plugin pid %d\n\n", g.URL(), g.PluginPID())
 	played := play(ctx, s, g, llm, stdout)
-	if s.once || s.chats || played != nil && !s.stay {
+	if s.once || s.chats || played != nil {
 		return played
-	}
-	if played != nil {
-		fmt.Fprintln(stderr, "demo-gateway:", played)
 	}
 	lines, err := curlLines(config, g.URL())
 	if err != nil {
@@ -126,33 +113,6 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	}
 	fmt.Fprintf(stdout, "Try it:\n%s\nserving until interrupted\n", lines)
 	<-ctx.Done()
-	return played
-}
-
-// useRedis puts the counters of every rate limit into the Redis at address; "" leaves the config as it is.
-func useRedis(config *gateway.Config, address string) error {
-	if address == "" {
-		return nil
-	}
-	redis := map[string]any{"socket": address}
-	if !strings.HasPrefix(address, "/") {
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			return fmt.Errorf("-redis: %w", err)
-		}
-		number, err := strconv.Atoi(port)
-		if err != nil {
-			return fmt.Errorf("-redis: port %q is not a number", port)
-		}
-		redis = map[string]any{"host": host, "port": float64(number)}
-	}
-	// A busy machine may delay a Redis of its own beyond the defaults, and no answer of a demo is worth a fallback.
-	redis["send_timeout"], redis["read_timeout"] = 1000.0, 1000.0
-	for _, plugin := range config.Plugins {
-		if own, ok := plugin.Config.(map[string]any); ok && plugin.Name == "tenant-rate-limiting" {
-			own["strategy"], own["redis"] = "redis", redis
-		}
-	}
 	return nil
 }
 
