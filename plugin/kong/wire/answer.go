@@ -5,13 +5,8 @@ import "google.golang.org/protobuf/encoding/protowire"
 // DecodeString returns the text of the answer of a method that returns a string, "" for nil. The id of
 // kong.client.get_credential is encoded likewise.
 func DecodeString(answer []byte, n *Interner) (string, error) {
-	var text string
-	err := decodeFields(answer, func(field protowire.Number, value []byte, _ uint64) {
-		if field == 1 && value != nil {
-			text = n.String(value)
-		}
-	})
-	return text, err
+	text, err := DecodeBytes(answer)
+	return n.String(text), err
 }
 
 // DecodeInt returns the number of the answer of a method that returns an integer, such as kong.response.get_status, and

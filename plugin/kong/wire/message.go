@@ -41,27 +41,22 @@ func decodeFields(message []byte, yield func(field protowire.Number, value []byt
 			return ErrMalformed
 		}
 		message = message[n:]
+		var value []byte
+		var number uint64
 		switch wireType {
 		case protowire.BytesType:
-			value, n := protowire.ConsumeBytes(message)
-			if n < 0 {
-				return ErrMalformed
-			}
-			yield(field, value, 0)
-			message = message[n:]
+			value, n = protowire.ConsumeBytes(message)
 		case protowire.VarintType:
-			number, n := protowire.ConsumeVarint(message)
-			if n < 0 {
-				return ErrMalformed
-			}
-			yield(field, nil, number)
-			message = message[n:]
+			number, n = protowire.ConsumeVarint(message)
 		default:
-			n := protowire.ConsumeFieldValue(field, wireType, message)
-			if n < 0 {
-				return ErrMalformed
-			}
-			message = message[n:]
+			n = protowire.ConsumeFieldValue(field, wireType, message)
+		}
+		if n < 0 {
+			return ErrMalformed
+		}
+		message = message[n:]
+		if wireType == protowire.BytesType || wireType == protowire.VarintType {
+			yield(field, value, number)
 		}
 	}
 	return nil

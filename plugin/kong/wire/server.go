@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,23 +74,14 @@ func New(o Options) *Server {
 	s := &Server{
 		name:      o.Name,
 		start:     o.Start,
-		budget:    o.Budget,
-		drain:     o.Drain,
-		log:       o.Log,
+		budget:    cmp.Or(o.Budget, time.Second),
+		drain:     cmp.Or(o.Drain, 5*time.Second),
+		log:       cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		epoch:     time.Now(),
 		instances: newInstances(),
 		conns:     map[*conn]struct{}{},
 		panics:    map[string]struct{}{},
 		failures:  map[string]struct{}{},
-	}
-	if s.budget <= 0 {
-		s.budget = time.Second
-	}
-	if s.drain <= 0 {
-		s.drain = 5 * time.Second
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.late.report = s.logCloseError
 	return s
