@@ -202,7 +202,7 @@ func (p *externalPlugin) run(phase string, x *exchange, worker int) error {
 func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) (*externalPlugin, error) {
 	p := &externalPlugin{server: server}
 	config := entry.config
-	route, service, consumer := entry.ScopeIDs()
+	route, service, consumer := entry.scopeIDs()
 	for name, value := range map[string]string{
 		"route_id": route, "service_id": service, "consumer_id": consumer, "plugin_instance_name": entry.InstanceName,
 	} {

@@ -11,25 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
-)
-
-// The entities of a decK file.
-type (
-	// Config holds everything that a decK file declares; ParseConfig builds it.
-	Config = deck.Config
-	// Route selects the requests that go to a service.
-	Route = deck.Route
-	// Service is an upstream.
-	Service = deck.Service
-	// Consumer is a caller that the auth plugins can identify.
-	Consumer = deck.Consumer
-	// Faults lists all that is wrong in a config, as an error; each has the path to its place in the file.
-	Faults = deck.Faults
-	// Fault is one of Faults.
-	Fault = deck.Fault
 )
 
 // LoadConfig reads a decK file.
@@ -43,12 +24,6 @@ func LoadConfig(path string) (*Config, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return config, nil
-}
-
-// ParseConfig reads a decK document. The error is Faults, or one that names the line where the document has not the
-// shape of a decK file. CheckConfig checks the plugin configs.
-func ParseConfig(data []byte) (*Config, error) {
-	return deck.Parse(data, time.Now())
 }
 
 //go:embed schemas/*.json
@@ -78,7 +53,7 @@ func CheckConfig(config *Config, plugins ...*PluginInfo) error {
 
 // checkedPlugin is a plugin entry, and its config with defaults.
 type checkedPlugin struct {
-	*deck.Plugin
+	*PluginConfig
 	info   *PluginInfo
 	config map[string]any
 }

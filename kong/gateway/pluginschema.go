@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
 )
 
 // schemaField is a field of a plugin's schema, as far as the stand-in applies it: types, defaults, choices and bounds.
@@ -202,7 +201,7 @@ func lookupEnvVault(reference string) string {
 }
 
 // complete returns the config of a plugin entry as Kong starts an instance with it.
-func (p *PluginInfo) complete(entry *deck.Plugin) (map[string]any, Faults) {
+func (p *PluginInfo) complete(entry *PluginConfig) (map[string]any, Faults) {
 	var c completer
 	config, _ := c.value(p.config, entry.Config, docpath.Join(entry.Path, "config")).(map[string]any)
 	return config, c.faults

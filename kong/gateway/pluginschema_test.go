@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/deck"
 )
 
 // withoutNulls drops the nulls of objects at every depth.
@@ -61,7 +59,7 @@ func TestConfigsAreCompletedAsByARealKong(t *testing.T) {
 			require.NoError(t, err)
 			info, err := ParsePluginInfo(dump)
 			require.NoError(t, err)
-			got, faults := info.complete(&deck.Plugin{Config: verdict.Config})
+			got, faults := info.complete(&PluginConfig{Config: verdict.Config})
 			if want := withoutNulls(verdict.Body); faults != nil || !reflect.DeepEqual(any(got), want) {
 				t.Errorf("%s: %s: %v\n got %v\nwant %v", verdict.Schema, verdict.Case, faults, got, want)
 			}

@@ -90,7 +90,7 @@ func (x *exchange) findRoute(router []match) {
 		return
 	}
 	x.route, x.service, x.upstreamPath = m.Route, m.Service, uri.Escape(m.upstreamPath(x.path))
-	if x.route.SpeaksGRPC() {
+	if x.route.speaksGRPC() {
 		x.denyOtherProtocols()
 	}
 }

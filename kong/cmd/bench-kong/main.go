@@ -3,8 +3,8 @@
 // own rate-limiting. Every round measures all routes, so other load affects all routes equally: compare the rows of one
 // run, never two runs.
 //
-// It prints its routes as a declarative file, which decK or a Kong without a database reads. Once Kong has them, it sends
-// requests.
+// It prints its routes as a declarative file, which decK or a Kong without a database reads. Once Kong has them, it
+// sends requests.
 package main
 
 import (

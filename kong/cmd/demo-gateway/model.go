@@ -41,8 +41,8 @@ func (c *chatRequest) promptTokens() int64 {
 	return int64(words)
 }
 
-// model is an upstream that uses a share of the tokens that a chat may use, and says nothing. It answers once every chat
-// of a round is admitted or denied, so all that are admitted are in flight at once.
+// model is an upstream that uses a share of the tokens that a chat may use, and says nothing. It answers once every
+// chat of a round is admitted or denied, so all that are admitted are in flight at once.
 type model struct {
 	mu        sync.Mutex
 	undecided int

@@ -11,7 +11,8 @@ import (
 // UTF-8, and would build a map for every set of headers. The tests compare with the generated code of go-pdk, which
 // defines the messages (server/kong_plugin_protocol).
 
-// command is a field number of the oneof of RpcCall, and of RpcReturn where that has a message. Kong 3.9 sends no others.
+// command is a field number of the oneof of RpcCall, and of RpcReturn where that has a message. Kong 3.9 sends no
+// others.
 type command = protowire.Number
 
 const (

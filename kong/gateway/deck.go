@@ -1,7 +1,4 @@
-// Package deck reads decK files (format 3.0): the entities that a Kong holds, with nested ones lifted to the top,
-// references resolved, Kong's defaults set and missing ids derived as Kong derives them. It takes the fields that are
-// simulated; any other key is an error. A plugin's config stays the tree that was read.
-package deck
+package gateway
 
 import (
 	"slices"
@@ -10,13 +7,14 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Config holds everything that a decK file declares. Parse builds it; it is not changed afterwards.
+// Config holds everything that a decK file (format 3.0) declares, with nested entities lifted to the top, references
+// resolved, Kong's defaults set and missing ids derived as Kong derives them. ParseConfig builds it; it is not changed
+// afterwards.
 type Config struct {
 	Services  []*Service
 	Routes    []*Route
 	Consumers []*Consumer
-	// Plugins are the entries of every level, in document order.
-	Plugins []*Plugin
+	Plugins   []*PluginConfig // of every level, in document order
 }
 
 // Service is an upstream.
@@ -47,8 +45,8 @@ type Route struct {
 	UpdatedAt int64    `yaml:"updated_at"`
 }
 
-// SpeaksGRPC reports whether the route is one for gRPC calls. In Kong such a route takes no others.
-func (r *Route) SpeaksGRPC() bool {
+// speaksGRPC reports whether the route is one for gRPC calls. In Kong such a route takes no others.
+func (r *Route) speaksGRPC() bool {
 	return slices.Contains(r.Protocols, "grpc") || slices.Contains(r.Protocols, "grpcs")
 }
 
@@ -78,9 +76,9 @@ type Secret struct {
 	Algorithm string `yaml:"algorithm"`
 }
 
-// Plugin is one configuration of a plugin, for the requests of its scope: nil Route, Service and Consumer mean all of
-// them.
-type Plugin struct {
+// PluginConfig is one configuration of a plugin, for the requests of its scope: nil Route, Service and Consumer mean
+// all of them.
+type PluginConfig struct {
 	ID           string   `yaml:"id"`
 	Name         string   `yaml:"name"`
 	InstanceName string   `yaml:"instance_name"`
@@ -97,8 +95,8 @@ type Plugin struct {
 	Path string `yaml:"-"`
 }
 
-// ScopeIDs returns the ids of the plugin's route, service and consumer, "" for none.
-func (p *Plugin) ScopeIDs() (route, service, consumer string) {
+// scopeIDs returns the ids of the plugin's route, service and consumer, "" for none.
+func (p *PluginConfig) scopeIDs() (route, service, consumer string) {
 	if p.Route != nil {
 		route = p.Route.ID
 	}
@@ -159,7 +157,7 @@ type consumerEntry struct {
 }
 
 type pluginEntry struct {
-	Plugin `yaml:",inline"`
+	PluginConfig `yaml:",inline"`
 
 	Enabled  *bool     `yaml:"enabled"`
 	Config   yaml.Node `yaml:"config"`

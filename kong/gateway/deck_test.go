@@ -1,24 +1,11 @@
-package deck
+package gateway
 
 import (
 	"errors"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/stretchr/testify/require"
 )
-
-var loadedAt = time.Unix(1728455624, 0)
-
-// parse parses a document of format 3.0.
-func parse(t *testing.T, document string) *Config {
-	t.Helper()
-	config, err := Parse([]byte("_format_version: \"3.0\"\n"+document), loadedAt)
-	require.NoError(t, err)
-	return config
-}
 
 const full = `
 services:
@@ -44,7 +31,7 @@ plugins:
 `
 
 func TestIDsAreThoseOfARealKong(t *testing.T) {
-	c := parse(t, full)
+	c := deckConfig(t, full)
 	for _, id := range []struct{ what, got, want string }{
 		{"service", c.Services[0].ID, "dea4c45f-3d88-5461-8ebd-05ae5bbbf87a"},
 		{"route", c.Routes[0].ID, "288d4164-d6e7-5b7d-8e98-2b6e078780fc"},
@@ -58,7 +45,7 @@ func TestIDsAreThoseOfARealKong(t *testing.T) {
 }
 
 func TestEntitiesGetKongsDefaults(t *testing.T) {
-	c := parse(t, full)
+	c := deckConfig(t, full)
 	wantService := &Service{
 		ID: c.Services[0].ID, Name: "up", Protocol: "http", Host: "up.test", Port: 81,
 		ReadTimeout: 60_000,
@@ -76,7 +63,7 @@ func TestEntitiesGetKongsDefaults(t *testing.T) {
 }
 
 func TestPluginsOfEveryLevelHaveTheirScope(t *testing.T) {
-	c := parse(t, full)
+	c := deckConfig(t, full)
 	scopes := map[string][3]bool{}
 	for _, p := range c.Plugins {
 		scopes[p.Path] = [3]bool{p.Route != nil, p.Service != nil, p.Consumer != nil}
@@ -94,7 +81,7 @@ func TestPluginsOfEveryLevelHaveTheirScope(t *testing.T) {
 }
 
 func TestConfigTreesHaveOnlyValuesOfLua(t *testing.T) {
-	got := parse(t, full).Plugins[0].Config
+	got := deckConfig(t, full).Plugins[0].Config
 	want := map[string]any{"n": 1.0, "list": []any{"a"}, "deep": map[string]any{"x": nil}, "day": "2020-01-01"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("config %#v", got)
@@ -102,7 +89,7 @@ func TestConfigTreesHaveOnlyValuesOfLua(t *testing.T) {
 }
 
 func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
-	_, err := Parse([]byte(`
+	_, err := ParseConfig([]byte(`
 _format_version: "1.1"
 services:
 - {name: a, protocol: tcp}
@@ -120,7 +107,7 @@ plugins:
 - {name: p, route: missing, service: missing, consumer: none}
 - {name: twice}
 - {name: twice}
-`), loadedAt)
+`))
 	var faults Faults
 	if !errors.As(err, &faults) {
 		t.Fatalf("error %v", err)
@@ -148,7 +135,7 @@ plugins:
 }
 
 func TestKeysThatAreNotSimulatedAreDeniedWithTheirLine(t *testing.T) {
-	_, err := Parse([]byte("_format_version: \"3.0\"\nservices:\n- {name: a, hots: b}\n"), loadedAt)
+	_, err := ParseConfig([]byte("_format_version: \"3.0\"\nservices:\n- {name: a, hots: b}\n"))
 	if err == nil || !strings.Contains(err.Error(), "line 3: field hots not found") {
 		t.Errorf("error %v", err)
 	}

@@ -1,4 +1,4 @@
-package deck
+package gateway
 
 import (
 	"bytes"
@@ -19,18 +19,18 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 )
 
-// Parse reads a decK document. Entities without dates get the time now. The error is Faults with the paths of all that
-// is wrong, or a yaml error with a line where the document has not the shape of a decK file, or has a key that is not
-// simulated.
-func Parse(data []byte, now time.Time) (*Config, error) {
+// ParseConfig reads a decK document. The error is Faults with the paths of all that is wrong, or a yaml error with a
+// line where the document has not the shape of a decK file, or has a key that is not simulated. CheckConfig checks the
+// plugin configs.
+func ParseConfig(data []byte) (*Config, error) {
 	var d document
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&d); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("parse decK file: %w", err)
 	}
-	r := &reader{
-		now: now.Unix(), walk: deckfile.NewWalk(), ids: map[string]string{},
+	r := &deckReader{
+		now: time.Now().Unix(), walk: deckfile.NewWalk(), ids: map[string]string{},
 		services: map[string]*Service{}, routes: map[string]*Route{}, consumers: map[string]*Consumer{},
 	}
 	if d.FormatVersion != "3.0" {
@@ -43,7 +43,7 @@ func Parse(data []byte, now time.Time) (*Config, error) {
 	for i := range d.Consumers {
 		r.consumer(docpath.Item("consumers", i), &d.Consumers[i])
 	}
-	r.addPlugins("", d.Plugins, Plugin{})
+	r.addPlugins("", d.Plugins, PluginConfig{})
 	for _, resolve := range r.pending {
 		resolve()
 	}
@@ -53,8 +53,8 @@ func Parse(data []byte, now time.Time) (*Config, error) {
 	return &r.config, nil
 }
 
-// reader collects entities from the document. It resolves the references of plugins last, when it has all names.
-type reader struct {
+// deckReader collects entities from the document. It resolves the references of plugins last, when it has all names.
+type deckReader struct {
 	now       int64
 	config    Config
 	faults    Faults
@@ -66,18 +66,18 @@ type reader struct {
 	pending   []func()
 }
 
-func (r *reader) fault(path, format string, args ...any) {
+func (r *deckReader) fault(path, format string, args ...any) {
 	r.faults = append(r.faults, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
 // require reports a fault if a value is empty.
-func (r *reader) require(value, path string) {
+func (r *deckReader) require(value, path string) {
 	if value == "" {
 		r.fault(path, "required field missing")
 	}
 }
 
-func (r *reader) service(path string, e *serviceEntry) {
+func (r *deckReader) service(path string, e *serviceEntry) {
 	s := &e.Service
 	s.Protocol, s.Port, s.ReadTimeout = cmp.Or(s.Protocol, "http"), cmp.Or(s.Port, 80), cmp.Or(s.ReadTimeout, 60_000)
 	s.ID = r.id(s.ID, "services", cmp.Or(s.Name, path), path)
@@ -91,10 +91,10 @@ func (r *reader) service(path string, e *serviceEntry) {
 	r.services[s.ID], r.services[cmp.Or(s.Name, s.ID)] = s, s
 	r.config.Services = append(r.config.Services, s)
 	r.addRoutes(path, e.Routes, s)
-	r.addPlugins(path, e.Plugins, Plugin{Service: s})
+	r.addPlugins(path, e.Plugins, PluginConfig{Service: s})
 }
 
-func (r *reader) serviceURL(path string, s *Service, raw string) {
+func (r *deckReader) serviceURL(path string, s *Service, raw string) {
 	parsed, err := url.Parse(raw)
 	switch {
 	case err != nil || parsed.Hostname() == "":
@@ -110,20 +110,20 @@ func (r *reader) serviceURL(path string, s *Service, raw string) {
 }
 
 // addRoutes reads the routes of the entity at path, "" for the document.
-func (r *reader) addRoutes(path string, entries []routeEntry, service *Service) {
+func (r *deckReader) addRoutes(path string, entries []routeEntry, service *Service) {
 	for i := range entries {
 		r.route(docpath.Item(docpath.Join(path, "routes"), i), &entries[i], service)
 	}
 }
 
-func (r *reader) route(path string, e *routeEntry, service *Service) {
+func (r *deckReader) route(path string, e *routeEntry, service *Service) {
 	route := &e.Route
 	route.Service = service
 	route.CreatedAt, route.UpdatedAt = cmp.Or(route.CreatedAt, r.now), cmp.Or(route.UpdatedAt, r.now)
 	if len(route.Protocols) == 0 {
 		route.Protocols = []string{"http", "https"}
 	}
-	route.StripPath = !route.SpeaksGRPC()
+	route.StripPath = !route.speaksGRPC()
 	if e.StripPath != nil {
 		route.StripPath = *e.StripPath
 	}
@@ -138,10 +138,10 @@ func (r *reader) route(path string, e *routeEntry, service *Service) {
 	}
 	r.routes[route.ID], r.routes[cmp.Or(route.Name, route.ID)] = route, route
 	r.config.Routes = append(r.config.Routes, route)
-	r.addPlugins(path, e.Plugins, Plugin{Route: route})
+	r.addPlugins(path, e.Plugins, PluginConfig{Route: route})
 }
 
-func (r *reader) consumer(path string, e *consumerEntry) {
+func (r *deckReader) consumer(path string, e *consumerEntry) {
 	c := &e.Consumer
 	c.CreatedAt, c.UpdatedAt = cmp.Or(c.CreatedAt, r.now), cmp.Or(c.UpdatedAt, r.now)
 	if c.Username == "" && c.CustomID == "" {
@@ -164,14 +164,14 @@ func (r *reader) consumer(path string, e *consumerEntry) {
 		}
 		s.ID = r.id(s.ID, "jwt_secrets", s.Key, at)
 	}
-	r.addPlugins(path, e.Plugins, Plugin{Consumer: c})
+	r.addPlugins(path, e.Plugins, PluginConfig{Consumer: c})
 }
 
 // addPlugins reads the plugins of the entity at path, "" for the document. scope has the entity.
-func (r *reader) addPlugins(path string, entries []pluginEntry, scope Plugin) {
+func (r *deckReader) addPlugins(path string, entries []pluginEntry, scope PluginConfig) {
 	for i := range entries {
 		e := &entries[i]
-		p := &e.Plugin
+		p := &e.PluginConfig
 		p.Route, p.Service, p.Consumer = scope.Route, scope.Service, scope.Consumer
 		p.Enabled, p.Path = e.Enabled == nil || *e.Enabled, docpath.Item(docpath.Join(path, "plugins"), i)
 		r.require(p.Name, p.Path+".name")
@@ -184,7 +184,7 @@ func (r *reader) addPlugins(path string, entries []pluginEntry, scope Plugin) {
 }
 
 // readConfig decodes an entry's config through JSON, as decK sends it: Lua has one kind of number and string keys only.
-func (r *reader) readConfig(p *Plugin, node *yaml.Node) error {
+func (r *deckReader) readConfig(p *PluginConfig, node *yaml.Node) error {
 	if node.IsZero() {
 		p.Config = map[string]any{}
 		return nil
@@ -201,9 +201,9 @@ func (r *reader) readConfig(p *Plugin, node *yaml.Node) error {
 
 // resolvePlugin resolves the plugin's references and sets its id. In the id an entity around the plugin counts by its
 // id and a reference by its text, as in Kong.
-func (r *reader) resolvePlugin(e *pluginEntry) {
-	p := &e.Plugin
-	route, service, consumer := p.ScopeIDs()
+func (r *deckReader) resolvePlugin(e *pluginEntry) {
+	p := &e.PluginConfig
+	route, service, consumer := p.scopeIDs()
 	resolve(r, r.routes, p.Path+".route", e.Route, &p.Route)
 	resolve(r, r.services, p.Path+".service", e.Service, &p.Service)
 	resolve(r, r.consumers, p.Path+".consumer", e.Consumer, &p.Consumer)
@@ -213,7 +213,7 @@ func (r *reader) resolvePlugin(e *pluginEntry) {
 }
 
 // resolve sets the entity that a reference names, if there is a reference.
-func resolve[T any](r *reader, named map[string]*T, path, reference string, entity **T) {
+func resolve[T any](r *deckReader, named map[string]*T, path, reference string, entity **T) {
 	if reference == "" {
 		return
 	}
@@ -224,7 +224,7 @@ func resolve[T any](r *reader, named map[string]*T, path, reference string, enti
 
 // id returns the given id, or else the one that Kong derives from the key of an entity of a kind, which is a table's
 // name, such as "routes". Two entities with one id are a fault.
-func (r *reader) id(given, kind, key, path string) string {
+func (r *deckReader) id(given, kind, key, path string) string {
 	id := cmp.Or(given, derivedID(kind, key))
 	if first, taken := r.ids[kind+id]; taken {
 		r.fault(path, "%q is already the id of %s", id, first)
