@@ -2,9 +2,6 @@ package schema
 
 import (
 	"encoding/json"
-	"errors"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -38,42 +35,30 @@ func Decode[T any](raw []byte, fields []Field[T], row *T, emptyIsAbsent bool) []
 
 // decode reads a scalar, and returns its fault or "".
 func (f *Field[T]) decode(n *node, to any) string {
-	at, isTime := to.(*time.Time)
-	switch {
-	case isTime:
-		var err error
-		if *at, err = ParseTime(n.text); err != nil || n.kind != kindString {
+	var err error
+	switch to := to.(type) {
+	case *time.Time:
+		if *to, err = ParseTime(n.text); err != nil || n.kind != kindString {
 			return TimeForm
 		}
 		return ""
-	case f.Unit == "thousandths":
-		value, err := Thousandths(n.text)
-		if err != nil || n.kind != kindNumber && n.kind != kindString {
+	case *Factor:
+		if *to, err = ParseFactor(n.text); err != nil || n.kind != kindNumber && n.kind != kindString {
 			return f.Must()
 		}
-		n = &node{kind: kindNumber, text: strconv.FormatInt(value, 10)}
+		return f.Problem(int64(*to))
 	}
 	c := checker{faulty: map[string]bool{}}
 	if !c.rightType(f.rule, n, f.Name) {
 		return c.faults[0].Message
 	}
-	if err := json.Unmarshal(n.appendJSON(nil), to); err != nil {
+	if err = json.Unmarshal(n.appendJSON(nil), to); err != nil {
 		return err.Error()
 	}
 	if f.Unit == "text" || n.kind == kindString && n.text != "" {
 		return "" // the row shows the fault of a text
 	}
 	return f.rule.violation(n)
-}
-
-// Thousandths reads a decimal number digit by digit: 1.5 is 1500, and never 1499.
-func Thousandths(text string) (int64, error) {
-	whole, decimals, _ := strings.Cut(text, ".")
-	if len(decimals) > 3 && strings.Trim(decimals[3:], "0") != "" {
-		return 0, errors.New("has more than 3 decimals")
-	}
-	n, err := strconv.ParseUint(whole+(decimals + "000")[:3], 10, 32)
-	return int64(n), err
 }
 
 // RecordField refers to a field of a row that has fields of its own: a [Settle] or a [Fair].

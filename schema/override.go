@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -68,7 +69,7 @@ type Override struct {
 	Burst int64 `json:"burst,omitempty" kong:"as=Limit.burst" unit:"tokens"`
 
 	// For multiplier: the factor to multiply limits by, from 0.001 to 1000, with at most three decimals.
-	Factor int64 `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`
+	Factor Factor `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`
 
 	// Why the override is there; recorded in the audit and in the override, and not shown to tenants. Required.
 	Reason string `json:"reason,omitempty" kong:"required,len_max=1024" kong_err:"is required, in 1 to 1024 bytes: why is this change made?" example:"launch week"`
@@ -97,6 +98,33 @@ type Override struct {
 func (o Override) Subject() string {
 	return inWords("tenant", o.Tenant, "user", o.User, "endpoint", o.Endpoint, "credential", o.Credential, "ip", o.IP,
 		"tag", o.Tag)
+}
+
+// Factor is a number in thousandths. In JSON it is a decimal: 1.5.
+type Factor int64
+
+// String returns the decimal.
+func (f Factor) String() string { return strconv.FormatFloat(float64(f)/1000, 'f', -1, 64) }
+
+// MarshalJSON implements [json.Marshaler].
+func (f Factor) MarshalJSON() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalJSON reads a number, or a text that holds one.
+func (f *Factor) UnmarshalJSON(raw []byte) (err error) {
+	if string(raw) != "null" {
+		*f, err = ParseFactor(strings.Trim(string(raw), `"`))
+	}
+	return err
+}
+
+// ParseFactor reads a decimal number digit by digit: 1.5 is 1500, and never 1499.
+func ParseFactor(text string) (Factor, error) {
+	whole, decimals, _ := strings.Cut(text, ".")
+	if len(decimals) > 3 && strings.Trim(decimals[3:], "0") != "" {
+		return 0, errors.New("has more than 3 decimals")
+	}
+	n, err := strconv.ParseUint(whole+(decimals + "000")[:3], 10, 32)
+	return Factor(n), err
 }
 
 // inWords joins names, each before its value, of those that have a value.
@@ -239,7 +267,7 @@ func (o Override) numberFaults() []Fault {
 		{"limit", KindCustomLimit, o.Limit, true, ", such as 1000"},
 		{"window_size", KindCustomLimit, o.WindowSize, false, ""},
 		{"burst", KindCustomLimit, o.Burst, false, ""},
-		{"factor", KindMultiplier, o.Factor, true, ", such as 1.5"},
+		{"factor", KindMultiplier, int64(o.Factor), true, ", such as 1.5"},
 	} {
 		switch {
 		case o.Kind != number.kind && number.value != 0:

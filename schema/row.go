@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -50,8 +51,8 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time or, where 0 is not absent, **int64.
-// [RecordIn] makes use of a pointer to a record.
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time, *Factor or, where 0 is not absent,
+// **int64. [RecordIn] makes use of a pointer to a record.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
 // Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
@@ -169,6 +170,11 @@ func (m *model[T]) faults(row T, checks ...func(T) error) []Fault {
 		return m.value.kind == kindNumber && m.value.text == "0" || m.value.kind == kindString && m.value.text == ""
 	}) // a required zero value is absent
 	c := checker{faulty: map[string]bool{}}
+	for _, f := range m.fields {
+		if factor, ok := f.In(&row).(*Factor); ok && *factor != 0 {
+			document.get(f.Name).text = strconv.FormatInt(int64(*factor), 10) // its constraints are in thousandths
+		}
+	}
 	c.value(m.record, document, "")
 	faults = append(faults, c.faults...)
 	for _, f := range m.fields {

@@ -46,7 +46,7 @@ func FaultyOverrides(t *testing.T, file string) []OverrideCase {
 	for i := range cases {
 		c := &cases[i]
 		good := map[string]any{
-			"kind": "multiplier", "factor": json.Number("500"), "reason": "a test", "expires_at": "2100-01-01T00:00:00Z",
+			"kind": "multiplier", "factor": 0.5, "reason": "a test", "expires_at": "2100-01-01T00:00:00Z",
 		}
 		maps.Copy(good, c.Override)
 		maps.DeleteFunc(good, func(_ string, value any) bool { return value == nil })
@@ -99,6 +99,8 @@ func FullOverrides(t *testing.T) []schema.Override {
 			*to = cmp.Or(f.Example, "a-"+f.Name)
 		case *int64:
 			*to = max(f.Min, 100)
+		case *schema.Factor:
+			*to = 100
 		case *time.Time:
 			*to = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 		case *bool:
@@ -141,6 +143,8 @@ func wantEveryField(t *testing.T, list []schema.Override) {
 			case *string:
 				given += len(*value)
 			case *int64:
+				given += int(*value)
+			case *schema.Factor:
 				given += int(*value)
 			case *time.Time:
 				given += max(value.Year()-1, 0)

@@ -83,7 +83,7 @@ Faults of the file itself need no database: see also ratelimit validate.`,
 				return nil
 			})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
-				var diff shownDiff
+				var diff rows.SetDiff
 				if err := rest.Do(ctx, http.MethodPost, documentPath+"/diff", query, d.set, &diff); err != nil {
 					return d.locateProblem(err)
 				}
@@ -107,7 +107,7 @@ func (c *call) declined(d *document, err error) error {
 		return d.locateProblem(err)
 	}
 	var declined struct {
-		Diff shownDiff `json:"diff"`
+		Diff rows.SetDiff `json:"diff"`
 	}
 	if err := json.Unmarshal(p.Diff, &declined.Diff); err != nil {
 		return fmt.Errorf("decode the answer: %w", err)
@@ -123,7 +123,7 @@ func (c *call) declined(d *document, err error) error {
 			return err
 		}
 		faults = append(faults, fmt.Errorf("%s would be deleted: use --yes to delete, or --partial to keep what is not in "+
-			"the file", counted(declined.Diff.deletions(), "row")))
+			"the file", counted(declined.Diff.Deletes(), "row")))
 	}
 	return errors.Join(faults...)
 }
@@ -158,7 +158,7 @@ func (c *call) readDocument(d *document, flag, file string) error {
 }
 
 // writeDiff writes a diff, one row in each line.
-func writeDiff(out *page, d *shownDiff) {
+func writeDiff(out *page, d *rows.SetDiff) {
 	policies := rows.RowDiff[rows.Policy]{Create: d.Create, Delete: d.Delete, Unchanged: d.Unchanged}
 	for _, r := range d.Update {
 		policies.Update = append(policies.Update, rows.RewriteRow[rows.Policy](r))

@@ -286,7 +286,7 @@ func candidatePage(out *page, d *rows.CandidateDiff) {
 
 // candidateChanges adds what a candidate changes, and how its base has moved.
 func candidateChanges(out *page, d *rows.CandidateDiff) {
-	writeDiff(out, policyDiff(d.Diff))
+	writeDiff(out, &rows.SetDiff{Diff: d.Diff})
 	if d.Candidate.State != rows.CandidateOpen {
 		return
 	}
@@ -301,7 +301,7 @@ func candidateChanges(out *page, d *rows.CandidateDiff) {
 	out.gap()
 	out.line("it cannot be promoted before a rebase: since version %d, up to %d, these have changed",
 		d.Candidate.BaseVersion, d.Version)
-	writeDiff(out, policyDiff(d.Moved))
+	writeDiff(out, &rows.SetDiff{Diff: d.Moved})
 }
 
 var candidateReport = &command{

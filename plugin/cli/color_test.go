@@ -17,9 +17,9 @@ func TestStatesThatMatterAreColoredOnATerminalAlone(t *testing.T) {
 		{ID: 1, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "daily", Mode: "enforce"}}},
 		{ID: 2, Policy: schema.Policy{Tier: "gold", Limit: schema.Limit{Name: "burst", Mode: "shadow"}}},
 	}
-	overrides := []shownOverride{
-		newShownOverride(rows.Override{ID: 1, Override: schema.Override{Kind: "ban", Tenant: "acme"}}),
-		newShownOverride(rows.Override{ID: 2, Override: schema.Override{Kind: "exempt", Tenant: "acme"}}),
+	overrides := []rows.Override{
+		{ID: 1, Override: schema.Override{Kind: "ban", Tenant: "acme"}},
+		{ID: 2, Override: schema.Override{Kind: "exempt", Tenant: "acme"}},
 	}
 	write := func(color bool) string {
 		var b bytes.Buffer

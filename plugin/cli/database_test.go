@@ -115,10 +115,16 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 			t.Errorf("window %s: %d seconds (%v), want %d", c.text, seconds, err, c.seconds)
 		}
 	}
-	factor := schema.FieldNamed[schema.Override]("factor")
+	readFactor := func(text string) (schema.Factor, error) {
+		var o schema.Override
+		c := newCall(new(operator), versionCommand)
+		fieldFlag(c, schema.FieldNamed[schema.Override]("factor"), &o)
+		err := c.flags.Parse([]string{"--factor", text})
+		return o.Factor, err
+	}
 	for _, c := range []struct {
 		text, shown string
-		thousandths int64
+		thousandths schema.Factor
 	}{
 		{"1.5", "1.5", 1500},
 		{"2", "2", 2000},
@@ -127,15 +133,15 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 		{".25", "0.25", 250},
 		{"10", "10", 10000},
 	} {
-		if got, err := fieldNumber(factor, c.text); err != nil || got != c.thousandths || formatFactor(got) != c.shown {
-			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s",
-				c.text, got, err, formatFactor(got), c.thousandths, c.shown)
+		got, err := readFactor(c.text)
+		if err != nil || got != c.thousandths || got.String() != c.shown {
+			t.Errorf("factor %s: %d (%v), shown as %s; want %d and %s", c.text, got, err, got, c.thousandths, c.shown)
 		}
 	}
 	for _, text := range []string{
 		"", ".", "-1", "1.5x", "0", "0.000", "1.2345", "1e3", "99999999999", "+1", "1.-5", "1000.001",
 	} {
-		if n, err := fieldNumber(factor, text); err == nil {
+		if n, err := readFactor(text); err == nil {
 			t.Errorf("factor %q is read as %d", text, n)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
@@ -35,7 +36,7 @@ import (
 type document struct {
 	file    string
 	partial bool // as the file says
-	set     documentRows
+	set     api.Document
 	places  map[string][]place // of the rows, by their list
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
@@ -243,7 +244,7 @@ func (d *document) checkTogether() {
 	}
 	for i, o := range d.set.Overrides {
 		o.Author = "document"
-		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override.Override})
+		rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(i + 1), Override: o.Override})
 	}
 	_, faults := policy.NewSnapshot(rows, nil)
 	for _, f := range faults {

@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -43,9 +44,9 @@ var (
 		"tenants", schema.Fields[schema.Tenant](), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
 		func(t schema.Tenant) []schema.Fault { return t.Faults() },
 	}
-	overrideSection = section[shownOverride, schema.Override]{
+	overrideSection = section[rows.Override, schema.Override]{
 		"overrides", schema.FieldsWithout[schema.Override]("author", "source"),
-		func(o *shownOverride) *schema.Override { return &o.Override.Override },
+		func(o *rows.Override) *schema.Override { return &o.Override },
 		func(o schema.Override) []schema.Fault {
 			o.Author = "document"
 			return policy.OverrideFaults(o)
@@ -125,9 +126,6 @@ func (d *document) section(name string, n *yaml.Node) bool {
 		d.set.Tenants = tenantSection.read(d, n)
 	case name == overrideSection.name:
 		d.set.Overrides = overrideSection.read(d, n)
-		for i, o := range d.set.Overrides {
-			d.set.Overrides[i] = newShownOverride(o.Override)
-		}
 	default:
 		return false
 	}
@@ -146,7 +144,7 @@ changes nothing.
 		c.doorFlag()
 		return func(ctx context.Context) error {
 			return c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
-				var found documentRows
+				var found api.Document
 				if err := rest.Get(ctx, documentPath, url.Values{"namespace": {*namespace}}, &found); err != nil {
 					return err
 				}
@@ -157,7 +155,7 @@ changes nothing.
 }
 
 // showDump writes rows as a document.
-func (c *call) showDump(namespace string, list documentRows) error {
+func (c *call) showDump(namespace string, list api.Document) error {
 	return c.showDocument(namespace, policySection.text(list.Policies), costSection.text(list.Costs),
 		tenantSection.text(list.Tenants), overrideSection.text(list.Overrides))
 }
@@ -181,21 +179,6 @@ func items[T any](list []T) iter.Seq2[T, error] {
 			}
 		}
 	}
-}
-
-// deletions returns how many rows a diff deletes.
-func (d *shownDiff) deletions() int {
-	n := len(d.Delete)
-	if d.Costs != nil {
-		n += len(d.Costs.Delete)
-	}
-	if d.Tenants != nil {
-		n += len(d.Tenants.Delete)
-	}
-	if d.Overrides != nil {
-		n += len(d.Overrides.Delete)
-	}
-	return n
 }
 
 // columnsOfRow returns the fields of a row by their names.
@@ -250,78 +233,16 @@ func (c *call) showPolicies(ctx context.Context, rest *answers.Client, p *pages)
 	return err
 }
 
-// overrideForm has what the REST API and files write otherwise than a row has it. Beside an embedded override it takes
-// the place of the thousandths in JSON.
-type overrideForm struct {
-	Factor json.Number `json:"factor,omitempty"` // as people write it
-	Org    string      `json:"org,omitempty"`    // the tenant, as the REST API calls it; "" once it is read
-}
-
-// read puts the form into an override.
-func (f *overrideForm) read(o *schema.Override) (err error) {
-	if f.Org != "" {
-		o.Tenant, f.Org = f.Org, ""
-	}
-	if f.Factor != "" {
-		o.Factor, err = schema.Thousandths(string(f.Factor))
-	}
-	return err
-}
-
-// shownOverride is an override in JSON and YAML.
+// shownOverride is an override of the REST API, which has its tenant as org. One of the history has ended.
 type shownOverride struct {
-	rows.Override
-	overrideForm
+	rows.EndedOverride
+	Org string `json:"org,omitempty"` // "" once it is read
 }
 
-// UnmarshalJSON reads an override of the REST API or of a file.
+// UnmarshalJSON implements [json.Unmarshaler].
 func (o *shownOverride) UnmarshalJSON(raw []byte) error {
 	type plain shownOverride
-	if err := json.Unmarshal(raw, (*plain)(o)); err != nil {
-		return err
-	}
-	return o.read(&o.Override.Override)
-}
-
-func newShownOverride(o rows.Override) shownOverride {
-	shown := shownOverride{Override: o}
-	if factor := o.Factor; factor != 0 {
-		shown.Factor = json.Number(formatFactor(factor))
-	}
-	return shown
-}
-
-// shownEnded is an ended override in JSON and YAML.
-type shownEnded struct {
-	rows.EndedOverride
-	overrideForm
-}
-
-// UnmarshalJSON reads an ended override of the REST API.
-func (o *shownEnded) UnmarshalJSON(raw []byte) error {
-	type plain shownEnded
-	if err := json.Unmarshal(raw, (*plain)(o)); err != nil {
-		return err
-	}
-	return o.read(&o.EndedOverride.Override.Override)
-}
-
-// shownDiff is a diff in JSON and YAML.
-type shownDiff struct {
-	rows.SetDiff
-	Overrides *rows.RowDiff[shownOverride] `json:"overrides,omitempty"`
-}
-
-func policyDiff(d rows.Diff) *shownDiff { return &shownDiff{SetDiff: rows.SetDiff{Diff: d}} }
-
-// Empty reports whether nothing changes.
-func (d *shownDiff) Empty() bool { return d.SetDiff.Empty() && d.Overrides.Empty() }
-
-// documentRows are the rows of a document as the REST API has them. A nil list is absent.
-type documentRows struct {
-	Namespace string          `json:"namespace,omitempty"`
-	Policies  []rows.Policy   `json:"policies,omitzero"`
-	Costs     []rows.Cost     `json:"costs,omitzero"`
-	Tenants   []rows.Tenant   `json:"tenants,omitzero"`
-	Overrides []shownOverride `json:"overrides,omitzero"`
+	err := json.Unmarshal(raw, (*plain)(o))
+	o.Tenant, o.Org = cmp.Or(o.Org, o.Tenant), ""
+	return err
 }

@@ -77,7 +77,7 @@ func someRows(t *rapid.T) rows.Set {
 	}
 	for _, id := range rapid.SliceOfNDistinct(text, 0, 4, rapid.ID[string]).Draw(t, "overridden") {
 		o := schema.Override{
-			Kind: "multiplier", Tenant: id, Factor: rapid.Int64Range(1, 1_000_000).Draw(t, "factor"),
+			Kind: "multiplier", Tenant: id, Factor: schema.Factor(rapid.Int64Range(1, 1_000_000).Draw(t, "factor")),
 			Reason: text.Draw(t, "reason"), PublicNote: rapid.OneOf(rapid.Just(""), text).Draw(t, "note"),
 		}
 		if start := rapid.Int64Range(0, 1e15).Draw(t, "start"); start%2 == 1 {

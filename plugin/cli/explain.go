@@ -79,7 +79,7 @@ type explanation struct {
 
 // shownExplained is an override of an explanation in JSON and YAML, with its row as override list shows it.
 type shownExplained struct {
-	Row shownOverride `json:"row"`
+	Row rows.Override `json:"row"`
 	resolve.ExplainedOverride
 }
 
@@ -115,7 +115,7 @@ func (c *call) explain(
 	e.ShownOverrides = make([]shownExplained, len(e.Overrides))
 	for i, o := range e.Overrides {
 		row := rows.Override{ID: o.Override.ID, Override: o.Override.Override}
-		e.ShownOverrides[i] = shownExplained{newShownOverride(row), o}
+		e.ShownOverrides[i] = shownExplained{row, o}
 	}
 	return c.print(e, e.writeTo)
 }

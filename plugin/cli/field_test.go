@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -41,11 +40,6 @@ func wantFlagFault[T any](t *testing.T, fields []schema.Field[T], path string, v
 		raw, err := json.Marshal(record)
 		require.NoError(t, err)
 		text = string(raw)
-	}
-	if name == "factor" {
-		thousandths, err := strconv.ParseInt(text, 10, 64)
-		require.NoError(t, err)
-		text = formatFactor(thousandths)
 	}
 	c := newCall(new(operator), versionCommand)
 	fieldFlag(c, &fields[i], new(T))

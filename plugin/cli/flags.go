@@ -98,12 +98,6 @@ func reads[T any](parse func(string, *T) error, to *T) func(string) error {
 	return func(text string) error { return parse(text, to) }
 }
 
-// formatFactor writes thousandths as schema.Thousandths reads them.
-func formatFactor(thousandths int64) string {
-	text := fmt.Sprintf("%d.%03d", thousandths/1000, thousandths%1000)
-	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
-}
-
 // fieldFlag defines the flag of a field of a row, with the description of its declaration. What is wrong with a number
 // is reported here, where 0 is not yet absent.
 func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
@@ -126,6 +120,13 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 		c.flags.Func(name, usage, func(text string) (err error) {
 			*to, err = fieldNumber(f, text)
 			return err
+		})
+	case *schema.Factor:
+		c.flags.Func(name, usage, func(text string) (err error) {
+			if *to, err = schema.ParseFactor(text); err != nil || f.Problem(int64(*to)) != "" {
+				return errors.New(f.Must())
+			}
+			return nil
 		})
 	case **int64:
 		c.flags.Func(name, usage, func(text string) error {
@@ -209,19 +210,13 @@ func fieldUsage(description string) string {
 	return strings.ToLower(text[:1]) + text[1:]
 }
 
-// fieldNumber reads the number of a field; one of seconds may be a duration, and one of thousandths has decimals.
-func fieldNumber[T any](f *schema.Field[T], text string) (n int64, err error) {
-	if f.Unit == "thousandths" {
-		n, err = schema.Thousandths(text)
-	} else {
-		n, err = strconv.ParseInt(text, 10, 64)
-	}
+// fieldNumber reads the number of a field; one of seconds may be a duration.
+func fieldNumber[T any](f *schema.Field[T], text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
 	case err != nil && f.Unit == "seconds":
 		err = parseWindow(text, &n)
 		return n, err
-	case err != nil && f.Unit == "thousandths":
-		return 0, errors.New(f.Must())
 	case err != nil:
 		return 0, errors.New("must be a whole number")
 	}

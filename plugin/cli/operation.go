@@ -333,11 +333,11 @@ type changeFlags struct {
 
 // written is the result of a command that writes.
 type written struct {
-	What    string     `json:"-"`               // in words, without the version
-	Version int64      `json:"version"`         // in which it is in force
-	Row     any        `json:"row,omitempty"`   // as it is then
-	Diff    *shownDiff `json:"diff,omitempty"`  // of apply, and of candidates
-	Fleet   *enforcing `json:"fleet,omitempty"` // with --wait
+	What    string        `json:"-"`               // in words, without the version
+	Version int64         `json:"version"`         // in which it is in force
+	Row     any           `json:"row,omitempty"`   // as it is then
+	Diff    *rows.SetDiff `json:"diff,omitempty"`  // of apply, and of candidates
+	Fleet   *enforcing    `json:"fleet,omitempty"` // with --wait
 }
 
 // changeFlag defines the flags of a command that writes.

@@ -29,10 +29,11 @@ var overrideCommands = []*command{
 				return nil
 			})
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
+				path := overridesPath
 				if *ended {
-					return showRows(c, each[shownEnded](ctx, rest, overridesPath+"/ended", p))
+					path += "/ended"
 				}
-				return showRows(c, each[shownOverride](ctx, rest, overridesPath, p))
+				return showRows(c, each[shownOverride](ctx, rest, path, p))
 			})
 		},
 	},
@@ -117,7 +118,7 @@ const overridesPath = "/v1/ratelimit/overrides"
 
 // ofOverride returns a change of an override, at the path of its tenant if it has one.
 func ofOverride(done string, r change, o rows.Override) change {
-	body := newShownOverride(o)
+	body := o
 	r.path = overridesPath
 	if o.Tenant != "" {
 		r.path, body.Tenant = "/v1/orgs/"+answers.PathSegment(o.Tenant)+"/ratelimit/overrides", ""

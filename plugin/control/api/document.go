@@ -85,7 +85,7 @@ func (s *Server) registerDocument() {
 			"that have ended are not made, and the penalties of detectors are never deleted. A 422 for a deletion, or for a "+
 			"policy that needs force, has the changes as diff.", writeAccess)
 	change(s, apply, "apply a document",
-		func(d DocumentDiff, w answers.Written) DocumentWritten { return DocumentWritten{d, w} }, s.applyDocument)
+		func(d rows.SetDiff, w answers.Written) DocumentWritten { return DocumentWritten{d, w} }, s.applyDocument)
 	for _, answer := range apply.Responses["422"].Content {
 		answer.Schema = s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[DeclinedDocument](), true, "")
 	}
@@ -93,19 +93,15 @@ func (s *Server) registerDocument() {
 
 // Document holds rows by what they say: ids and revisions are ignored in a write.
 type Document struct {
-	Namespace string             `json:"namespace,omitempty" maxLength:"64" doc:"Of policies and costs. Default: default."`
-	Policies  []rows.Policy      `json:"policies,omitzero" doc:"Of the namespace."`
-	Costs     []rows.Cost        `json:"costs,omitzero" doc:"Of the namespace."`
-	Tenants   []rows.Tenant      `json:"tenants,omitzero"`
-	Overrides []DocumentOverride `json:"overrides,omitzero" doc:"A write ignores author and source: the author is the caller."`
+	Namespace string          `json:"namespace,omitempty" maxLength:"64" doc:"Of policies and costs. Default: default."`
+	Policies  []rows.Policy   `json:"policies,omitzero" doc:"Of the namespace."`
+	Costs     []rows.Cost     `json:"costs,omitzero" doc:"Of the namespace."`
+	Tenants   []rows.Tenant   `json:"tenants,omitzero"`
+	Overrides []rows.Override `json:"overrides,omitzero" doc:"A write ignores author and source: the author is the caller."`
 }
 
-// DocumentOverride is an override with its tenant and a decimal factor.
-type DocumentOverride struct {
-	rows.Override
-
-	Factor *factor `json:"factor,omitempty"`
-}
+// DocumentOverride describes a [rows.Override].
+type DocumentOverride rows.Override
 
 // TransformSchema implements [huma.SchemaTransformer].
 func (DocumentOverride) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
@@ -113,25 +109,11 @@ func (DocumentOverride) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 	return s
 }
 
-// String implements [fmt.Stringer].
-func (o DocumentOverride) String() string { return o.Override.String() }
-
-func documentOverride(o rows.Override) DocumentOverride {
-	out := DocumentOverride{Override: o}
-	if o.Factor != 0 {
-		out.Factor = new(factor(o.Factor))
-	}
-	return out
-}
-
-// row returns the override that a document requests.
-func (o DocumentOverride) row() rows.Override {
-	row := rows.Override{Override: o.Override.Override}
-	row.Author, row.Source = "", ""
-	if o.Factor != nil {
-		row.Factor = int64(*o.Factor)
-	}
-	return row
+// desiredOverride returns the override that a document requests.
+func desiredOverride(o rows.Override) rows.Override {
+	o = rows.Override{Override: o.Override}
+	o.Author, o.Source = "", ""
+	return o
 }
 
 // Resolve implements [huma.Resolver]: it reports the faults of each row by itself.
@@ -140,10 +122,10 @@ func (d *Document) Resolve(huma.Context) []error {
 	faults = append(faults, listFaults("costs", d.Costs,
 		func(c rows.Cost) []schema.Fault { return policy.CostFaults(c.Cost) })...)
 	faults = append(faults, listFaults("tenants", d.Tenants, rows.Tenant.Faults)...)
-	return append(faults, listFaults("overrides", d.Overrides, func(o DocumentOverride) []schema.Fault {
-		row := o.row()
-		row.Author = "token"
-		return policy.OverrideFaults(row.Override)
+	return append(faults, listFaults("overrides", d.Overrides, func(o rows.Override) []schema.Fault {
+		o = desiredOverride(o)
+		o.Author = "token"
+		return policy.OverrideFaults(o.Override)
 	})...)
 }
 
@@ -185,7 +167,7 @@ func (s *Server) set(d *Document, p Partial) rows.Set {
 		}),
 		Costs:     mapped(d.Costs, func(c rows.Cost) rows.Cost { return rows.Cost{Cost: c.Cost} }),
 		Tenants:   mapped(d.Tenants, func(t rows.Tenant) rows.Tenant { return rows.Tenant{Tenant: t.Tenant} }),
-		Overrides: mapped(d.Overrides, DocumentOverride.row),
+		Overrides: mapped(d.Overrides, desiredOverride),
 		Config:    s.configPlan(), IsConsumer: s.IsConsumer,
 	}
 }
@@ -196,9 +178,7 @@ type getDocumentInput struct {
 
 func (s *Server) getDocument(ctx context.Context, in *getDocumentInput) (Document, error) {
 	set, err := s.Rows.Dump(ctx, in.Namespace)
-	return Document{
-		set.Namespace, set.Policies, set.Costs, set.Tenants, mapped(set.Overrides, documentOverride),
-	}, err
+	return Document{set.Namespace, set.Policies, set.Costs, set.Tenants, set.Overrides}, err
 }
 
 type diffDocumentInput struct {
@@ -206,38 +186,18 @@ type diffDocumentInput struct {
 	Body Document
 }
 
-func (s *Server) diffDocument(ctx context.Context, in *diffDocumentInput) (DocumentDiff, error) {
+func (s *Server) diffDocument(ctx context.Context, in *diffDocumentInput) (rows.SetDiff, error) {
 	set := s.set(&in.Body, in.Partial)
 	d, err := s.Rows.Diff(ctx, set)
-	return documentDiff(d), documentFault(set, err)
+	return d, documentFault(set, err)
 }
 
-// DocumentDiff is what a document changes.
-type DocumentDiff struct {
-	rows.Diff
-
-	Costs     *rows.RowDiff[rows.Cost]        `json:"costs,omitempty"     doc:"Absent: the document has no costs."`
-	Tenants   *rows.RowDiff[rows.Tenant]      `json:"tenants,omitempty"   doc:"Absent: the document has no tenants."`
-	Overrides *rows.RowDiff[DocumentOverride] `json:"overrides,omitempty" doc:"Absent: the document has no overrides."`
-}
-
-func documentDiff(d rows.SetDiff) DocumentDiff {
-	out := DocumentDiff{d.Diff, d.Costs, d.Tenants, nil}
-	if o := d.Overrides; o != nil {
-		out.Overrides = &rows.RowDiff[DocumentOverride]{
-			Create: mapped(o.Create, documentOverride),
-			Update: mapped(o.Update, func(r rows.RewriteRow[rows.Override]) rows.RewriteRow[DocumentOverride] {
-				return rows.RewriteRow[DocumentOverride]{Before: documentOverride(r.Before), After: documentOverride(r.After)}
-			}),
-			Delete: mapped(o.Delete, documentOverride), Unchanged: o.Unchanged, Ended: o.Ended,
-		}
-	}
-	return out
-}
+// DocumentDiff describes a [rows.SetDiff].
+type DocumentDiff rows.SetDiff
 
 // DocumentWritten is what a document has changed.
 type DocumentWritten struct {
-	Diff DocumentDiff `json:"diff"`
+	Diff rows.SetDiff `json:"diff"`
 	answers.Written
 }
 
@@ -253,15 +213,15 @@ type applyDocumentInput struct {
 // DeclinedDocument is the 422 for a document that needs a parameter, with what it would change.
 type DeclinedDocument struct {
 	*huma.ErrorModel
-	Diff DocumentDiff `json:"diff,omitzero" doc:"What the document would change, if it needs a parameter."`
+	Diff rows.SetDiff `json:"diff,omitzero" doc:"What the document would change, if it needs a parameter."`
 }
 
-func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (made done[DocumentDiff], err error) {
+func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (made done[rows.SetDiff], err error) {
 	set := s.set(&in.Body, in.Partial)
 	set.Accept = func(d rows.SetDiff, r rows.Review) error {
 		made.warnings = r.Warnings
 		var faults []*huma.ErrorDetail
-		if d.Deletes() && !in.AllowDelete {
+		if d.Deletes() > 0 && !in.AllowDelete {
 			faults = append(faults, fault("query.allow_delete", "must be true: the change deletes rows", nil))
 		}
 		if why := in.lockOut(r); why != nil {
@@ -273,11 +233,11 @@ func (s *Server) applyDocument(ctx context.Context, in *applyDocumentInput) (mad
 		return &DeclinedDocument{&huma.ErrorModel{
 			Title: http.StatusText(http.StatusUnprocessableEntity), Status: http.StatusUnprocessableEntity,
 			Detail: invalidRequest, Errors: faults,
-		}, documentDiff(d)}
+		}, d}
 	}
 	made.change = newChange(ctx, in.ChangeReason)
 	d, version, err := s.Rows.Apply(ctx, made.change, set)
-	made.row, made.version = documentDiff(d), version
+	made.row, made.version = d, version
 	return made, documentFault(set, err)
 }
 

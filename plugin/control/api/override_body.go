@@ -3,7 +3,6 @@ package api
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +21,6 @@ type Override struct {
 
 	schema.Override // without a tenant
 
-	Factor    *factor   `json:"factor,omitempty"`
 	State     string    `json:"state" enum:"scheduled,in_force,ended" doc:"By the clock of the database."`
 	CreatedAt time.Time `json:"created_at"`
 	Revision  int64     `json:"revision"`
@@ -53,9 +51,6 @@ func overrideOf(o rows.Override) Override {
 		ID: o.ID, Org: o.Tenant, Override: o.Override, State: o.State, CreatedAt: o.CreatedAt, Revision: o.Revision,
 	}
 	out.Tenant = ""
-	if o.Factor != 0 {
-		out.Factor = new(factor(o.Factor))
-	}
 	return out
 }
 
@@ -68,29 +63,11 @@ func (v view) override(o rows.Override) Override {
 	return overrideOf(o)
 }
 
-// factor is a number in thousandths that is written with a point: 1.5.
-type factor int64
-
-const thousand = 1000
+// factor describes a [schema.Factor].
+type factor struct{}
 
 // decimalPattern matches a factor: a decimal without sign or exponent.
 const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
-
-// MarshalJSON writes a number.
-func (f factor) MarshalJSON() ([]byte, error) {
-	text := strconv.FormatInt(int64(f)/thousand, 10)
-	if rest := int64(f) % thousand; rest != 0 {
-		text += strings.TrimRight(fmt.Sprintf(".%03d", rest), "0")
-	}
-	return []byte(text), nil
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (f *factor) UnmarshalJSON(raw []byte) error {
-	thousandths, err := schema.Thousandths(string(raw))
-	*f = factor(thousandths)
-	return err
-}
 
 // Schema implements [huma.SchemaProvider].
 func (factor) Schema(huma.Registry) *huma.Schema {
@@ -141,7 +118,7 @@ func (b *OverrideBody) UnmarshalJSON(raw []byte) error {
 
 // TransformSchema describes the body.
 func (*OverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
-	s.Properties["factor"] = factor(0).Schema(r)
+	s.Properties["factor"] = factor{}.Schema(r)
 	for _, name := range notInBody {
 		delete(s.Properties, name)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -124,6 +125,10 @@ func New(o Options) (*Server, error) {
 	}
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
+	aliases := s.api.OpenAPI().Components.Schemas
+	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
+	aliases.RegisterTypeAlias(reflect.TypeFor[rows.Override](), reflect.TypeFor[DocumentOverride]())
+	aliases.RegisterTypeAlias(reflect.TypeFor[rows.SetDiff](), reflect.TypeFor[DocumentDiff]())
 	s.registerPolicies()
 	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.Fields[schema.Policy]())
 	s.registerCandidates()

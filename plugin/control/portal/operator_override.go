@@ -196,8 +196,7 @@ type endView struct {
 	ID          string
 	Override    struct {
 		answers.Override
-		Factor float64 `json:"factor"` // the row has thousandths
-		State  string  `json:"state"`
+		State string `json:"state"`
 	}
 	Problem *problem
 }

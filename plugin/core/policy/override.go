@@ -194,7 +194,7 @@ func (o *CompiledOverride) Normalized() Override {
 	case customLimit:
 		out.Limit, out.WindowSize, out.Burst = o.quantity, int64(o.window/limit.Second), o.burst
 	case multiplier:
-		out.Factor = o.quantity
+		out.Factor = schema.Factor(o.quantity)
 	default:
 	}
 	if o.Detector {
@@ -219,7 +219,7 @@ func compileOverride(in Override) *CompiledOverride {
 	case customLimit:
 		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
 	case multiplier:
-		o.quantity = in.Factor
+		o.quantity = int64(in.Factor)
 	default:
 	}
 	return o
@@ -236,7 +236,7 @@ func (in *Override) valid() bool {
 	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
 		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
-		(in.Kind != Multiplier || in.Factor >= 1 && in.Factor <= maxFactor) &&
+		(in.Kind != Multiplier || in.Factor >= 1 && int64(in.Factor) <= maxFactor) &&
 		(in.Kind != Exempt || CheckExemptable(in.Endpoint) == nil)
 }
 

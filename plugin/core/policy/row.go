@@ -98,7 +98,8 @@ type Override struct {
 	schema.Override
 }
 
-// MarshalJSON writes the start and the end as instants in microseconds; a permanent override has no end.
+// MarshalJSON writes the start and the end as instants in microseconds, and the factor in thousandths. A permanent
+// override has no end.
 func (o Override) MarshalJSON() ([]byte, error) {
 	type fields Override // without this method
 	return json.Marshal(struct {
@@ -106,7 +107,8 @@ func (o Override) MarshalJSON() ([]byte, error) {
 		StartsAt  limit.Micros `json:"starts_at,omitempty"`
 		ExpiresAt limit.Micros `json:"expires_at,omitempty"`
 		Permanent bool         `json:"permanent,omitempty"`
-	}{fields(o), micros(o.StartsAt), micros(o.ExpiresAt), false})
+		Factor    int64        `json:"factor,omitempty"`
+	}{fields(o), micros(o.StartsAt), micros(o.ExpiresAt), false, int64(o.Factor)})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -116,10 +118,12 @@ func (o *Override) UnmarshalJSON(text []byte) error {
 		fields
 		StartsAt  limit.Micros `json:"starts_at"`
 		ExpiresAt limit.Micros `json:"expires_at"`
+		Factor    int64        `json:"factor"`
 	}
 	err := json.Unmarshal(text, &read)
 	*o = Override(read.fields)
 	o.StartsAt, o.ExpiresAt, o.Permanent = timeOf(read.StartsAt), timeOf(read.ExpiresAt), read.ExpiresAt == 0
+	o.Factor = schema.Factor(read.Factor)
 	return err
 }
 

@@ -236,7 +236,7 @@ func (b *modelBound) coveredBy(o policy.Override) bool {
 
 func (b *modelBound) apply(o policy.Override) {
 	if o.Kind == policy.Multiplier {
-		b.spec.Quantity, b.spec.Burst = max(b.spec.Quantity*o.Factor/1000, 1), max(b.spec.Burst*o.Factor/1000, 1)
+		b.spec.Quantity, b.spec.Burst = max(b.spec.Quantity*int64(o.Factor)/1000, 1), max(b.spec.Burst*int64(o.Factor)/1000, 1)
 		return
 	}
 	b.spec.Quantity, b.spec.Burst = o.Limit, o.Limit

@@ -63,12 +63,12 @@ var visitor = identity.Identity{
 	Method: "GET", Path: "/x", Route: "r",
 }
 
-func times(factor int64, o schema.Override) schema.Override {
+func times(factor schema.Factor, o schema.Override) schema.Override {
 	o.Kind, o.Factor = policy.Multiplier, factor
 	return o
 }
 
-func penalty(factor int64, o schema.Override) schema.Override {
+func penalty(factor schema.Factor, o schema.Override) schema.Override {
 	o.Source = policy.Detector
 	return times(factor, o)
 }

@@ -113,11 +113,11 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 		o.Kind, o.Policy, o.Limit = policy.CustomLimit, someName.Draw(t, "policy"), rapid.Int64Range(1, 1000).Draw(t, "limit")
 		o.WindowSize, o.Burst = rapid.Int64Range(0, 9).Draw(t, "window"), rapid.Int64Range(0, 9).Draw(t, "burst")
 	case "factor":
-		o.Kind, o.Factor = policy.Multiplier, rapid.Int64Range(1, 5000).Draw(t, "factor")
+		o.Kind, o.Factor = policy.Multiplier, schema.Factor(rapid.Int64Range(1, 5000).Draw(t, "factor"))
 		o.Policy = rapid.OneOf(rapid.Just(""), someName).Draw(t, "policy")
 	case "penalty":
 		o.StartsAt = time.Time{}
-		o.Kind, o.Factor, o.Source = policy.Multiplier, rapid.Int64Range(1, 999).Draw(t, "factor"), policy.Detector
+		o.Kind, o.Factor, o.Source = policy.Multiplier, schema.Factor(rapid.Int64Range(1, 999).Draw(t, "factor")), policy.Detector
 	}
 	return policytest.Override(id, o)
 }

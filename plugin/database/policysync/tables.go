@@ -115,6 +115,8 @@ func scanFields[T any](to []any, fields []schema.Field[T], row *T) []any {
 			to = append(to, (*zeronull.Text)(field))
 		case *int64:
 			to = append(to, (*zeronull.Int8)(field))
+		case *schema.Factor:
+			to = append(to, (*zeronull.Int8)(field))
 		case *time.Time:
 			to = append(to, (*zeronull.Timestamptz)(field))
 		case *bool, **int64:

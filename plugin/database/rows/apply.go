@@ -41,9 +41,9 @@ type Set struct {
 type SetDiff struct {
 	Diff
 
-	Costs     *RowDiff[Cost]     `json:"costs,omitempty"`     // nil: the set has no costs
-	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"`   // nil: the set has no tenants
-	Overrides *RowDiff[Override] `json:"overrides,omitempty"` // nil: the set has no overrides
+	Costs     *RowDiff[Cost]     `json:"costs,omitempty"     doc:"Absent: the document has no costs."`
+	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"   doc:"Absent: the document has no tenants."`
+	Overrides *RowDiff[Override] `json:"overrides,omitempty" doc:"Absent: the document has no overrides."`
 }
 
 // Empty reports whether nothing changes.
@@ -51,9 +51,9 @@ func (d SetDiff) Empty() bool {
 	return d.Diff.Empty() && d.Costs.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
 }
 
-// Deletes reports whether a row is deleted.
-func (d SetDiff) Deletes() bool {
-	return len(d.Delete) > 0 || d.Costs.Deletes() || d.Tenants.Deletes() || d.Overrides.Deletes()
+// Deletes returns how many rows are deleted.
+func (d SetDiff) Deletes() int {
+	return len(d.Delete) + d.Costs.deletes() + d.Tenants.deletes() + d.Overrides.deletes()
 }
 
 // Diff returns what Apply would do, without doing it.

@@ -29,8 +29,13 @@ type RewriteRow[T any] struct {
 // Empty reports whether the two sets are equal.
 func (d *RowDiff[T]) Empty() bool { return d == nil || len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
 
-// Deletes reports whether a row is deleted.
-func (d *RowDiff[T]) Deletes() bool { return d != nil && len(d.Delete) > 0 }
+// deletes returns how many rows are deleted.
+func (d *RowDiff[T]) deletes() int {
+	if d == nil {
+		return 0
+	}
+	return len(d.Delete)
+}
 
 // compareRows returns the changes from current rows to desired ones. keep returns a desired row as it is to be written
 // over a current one, and reports whether that changes the current one. With partial, rows that are not desired stay.

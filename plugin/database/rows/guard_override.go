@@ -185,6 +185,6 @@ func changedBy(o *Override, n neighbour) neighbour {
 	if n.Algorithm == limit.SlidingLog.String() {
 		most = limit.MaxLogQuantity
 	}
-	n.Limit.Limit = min(max(n.Limit.Limit*o.Factor/1000, 1), most)
+	n.Limit.Limit = min(max(n.Limit.Limit*int64(o.Factor)/1000, 1), most)
 	return n
 }

@@ -38,9 +38,9 @@ const (
 // EndedOverride is one of the past.
 type EndedOverride struct {
 	Override
-	EndedAt   time.Time `json:"ended_at"` // when its row was deleted; it had no effect after ExpiresAt
-	EndedBy   string    `json:"ended_by"`
-	EndReason string    `json:"end_reason"`
+	EndedAt   time.Time `json:"ended_at,omitzero"` // when its row was deleted; it had no effect after ExpiresAt
+	EndedBy   string    `json:"ended_by,omitempty"`
+	EndReason string    `json:"end_reason,omitempty"`
 }
 
 // String names the override as people do.
@@ -139,6 +139,19 @@ func (s *DB) Override(ctx context.Context, id int64) (Override, error) {
 	return overrideTable.read(ctx, s, fmt.Sprint("override ", id), id)
 }
 
+// encodeOverrides returns overrides as JSON of their table, which has factors in thousandths.
+func encodeOverrides(list []Override) ([]byte, error) {
+	type stored struct {
+		Override
+		Factor int64 `json:"factor,omitempty"`
+	}
+	all := make([]stored, len(list))
+	for i, o := range list {
+		all[i] = stored{o, int64(o.Factor)}
+	}
+	return json.Marshal(all)
+}
+
 func (o Override) rowKey() any     { return o.ID }
 func (o Override) revision() int64 { return o.Revision }
 
@@ -150,7 +163,7 @@ func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, i
 	if err := o.check(); err != nil {
 		return Override{}, 0, err
 	}
-	row, err := json.Marshal([]Override{o})
+	row, err := encodeOverrides([]Override{o})
 	if err != nil {
 		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
 	}

@@ -23,8 +23,9 @@ type table[R row] struct {
 	fixed  []string // of fields: what a row is about, which an update leaves as it is
 	end    string   // what a deletion is called in errors; "": delete
 
-	makesRoom string        // deletes what would be in the place of new rows; "": nothing
-	check     func(R) error // of a row as it was put; nil: none
+	makesRoom string                    // deletes what would be in the place of new rows; "": nothing
+	check     func(R) error             // of a row as it was put; nil: none
+	encode    func([]R) ([]byte, error) // nil: as JSON
 
 	selects, inserts, updates, deletes string
 }
@@ -62,7 +63,7 @@ var (
 		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns,
 		fields: columnsOf(schema.Fields[schema.Override]()),
 		fixed:  []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
-		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded,
+		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded, encode: encodeOverrides,
 	}.complete()
 )
 
@@ -70,6 +71,9 @@ var (
 func (t table[R]) complete() *table[R] {
 	key, keyType, _ := strings.Cut(cmp.Or(t.key, "id::bigint"), "::")
 	t.key, t.end = key, cmp.Or(t.end, "delete")
+	if t.encode == nil {
+		t.encode = func(list []R) ([]byte, error) { return json.Marshal(list) }
+	}
 	from := fmt.Sprintf("jsonb_populate_recordset(NULL::rate_limiter.%s, $1) n", t.name)
 	t.selects = fmt.Sprintf("SELECT %s%s FROM rate_limiter.%s", t.first, read(t.fields), t.name)
 	t.inserts = fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) SELECT %s FROM %s", t.name,
@@ -182,7 +186,7 @@ const rowBatch = 5_000
 // run runs a statement with the rows of a list, in batches.
 func (t *table[R]) run(ctx context.Context, tx pgx.Tx, sql string, list []R) error {
 	for part := range slices.Chunk(list, rowBatch) {
-		rows, err := json.Marshal(part)
+		rows, err := t.encode(part)
 		if err == nil {
 			_, err = tx.Exec(ctx, sql, rows)
 		}
@@ -227,7 +231,7 @@ func columnsOf[T any](fields []schema.Field[T]) []column {
 			c.value = "coalesce(n." + name + ", '')"
 		case *bool:
 			c.value = "coalesce(n." + name + ", false)"
-		case *int64:
+		case *int64, *schema.Factor:
 			c.read = "coalesce(" + name + ", 0) AS " + name
 		case *time.Time:
 			c.read = "coalesce(" + name + ", " + zeroTime + ") AS " + name
