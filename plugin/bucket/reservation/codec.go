@@ -16,7 +16,7 @@ import (
 
 const (
 	// recordVersion is the version of the form of records. A process settles no record of another version.
-	recordVersion = 1
+	recordVersion = 2
 	// maxRecord bounds a record in bytes.
 	maxRecord = 64 << 10
 )
@@ -28,8 +28,8 @@ var errLongRecord = fmt.Errorf("the record has more than %d bytes", maxRecord)
 type jsonRecord struct {
 	Version  int          `json:"v"`
 	Made     limit.Micros `json:"made"`
-	Tenant   string       `json:"tenant,omitempty"`   // escaped as in a key
-	Endpoint string       `json:"endpoint,omitempty"` // escaped as in a key
+	Tenant   string       `json:"tenant,omitempty"`
+	Endpoint string       `json:"endpoint,omitempty"`
 	Bounds   []jsonBound  `json:"bounds"`
 }
 
@@ -38,8 +38,8 @@ type jsonBound struct {
 	Scope     policy.Scope     `json:"scope"`
 	Mode      policy.Mode      `json:"mode,omitempty"`
 	FailMode  policy.FailMode  `json:"fail,omitempty"`
-	Key       jsonKey          `json:"key"`
-	Limit     jsonLimit        `json:"limit"`
+	Key       policy.Key       `json:"key"`
+	Limit     limit.Spec       `json:"limit"`
 	Settle    json.RawMessage  `json:"settle"`
 	Source    decision.Source  `json:"source"`
 	Failure   decision.Failure `json:"failure,omitempty"`
@@ -48,47 +48,20 @@ type jsonBound struct {
 	FullAgain limit.Micros     `json:"reset,omitempty"`
 }
 
-type jsonKey struct {
-	Namespace string       `json:"ns"`
-	Policy    string       `json:"policy"`
-	Group     policy.Group `json:"group"`
-	Kind      policy.Kind  `json:"kind,omitempty"`
-	GroupID   string       `json:"id,omitempty"`
-	Subject   string       `json:"subject,omitempty"`
-	Endpoint  string       `json:"endpoint,omitempty"`
-}
-
-// escapeKey returns the stored form of a key. Parts that clients choose are percent-encoded: JSON would replace bytes
-// that are not UTF-8, and the key would name another bucket.
-func escapeKey(k policy.Key) jsonKey {
-	k.GroupID, k.Subject, k.Endpoint = url.PathEscape(k.GroupID), url.PathEscape(k.Subject), url.PathEscape(k.Endpoint)
-	return jsonKey(k)
-}
-
-// unescape returns the key of its stored form.
-func (k jsonKey) unescape() (policy.Key, error) {
-	var errs [3]error
-	k.GroupID, errs[0] = url.PathUnescape(k.GroupID)
-	k.Subject, errs[1] = url.PathUnescape(k.Subject)
-	k.Endpoint, errs[2] = url.PathUnescape(k.Endpoint)
-	return policy.Key(k), errors.Join(errs[:]...)
-}
-
-type jsonLimit struct {
-	Algorithm limit.Algorithm `json:"algorithm"`
-	Quantity  int64           `json:"quantity"`
-	Window    limit.Micros    `json:"window"`
-	Burst     int64           `json:"burst,omitempty"`
-	SoftPct   int64           `json:"soft,omitempty"`
-	HardPct   int64           `json:"hard,omitempty"`
-	SoftOnly  bool            `json:"soft_only,omitempty"`
+// clientTexts returns the parts that clients choose. They are percent-encoded: JSON would replace bytes that are not
+// UTF-8, and a key would name another bucket.
+func (f *jsonRecord) clientTexts() []*string {
+	texts := []*string{&f.Tenant, &f.Endpoint}
+	for i := range f.Bounds {
+		k := &f.Bounds[i].Key
+		texts = append(texts, &k.GroupID, &k.Subject, &k.Endpoint)
+	}
+	return texts
 }
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (r *Record) MarshalBinary() ([]byte, error) {
-	form := jsonRecord{
-		Version: recordVersion, Made: r.Made, Tenant: url.PathEscape(r.Tenant), Endpoint: url.PathEscape(r.Endpoint),
-	}
+	form := jsonRecord{Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint}
 	for i := range r.Bounds {
 		b, s := &r.Bounds[i], &r.Statuses[i]
 		spec := b.Policy.Limit.Spec()
@@ -97,9 +70,12 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 		}
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
-			Key: escapeKey(b.Key), Limit: jsonLimit(spec), Settle: json.RawMessage(b.Policy.Settle.Spec().JSON()),
+			Key: b.Key, Limit: spec, Settle: json.RawMessage(b.Policy.Settle.Spec().JSON()),
 			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
 		})
+	}
+	for _, part := range form.clientTexts() {
+		*part = url.PathEscape(*part)
 	}
 	text, err := json.Marshal(form)
 	if err == nil && len(text) > maxRecord {
@@ -136,12 +112,15 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 	case form.Made < 0 || form.Made > limit.MaxProduct || len(form.Bounds) == 0:
 		return nil, errors.New("no instant or no bound")
 	}
-	r := &Record{Made: form.Made, chargeOnly: make([]bool, len(form.Bounds))}
-	var errs [2]error
-	r.Tenant, errs[0] = url.PathUnescape(form.Tenant)
-	r.Endpoint, errs[1] = url.PathUnescape(form.Endpoint)
-	if err := errors.Join(errs[:]...); err != nil {
-		return nil, err
+	for _, part := range form.clientTexts() {
+		plain, err := url.PathUnescape(*part)
+		if err != nil {
+			return nil, err
+		}
+		*part = plain
+	}
+	r := &Record{
+		Made: form.Made, Tenant: form.Tenant, Endpoint: form.Endpoint, chargeOnly: make([]bool, len(form.Bounds)),
 	}
 	for i := range form.Bounds {
 		bound, status, err := form.Bounds[i].decode()
@@ -160,14 +139,12 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 
 // decode returns the bound and the status of its take.
 func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
-	spec := limit.Spec(f.Limit)
 	rule, err := decodeRule(f.Settle)
-	compiled, limitErr := limit.New(spec)
-	key, keyErr := f.Key.unescape()
-	switch err = errors.Join(err, limitErr, keyErr); {
+	compiled, limitErr := limit.New(f.Limit)
+	switch err = errors.Join(err, limitErr); {
 	case err != nil:
-	case spec.Algorithm != limit.TokenBucket && spec.Algorithm != limit.FixedWindow:
-		err = fmt.Errorf("a %s cannot be settled", spec.Algorithm)
+	case f.Limit.Algorithm != limit.TokenBucket && f.Limit.Algorithm != limit.FixedWindow:
+		err = fmt.Errorf("a %s cannot be settled", f.Limit.Algorithm)
 	case f.Cost < 0 || f.Cost > settle.MaxActual:
 		err = fmt.Errorf("the cost is %d tokens, want 0 to %d", f.Cost, int64(settle.MaxActual))
 	case !f.hasNames():
@@ -179,11 +156,11 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 		return policy.Bound{}, decision.Status{}, err
 	}
 	p := &policy.Policy{
-		Name: key.Policy, Scope: f.Scope, Mode: f.Mode, FailMode: f.FailMode, Settle: rule, Limit: compiled,
+		Name: f.Key.Policy, Scope: f.Scope, Mode: f.Mode, FailMode: f.FailMode, Settle: rule, Limit: compiled,
 	}
 	status := decision.Status{Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now}
 	status.Reset = f.FullAgain
-	return policy.Bound{Policy: p, Key: key, Cost: f.Cost}, status, nil
+	return policy.Bound{Policy: p, Key: f.Key, Cost: f.Cost}, status, nil
 }
 
 func decodeRule(text []byte) (*settle.Rule, error) {

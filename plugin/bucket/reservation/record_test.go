@@ -81,23 +81,23 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"no JSON":            "\x00\x01",
 		"null":               "null",
 		"more after it":      valid + "{}",
-		"another version":    strings.Replace(valid, `"v":1`, `"v":2`, 1),
-		"no bound":           `{"v":1,"made":1,"bounds":[]}`,
-		"an empty bound":     `{"v":1,"made":1,"bounds":[{}]}`,
+		"another version":    strings.Replace(valid, `"v":2`, `"v":3`, 1),
+		"no bound":           `{"v":2,"made":1,"bounds":[]}`,
+		"an empty bound":     `{"v":2,"made":1,"bounds":[{}]}`,
 		"a negative cost":    strings.Replace(valid, `"cost":500`, `"cost":-1`, 1),
 		"an endless cost":    strings.Replace(valid, `"cost":500`, `"cost":1000000000001`, 1),
 		"an unknown scope":   strings.Replace(valid, `"scope":8`, `"scope":9`, 1),
 		"an unknown mode":    strings.Replace(valid, `"mode":2`, `"mode":3`, 1),
 		"an unknown fail":    strings.Replace(valid, `"fail":2`, `"fail":3`, 1),
-		"an unknown group":   strings.Replace(valid, `"group":3`, `"group":5`, 1),
-		"an unknown kind":    strings.Replace(valid, `"kind":3`, `"kind":4`, 1),
+		"an unknown group":   strings.Replace(valid, `"Group":3`, `"Group":5`, 1),
+		"an unknown kind":    strings.Replace(valid, `"Kind":3`, `"Kind":4`, 1),
 		"an unknown source":  strings.Replace(valid, `"source":2`, `"source":5`, 1),
 		"an unknown failure": strings.Replace(valid, `"failure":5`, `"failure":6`, 1),
 		"a negative receipt": strings.Replace(valid, `"Debt":40`, `"Debt":-40`, 1),
-		"no policy":          strings.Replace(valid, `"policy":"tokens"`, `"policy":""`, 1),
-		"a wrong limit":      strings.Replace(valid, `"quantity":1000`, `"quantity":0`, 1),
-		"another algorithm":  strings.Replace(valid, `"algorithm":1,`, `"algorithm":4,`, 1),
-		"a broken subject":   strings.Replace(valid, `"subject":"u%00`, `"subject":"u%0`, 1),
+		"no policy":          strings.Replace(valid, `"Policy":"tokens"`, `"Policy":""`, 1),
+		"a wrong limit":      strings.Replace(valid, `"Quantity":1000`, `"Quantity":0`, 1),
+		"another algorithm":  strings.Replace(valid, `"Algorithm":1,`, `"Algorithm":4,`, 1),
+		"a broken subject":   strings.Replace(valid, `"Subject":"u%00`, `"Subject":"u%0`, 1),
 		"a wrong rule":       strings.Replace(valid, `"weight":4`, `"weight":0`, 1),
 		"an early instant":   strings.Replace(valid, `"made":17`, `"made":-17`, 1),
 		"too long":           strings.Replace(valid, "acme", strings.Repeat("a", maxRecord), 1),
@@ -134,7 +134,7 @@ func TestARecordOfBucketsOfAnotherProcessOnlyChargesMore(t *testing.T) {
 
 func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 	f.Add(encode(f, fullRecord(f)))
-	f.Add([]byte(`{"v":1,"made":1,"bounds":[{}]}`))
+	f.Add([]byte(`{"v":2,"made":1,"bounds":[{}]}`))
 	f.Add([]byte("[[[[[["))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r := new(Record)
