@@ -59,9 +59,8 @@ type Metrics struct {
 	overrides     counters
 	exempt        counters
 	usageAnswers  counters
+	missing       counters
 	settlements   settlements
-
-	missingTenants, missingUsers, unknownTiers prometheus.Counter
 }
 
 // New returns metrics for this version of the program, with a registry of their own and the default labels for tenants.
@@ -98,7 +97,6 @@ func NewWithTenants(version string, sources Sources, labels TenantLabels) *Metri
 		m.settlements.init(m.registry)
 	}
 	m.countDecisions()
-	m.countMissing()
 	return m
 }
 
@@ -135,21 +133,16 @@ func (m *Metrics) countDecisions() {
 	m.usageAnswers.init(m.registry, "usage_answers_total",
 		"Answers of configs with usage_only, which read the limits of a tenant and spend nothing, by HTTP status.",
 		"status")
-	// There are few reasons, and an alert compares them with their past: each counts from 0.
+	m.missing.init(m.registry, "missing_identities_total",
+		"Requests without a tenant, without a user that a limit requires, or with a tier that does not exist.",
+		"kind")
+	// There are few reasons and kinds, and an alert compares them with their past: each counts from 0.
 	for f := decision.Unavailable; f <= decision.WrongType; f++ {
 		m.fallbacks.with(f.String())
 	}
-}
-
-func (m *Metrics) countMissing() {
-	missing := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "missing_identities_total",
-		Help: "Requests without a tenant, without a user that a limit requires, or with a tier that does not exist.",
-	}, []string{"kind"})
-	m.registry.MustRegister(missing)
-	m.missingTenants = missing.WithLabelValues("tenant")
-	m.missingUsers = missing.WithLabelValues("user")
-	m.unknownTiers = missing.WithLabelValues("tier")
+	for _, kind := range [...]string{"tenant", "user", "tier"} {
+		m.missing.with(kind)
+	}
 }
 
 const (

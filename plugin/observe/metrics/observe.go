@@ -49,13 +49,13 @@ func (m *Metrics) unknownRoute(d *decision.Decision) bool {
 func (m *Metrics) observeIdentity(d *decision.Decision) {
 	id := &d.Identity
 	if id.Anonymous {
-		m.missingTenants.Inc()
+		m.missing.with("tenant").Inc()
 	}
 	if id.UserMissing {
-		m.missingUsers.Inc()
+		m.missing.with("user").Inc()
 	}
 	if id.Tenant.Kind == identity.Tenant && id.Tier != "" && id.Tier != d.Resolution.Tier {
-		m.unknownTiers.Inc()
+		m.missing.with("tier").Inc()
 	}
 	switch {
 	case d.Resolution.Banned:
