@@ -88,7 +88,7 @@ func decodeEvent(t *testing.T, text string) events.Event {
 		t.Fatalf("%s: %v", text, err)
 	}
 	e := events.Event{ID: c.ID, Source: c.Source, Type: c.Type, Time: c.Time, Tenant: c.Subject, Data: c.Data}
-	got, err := e.AppendJSON(nil)
+	got, err := e.JSON()
 	var want bytes.Buffer
 	if err == nil {
 		err = json.Compact(&want, []byte(text))

@@ -18,7 +18,7 @@ import (
 	"unicode/utf8"
 )
 
-// The media types of [Event.AppendJSON] and [AppendBatch].
+// The media types of [Event.JSON] and [Batch].
 const (
 	MediaType      = "application/cloudevents+json"
 	BatchMediaType = "application/cloudevents-batch+json"
@@ -77,41 +77,37 @@ type cloudEvent struct {
 	Data            json.RawMessage `json:"data"`
 }
 
-// AppendJSON appends the event in structured mode, on one line, and returns the extended slice. It returns b and an
-// error that names the attribute if a CloudEvent may not have its value.
-func (e Event) AppendJSON(b []byte) ([]byte, error) {
+// JSON returns the event in structured mode, on one line. Its error names the attribute if a CloudEvent may not have its
+// value.
+func (e Event) JSON() ([]byte, error) {
 	if err := e.validate(); err != nil {
-		return b, err
+		return nil, err
 	}
 	tenant := Text(e.Tenant)
-	out := bytes.NewBuffer(b)
-	encoder := json.NewEncoder(out)
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(cloudEvent{
 		SpecVersion: "1.0", ID: e.ID, Source: e.Source, Type: e.Type, Time: e.Time.UTC().Format(time.RFC3339Nano),
 		Subject: tenant, PartitionKey: tenant, DataContentType: "application/json", Data: e.Data,
 	})
 	if err != nil {
-		return b, fmt.Errorf("data: %w", err)
+		return nil, fmt.Errorf("data: %w", err)
 	}
-	return out.Bytes()[:out.Len()-1], nil // without the line break
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// AppendBatch appends the events as a JSON array in batch mode, and returns the extended slice. It returns b and an
-// error that names the event and the attribute if one cannot be encoded.
-func AppendBatch(b []byte, all []Event) ([]byte, error) {
-	before := len(b)
-	b = append(b, '[')
+// Batch returns the events as a JSON array in batch mode. Its error names the event and the attribute if one cannot be
+// encoded.
+func Batch(all []Event) ([]byte, error) {
+	texts := make([][]byte, len(all))
 	for i, event := range all {
-		if i > 0 {
-			b = append(b, ',')
-		}
 		var err error
-		if b, err = event.AppendJSON(b); err != nil {
-			return b[:before], fmt.Errorf("event %d: %w", i, err)
+		if texts[i], err = event.JSON(); err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
 		}
 	}
-	return append(b, ']'), nil
+	return slices.Concat([]byte("["), bytes.Join(texts, []byte(",")), []byte("]")), nil
 }
 
 // validate returns an error that names the first attribute that a CloudEvent may not have.

@@ -209,7 +209,7 @@ func (s *DB) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, err
 			return d, err
 		}
 		message := webhook.NewTestID()
-		body, err := events.AppendBatch(nil, []events.Event{{
+		body, err := events.Batch([]events.Event{{
 			ID: message, Source: events.Control, Type: events.WebhookTest, Time: time.Now(), Tenant: w.Org,
 			Data: fmt.Appendf(nil, `{"version":1,"webhook":%d}`, id),
 		}})

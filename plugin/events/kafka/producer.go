@@ -103,7 +103,7 @@ func (p *Producer) Send(ctx context.Context, batch []events.Event) error {
 func (p *Producer) produce(e events.Event) {
 	o := &outcome{done: make(chan struct{})}
 	p.sent[e.ID] = o
-	text, err := e.AppendJSON(nil)
+	text, err := e.JSON()
 	if err != nil {
 		o.err = fmt.Errorf("%w: %w", errInvalid, err)
 		close(o.done)

@@ -62,7 +62,7 @@ func Add(ctx context.Context, tx pgx.Tx, all ...events.Event) error {
 	var batch pgx.Batch
 	for i := range all {
 		e := &all[i]
-		_, err := e.AppendJSON(nil)
+		_, err := e.JSON()
 		if err == nil && len(e.Data) > MaxData {
 			err = fmt.Errorf("data: must have at most %d bytes, not %d", MaxData, len(e.Data))
 		}

@@ -75,7 +75,7 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 // checkChange checks the event of a change: its kind, operation, tenant and limit.
 func checkChange(t *testing.T, e Entry, want string) {
 	t.Helper()
-	if _, err := e.AppendJSON(nil); err != nil || e.Type != events.PolicyUpdated || e.Source != events.Control {
+	if _, err := e.JSON(); err != nil || e.Type != events.PolicyUpdated || e.Source != events.Control {
 		t.Errorf("%+v is no CloudEvent of a change: %v", e, err)
 	}
 	var c change

@@ -103,7 +103,7 @@ func (s *session) takeDenials(ctx context.Context, tx pgx.Tx) ([]outbox.Entry, e
 		return nil, fmt.Errorf("take denials: %w", err)
 	}
 	all = slices.DeleteFunc(all, func(e outbox.Entry) bool {
-		_, err := e.AppendJSON(nil)
+		_, err := e.JSON()
 		if err != nil {
 			s.options.Log.Error("a denial cannot be sent to webhooks", "source", e.Source, "error", err)
 		}
@@ -173,7 +173,7 @@ func (q *queueing) flush(h *hook) {
 		return
 	}
 	denials := h.batch[0].Type == events.Denial
-	body, err := events.AppendBatch(nil, h.batch)
+	body, err := events.Batch(h.batch)
 	h.batch, h.size = h.batch[:0], 0
 	switch {
 	case err != nil:
