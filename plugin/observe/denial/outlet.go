@@ -159,7 +159,6 @@ func (o *outlet) recordResult(err error) {
 	}
 }
 
-// abandon counts the lines that wait as dropped.
 func (o *outlet) abandon() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -242,7 +241,6 @@ func (r *Recorder) collect(ctx context.Context) {
 	}
 }
 
-// untilNext returns the time until the lines of the second of now are made.
 func untilNext(now time.Time) time.Duration {
 	return now.Truncate(time.Second).Add(time.Second + grace).Sub(now)
 }

@@ -133,7 +133,6 @@ func (s *sample) addOthers(r *Recorder, tenant string, g *group) {
 	}
 }
 
-// add adds a row and names it.
 func (s *sample) add(r *Recorder, row *Recent) {
 	s.number++
 	row.ID = r.epoch + "-r" + strconv.FormatUint(s.number, 10)

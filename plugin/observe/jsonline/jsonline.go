@@ -40,7 +40,6 @@ func escape(text []byte, first int) []byte {
 	return out
 }
 
-// isSafe reports whether a character needs no escape.
 func isSafe(r rune) bool { return r < 0x7f || unicode.IsPrint(r) }
 
 // Writer returns a writer that escapes each line of JSON as Escape does, and writes it to out in one call.

@@ -178,15 +178,10 @@ func (c *counters) init(to prometheus.Registerer, name, help string, labels ...s
 func (c *counters) with(values ...string) prometheus.Counter {
 	var k labelValues
 	copy(k[:], values)
-	current := *c.byValues.Load()
-	counter, ok := current[k]
-	if !ok && len(current) >= maxSeries {
-		counter, ok = current[c.folded(k)]
+	if counter, ok := (*c.byValues.Load())[k]; ok {
+		return counter
 	}
-	if !ok {
-		counter = c.create(k)
-	}
-	return counter
+	return c.create(k)
 }
 
 // folded returns values with other in place of each name from a configuration: those of policies and tiers. What is in
@@ -200,6 +195,7 @@ func (c *counters) folded(k labelValues) labelValues {
 	return k
 }
 
+// create returns a new counter, or at the maximum that of the folded values.
 func (c *counters) create(k labelValues) prometheus.Counter {
 	c.createMu.Lock()
 	defer c.createMu.Unlock()

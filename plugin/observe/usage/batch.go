@@ -103,7 +103,6 @@ func decodeBatch(packed []byte) (*Batch, error) {
 	return read.Batch, nil
 }
 
-// check returns why b is no batch.
 func (b *Batch) check() error {
 	if b.Span < 0 || b.Span > maxSpan {
 		return fmt.Errorf("it spans %v, more than %v", b.Span, maxSpan)

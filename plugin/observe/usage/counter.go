@@ -104,9 +104,12 @@ func (c *Counter) Dropped() uint64 { return c.dropped.Load() }
 
 // Observe implements admit.Observer. It keeps of d the names of the tenant, the endpoint and the policies.
 func (c *Counter) Observe(d *decision.Decision) {
-	where := place{tenantOf(d), d.Resolution.Endpoint}
-	if c.Routes != nil && where.endpoint == d.Identity.Route {
-		where.endpoint = c.routeOf(where.endpoint)
+	where := place{endpoint: d.Resolution.Endpoint}
+	if d.Identity.Tenant.Kind == identity.Tenant { // a name of another kind is an address
+		where.tenant = d.Identity.Tenant.ID
+	}
+	if c.Routes != nil && where.endpoint == d.Identity.Route && !c.Routes(where.endpoint) {
+		where.endpoint = ""
 	}
 	s := &c.stripes[d.Exchange%stripes]
 	s.mu.Lock()
@@ -129,22 +132,6 @@ func (c *Counter) Observe(d *decision.Decision) {
 			countBound(counts, d, bound, status)
 		}
 	}
-}
-
-// tenantOf returns the tenant of a request, or "" if it has none: a name of another kind is an address.
-func tenantOf(d *decision.Decision) string {
-	if d.Identity.Tenant.Kind != identity.Tenant {
-		return ""
-	}
-	return d.Identity.Tenant.ID
-}
-
-// routeOf returns the name of a route, or "" if it does not exist.
-func (c *Counter) routeOf(name string) string {
-	if name == "" || !c.Routes(name) {
-		return ""
-	}
-	return name
 }
 
 // countRequest counts a decision in the row without a policy.
@@ -196,8 +183,9 @@ func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
 		return
 	}
 	where := place{settled.Tenant, settled.Endpoint}
-	if c.Routes != nil && !strings.Contains(where.endpoint, "/") { // only a pattern has a path
-		where.endpoint = c.routeOf(where.endpoint)
+	isPattern := strings.Contains(where.endpoint, "/") // only a pattern has a path
+	if c.Routes != nil && !isPattern && !c.Routes(where.endpoint) {
+		where.endpoint = ""
 	}
 	s := &c.stripes[c.settled.Add(1)%stripes]
 	s.mu.Lock()

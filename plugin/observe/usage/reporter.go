@@ -206,7 +206,6 @@ func (b Batch) split(most int) (first, others Batch) {
 	return first, others
 }
 
-// push writes the next batch to the folder and queues it.
 func (r *Reporter) push(began time.Time, payload []byte) {
 	r.seq++
 	w := &waiting{saved{r.options.Node, began, payload}, r.epoch, r.seq, ""}

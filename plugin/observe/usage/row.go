@@ -29,7 +29,6 @@ type Denials struct {
 	Credentials Sketch `json:"credentials,omitzero"`
 }
 
-// valid reports whether the numbers are within their bounds.
 func (n *Denials) valid() bool {
 	return n.Limited >= 0 && n.Limited <= maxCount && n.Penalized >= 0 && n.Penalized <= n.Limited &&
 		n.Unavailable >= 0 && n.Unavailable <= maxCount && n.Users.valid() && n.Addresses.valid() && n.Credentials.valid()
@@ -198,7 +197,6 @@ func sum(a, b int64) int64 {
 	return min(max(a+min(max(b, -maxCount), maxCount), -maxCount), maxCount)
 }
 
-// valid reports whether the numbers are within their bounds.
 func (c *Counts) valid() bool {
 	for _, n := range [...]int64{c.Admitted, c.Soft, c.Denied, c.ShadowDenied} {
 		if n < 0 || n > maxCount {

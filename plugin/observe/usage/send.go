@@ -115,7 +115,6 @@ func (r *Reporter) enqueue(w *waiting) {
 	}
 }
 
-// removeFirst removes the oldest batch of the queue, and its file.
 func (r *Reporter) removeFirst() {
 	w := r.queue[0]
 	r.bytes -= w.size()
@@ -126,7 +125,6 @@ func (r *Reporter) removeFirst() {
 	r.removeFile(w)
 }
 
-// removeFile removes the file of a batch, if it has one.
 func (r *Reporter) removeFile(w *waiting) {
 	if w.file == "" {
 		return
