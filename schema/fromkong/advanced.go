@@ -94,7 +94,6 @@ func windowName(seconds int64) string {
 	return fmt.Sprintf("%ds", seconds)
 }
 
-// advancedIdentifier returns what the limits count by.
 func (e *entry) advancedIdentifier(k advanced) counting {
 	identifier, field := k.Identifier, "identifier"
 	if n := len(k.CompoundIdentifier); n == 1 {
@@ -110,7 +109,6 @@ func (e *entry) advancedIdentifier(k advanced) counting {
 	return c
 }
 
-// consumerGroups reports groups whose limits are not in the file.
 func (e *entry) consumerGroups(k advanced) {
 	if !k.EnforceConsumerGroups {
 		return
@@ -126,7 +124,6 @@ func (e *entry) consumerGroups(k advanced) {
 	}
 }
 
-// strategy sets where rate-limiting-advanced counts.
 func (e *entry) strategy(k advanced) {
 	rate, err := k.SyncRate.Float64()
 	switch {

@@ -103,7 +103,6 @@ func Convert(text []byte, o Options) (*Result, error) {
 	return result, nil
 }
 
-// file is a decK file that is converted.
 type file struct {
 	Options
 	text      []byte

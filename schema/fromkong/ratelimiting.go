@@ -154,7 +154,6 @@ func (e *entry) response() {
 
 const headerLetters = "-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// responseLimits returns a window for each period of each named limit.
 func (e *entry) responseLimits(k responseRateLimiting) []window {
 	names := slices.Sorted(maps.Keys(k.Limits))
 	switch {

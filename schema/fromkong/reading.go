@@ -35,7 +35,6 @@ func (e *entry) fault(path, format string, args ...any) {
 	e.problems = append(e.problems, e.problemAt(path, format, args...))
 }
 
-// problemAt returns a problem of the value at a path of the config.
 func (e *entry) problemAt(path, format string, args ...any) Problem {
 	return Problem{e.source.Line(path), docpath.Join(e.Path+".config", path), fmt.Sprintf(format, args...)}
 }

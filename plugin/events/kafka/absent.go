@@ -9,7 +9,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 )
 
-// errAbsent says why there is no producer.
 var errAbsent = errors.New("kafka-brokers: this program has no client of Kafka: leave the setting out, " +
 	"or use a program that make build has built")
 

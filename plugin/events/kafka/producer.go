@@ -45,7 +45,6 @@ type Producer struct {
 	sent   map[string]*outcome // by the id of the event
 }
 
-// outcome is what has become of an event that was sent.
 type outcome struct {
 	done chan struct{} // closed: Kafka has answered, or never will
 	err  error         // nil: it is stored; set before done is closed
@@ -125,7 +124,6 @@ func (p *Producer) produce(e events.Event) {
 // Close closes the connections. Events that Kafka has not acknowledged may be stored or not.
 func (p *Producer) Close() { p.client.Close() }
 
-// errPending is the outcome of an event that Kafka has not answered yet.
 var errPending = errors.New("pending")
 
 // await returns the result of an event when it is there, or errPending when ctx ends.
@@ -150,7 +148,6 @@ func (o *outcome) isDone() bool {
 	}
 }
 
-// errInvalid is the outcome of an event that is no CloudEvent.
 var errInvalid = errors.New("it is no CloudEvent")
 
 // permanent lists the errors of an event that is never stored, whatever is retried.

@@ -97,7 +97,6 @@ func (r *Relay) Stats() Stats {
 // returns nil.
 func (r *Relay) Run(ctx context.Context) error { return leadership.Run(ctx, r.job) }
 
-// lead sends until there is an error of Postgres or ctx ends.
 func (r *Relay) lead(ctx context.Context, conn *pgx.Conn) error {
 	r.update(func(s *Stats) { s.Leading = true })
 	defer r.update(func(s *Stats) { s.Leading, s.Lag = false, nil })

@@ -37,13 +37,11 @@ var (
 	consumerColumns = []string{"consumer.id", "consumer.username", "consumer.custom_id"}
 )
 
-// isCSVHead reports whether a line names the columns of a log.
 func isCSVHead(line string) bool {
 	columns, err := splitCSV(line)
 	return err == nil && slices.Contains(columns, startedColumn)
 }
 
-// newCSVParser returns the parser of a log with this line of columns.
 func newCSVParser(head string) (*csvParser, error) {
 	columns, err := splitCSV(head)
 	if err != nil {
@@ -235,7 +233,6 @@ const (
 	latest   = 9214646400e6
 )
 
-// instant checks an instant in microseconds.
 func instant(us float64) (limit.Micros, error) {
 	if !(us >= earliest && us <= latest) { // NaN fails too
 		return 0, errors.New("started_at: must be an instant from 1980 to 2261")

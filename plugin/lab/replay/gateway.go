@@ -43,7 +43,6 @@ type GatewayOptions struct {
 	Route string // decides all requests as of this route; "": each has its own
 }
 
-// maxBuckets bounds the buckets that a gateway keeps.
 const maxBuckets = 2_000_000
 
 // Gateway decides requests as the plugin in Kong would. Its clock shows the time of the request, and its buckets are in

@@ -16,7 +16,6 @@ import (
 const CombinedFormat = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent ` +
 	`"$http_referer" "$http_user_agent"`
 
-// nginxParser reads lines that nginx has written in a log_format.
 type nginxParser struct {
 	*fields
 
@@ -43,7 +42,6 @@ var strictVariables = map[string]string{
 // anyValue matches any value as short as possible. It does not end behind a backslash, as escape=json writes quotes.
 const anyValue = `(?:\\.|[^\\])*?`
 
-// compile makes the expression of a line.
 func (p *nginxParser) compile(format string, headers []string) error {
 	text, format, _ := strings.Cut(format, "$")
 	pattern := `(?s)^` + regexp.QuoteMeta(text)

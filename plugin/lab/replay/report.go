@@ -64,7 +64,6 @@ type Unmatched struct {
 	First    string   `json:"first_at"` // log:line
 }
 
-// maxUnmatched bounds the list of these.
 const maxUnmatched = 20
 
 // Text names the routes in a sentence.

@@ -40,7 +40,6 @@ type Route struct {
 // header is a header of a request, with its name as HTTP spells it. Several lines of one header are several.
 type header struct{ name, value string }
 
-// where returns the place of r, as log:line.
 func (r *Request) where() string { return fmt.Sprintf("%s:%d", r.Log.Name, r.Line) }
 
 func (r *Request) addHeader(name, value string) { r.headers = append(r.headers, header{name, value}) }

@@ -41,7 +41,6 @@ type source struct {
 	ended  bool         // all of the log was read
 }
 
-// readAhead reads until there are n requests, or the log ends.
 func (l *source) readAhead(n int) {
 	for len(l.ahead) < n && !l.ended {
 		if r := l.next(); r != nil {

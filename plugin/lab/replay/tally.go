@@ -103,7 +103,6 @@ func (t *tally) add(r *Request, d *decision.Decision) {
 	t.series.add(r.At, denied)
 }
 
-// addUnmatched counts a request that several routes may take.
 func (t *tally) addUnmatched(r *Request, routes []string) {
 	t.report.Unmatched++
 	key := strings.Join(routes, "\x00")

@@ -64,7 +64,6 @@ type Collector struct {
 // group is what one limit is suggested for.
 type group struct{ tier, endpoint string }
 
-// cellKey identifies what is counted for one tenant.
 type cellKey struct {
 	tenant string
 	group

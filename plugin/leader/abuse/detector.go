@@ -202,7 +202,6 @@ func (d *Detector) Stats() Stats {
 	return s
 }
 
-// record counts the flags of a minute, and logs the moves.
 func (d *Detector) record(scored []*tenant) {
 	for _, t := range scored {
 		if t.verdict.Moved() {

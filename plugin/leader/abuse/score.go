@@ -50,7 +50,6 @@ func (c Counts) excuse(factor int64) Counts {
 	return Counts{Admitted: c.Admitted + own, Denied: c.Denied - own, Penalized: c.Penalized - own}
 }
 
-// share returns the fraction of the requests that were denied.
 func (c Counts) share() float64 {
 	if c.Denied == 0 {
 		return 0
@@ -178,7 +177,6 @@ func Score(s State, o Observation, deniedShare float64, now time.Time) (State, V
 // minFaultShare is the inverse of the share of requests that our fault must have denied to excuse what follows.
 const minFaultShare = 10
 
-// learn updates the baselines by a minute.
 func (s *State) learn(o *Observation) {
 	s.Demand.learn(float64(o.Minute.requests()))
 	for _, part := range breadths(s, o) {

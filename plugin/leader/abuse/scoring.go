@@ -165,7 +165,6 @@ type stepEvent struct {
 
 const eventVersion = 1
 
-// writeMove records a move of a tenant, and adds its event to the outbox.
 func (d *Detector) writeMove(ctx context.Context, tx pgx.Tx, t *tenant, end time.Time) error {
 	e := stepEvent{eventVersion, t.Tenant, t.verdict.From, t.verdict.To, d.options.Mode, t.moveReason()}
 	var id int64

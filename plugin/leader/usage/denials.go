@@ -30,14 +30,12 @@ type denialRow struct {
 	usage.Denials
 }
 
-// addBatch adds the denials of a batch to a minute.
 func (d denials) addBatch(began time.Time, all []usage.Denials) {
 	for _, n := range all {
 		d.add(&denialRow{began.Truncate(time.Minute), n})
 	}
 }
 
-// add adds the denials of a tenant to a minute.
 func (d denials) add(n *denialRow) {
 	k := denialKey{n.At.Unix(), n.Tenant}
 	if have := d[k]; have != nil {

@@ -115,7 +115,6 @@ func (l *Leader) job() leadership.Job {
 	}
 }
 
-// lead does the leader's work until there is an error or ctx ends.
 func (l *Leader) lead(ctx context.Context, conn *pgx.Conn) error {
 	l.setLeading(true)
 	defer l.setLeading(false)
@@ -250,7 +249,6 @@ func (s *session) check(ctx context.Context) error {
 	return nil
 }
 
-// tidyUsage keeps the partitions, and drops what is no longer needed to unpack.
 func (s *session) tidyUsage(ctx context.Context) error {
 	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteFaulty} {
 		if _, err := s.conn.Exec(ctx, sql); err != nil {
@@ -291,7 +289,6 @@ func (l *Leader) add(done Stats) {
 	l.stats.Days += done.Days
 }
 
-// setLeading records and logs that this process leads, or has stopped.
 func (l *Leader) setLeading(leads bool) {
 	text := "this process unpacks the usage that nodes report, and tidies"
 	if !leads {
@@ -310,7 +307,6 @@ func (l *Leader) succeed() {
 	l.fault.Record(nil)
 }
 
-// logRound logs what a transaction found wrong with batches.
 func (l *Leader) logRound(done Stats, fault string) {
 	if done.Gaps > 0 {
 		l.options.Log.Warn("batches of usage did not come: what they counted is lost", "batches", done.Gaps)

@@ -13,7 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
-// sums holds rows by minute and key.
 type sums map[sumKey]*row
 
 type sumKey struct {
@@ -95,7 +94,6 @@ const (
 	day  = 24 * time.Hour
 )
 
-// sumUp sums up all hours and closes all days that are due.
 func (s *session) sumUp(ctx context.Context) error {
 	for more := true; more; {
 		done := Stats{}

@@ -29,7 +29,6 @@ type state struct {
 	now                   time.Time
 }
 
-// oldest returns the oldest minute that is kept.
 func (s *state) oldest() time.Time { return s.now.Truncate(24*time.Hour).AddDate(0, 0, -keptDays) }
 
 // keptDays is the number of days before today for which minutes are kept. keep_usage_partitions has it too.
@@ -147,7 +146,6 @@ func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
 	return b, nil
 }
 
-// writeSources records how far the sources are unpacked.
 func (u *unpacking) writeSources(ctx context.Context) error {
 	if _, err := u.tx.Exec(ctx, upsertSources, columnsOf(u.plan.sources)...); err != nil {
 		return fmt.Errorf("write the sources: %w", err)

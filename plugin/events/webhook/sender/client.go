@@ -51,7 +51,6 @@ func newClient(targets *webhook.Targets, times Times, roots *x509.CertPool) *htt
 	}
 }
 
-// delivery is one that is sent.
 type delivery struct {
 	ID        string
 	Webhook   int64
@@ -66,7 +65,6 @@ type delivery struct {
 	Secrets   [][]byte
 }
 
-// outcome is the result of a try.
 type outcome struct {
 	*delivery
 	status     int           // 0: there was no answer

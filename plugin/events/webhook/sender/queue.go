@@ -29,7 +29,6 @@ const (
 	maxWaiting, maxDenials = 1000, 750
 )
 
-// hook is a webhook for which deliveries are made.
 type hook struct {
 	ID        int64
 	Org       string

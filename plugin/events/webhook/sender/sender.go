@@ -166,7 +166,6 @@ func setUp(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// lead sends until there is an error or ctx ends.
 func (s *Sender) lead(ctx context.Context, conn *pgx.Conn) error {
 	s.count(func(now *Stats) { now.Leading = true })
 	defer s.count(func(now *Stats) { now.Leading, now.HookCounts = false, HookCounts{} })

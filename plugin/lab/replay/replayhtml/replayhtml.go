@@ -116,7 +116,6 @@ func grouped(digits string) string {
 	return digits
 }
 
-// counted returns a number of things.
 func counted(n any, one, many string) string {
 	if digits := fmt.Sprint(n); digits != "1" {
 		return grouped(digits) + " " + many
@@ -137,7 +136,6 @@ func percentText(percent float64) string {
 	return strconv.FormatFloat(percent, 'f', 0, 64) + " %"
 }
 
-// spanText returns a length of time in words.
 func spanText(seconds int64) string {
 	for _, unit := range [...]struct {
 		seconds int64
@@ -196,7 +194,6 @@ func (c *chart) bars() (template.HTML, error) {
 	return draw(90+32*len(c.labels), func(p *charts.Painter) error { return p.BarChart(opt) })
 }
 
-// style returns the colors of the series of a chart, and their names.
 func style(names ...string) (charts.ColorPalette, charts.LegendOption) {
 	colors := map[string]charts.Color{"admitted": charts.ParseColor("#93b5d6"), "denied": charts.ParseColor("#c8453b")}
 	theme := charts.GetTheme(charts.ThemeLight).WithSeriesColors([]charts.Color{colors[names[0]], colors[names[1]]}).
