@@ -16,13 +16,12 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 		return err
 	}
 	clear(statuses)
-	places := make([]place, len(bounds))
-	if v.store.peek(bounds, statuses, places, v.store.locate(bounds, places)) {
+	d := newDraft(len(bounds))
+	defer d.putBack()
+	if v.store.peek(bounds, statuses, d.places, v.store.locate(bounds, d.places)) {
 		return nil
 	}
-	d := drafts.Get().(*draft)
-	defer d.putBack()
-	d.fill(&v.store.terms, bounds, places)
+	d.fill(&v.store.terms, bounds)
 	if err := v.next.Peek(ctx, d.bounds, d.statuses); err != nil {
 		return err
 	}
