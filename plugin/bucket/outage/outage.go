@@ -12,6 +12,7 @@
 package outage
 
 import (
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"log/slog"
@@ -65,10 +66,7 @@ type Options struct {
 	Breakers *Breakers
 	Process  Process // nil: it always answers requests
 
-	MaxWaiting          int // requests of this process that may wait for the central store at once; default 4096
-	MaxWaitingPerTenant int // of one tenant; default 256
-	MaxSightings        int // buckets whose last known usage is kept, 33 bytes each; default 100,000
-	MaxDebts            int // buckets that can be charged after an outage, about 400 bytes each; default 100,000
+	MaxSightings int // buckets whose last known usage is kept, 33 bytes each; default 100,000
 
 	// Seed makes the order of what is done after an outage depend on nothing else that is random, for simulations that
 	// repeat; 0: it is random.
@@ -76,8 +74,12 @@ type Options struct {
 }
 
 const (
-	defaultWaiting, defaultWaitingPerTenant = 4096, 256
-	defaultSightings, defaultMaxDebts       = 100_000, 100_000
+	// maxWaiting bounds the requests of this process that wait for the central store at once, and maxWaitingPerTenant the
+	// requests of one tenant.
+	maxWaiting, maxWaitingPerTenant = 4096, 256
+	// maxDebts bounds the buckets that can be charged after an outage, about 400 bytes each.
+	maxDebts         = 100_000
+	defaultSightings = 100_000
 )
 
 // Guard is a central store with its fallback. It is safe for concurrent use. Make it with New; requests take through a
@@ -121,19 +123,18 @@ const failures = int(decision.WrongType) + 1
 // New returns a guard. It does no I/O and starts nothing: see [Guard.Run].
 func New(central Central, fallback Fallback, o Options) *Guard {
 	return &Guard{
-		central:  central,
-		fallback: fallback,
-		name:     o.Name,
-		node:     cryptorand.Text(),
-		log:      o.Log.With("store", o.Name),
-		now:      o.Now,
-		breakers: o.Breakers,
-		clock:    o.Breakers.now,
-		process:  o.Process,
-		bulkhead: newBulkhead(orDefault(o.MaxWaiting, defaultWaiting),
-			orDefault(o.MaxWaitingPerTenant, defaultWaitingPerTenant)),
-		sightings: newSightings(orDefault(o.MaxSightings, defaultSightings), o.Seed),
-		debts:     newDebts(orDefault(o.MaxDebts, defaultMaxDebts), o.Breakers.now),
+		central:   central,
+		fallback:  fallback,
+		name:      o.Name,
+		node:      cryptorand.Text(),
+		log:       o.Log.With("store", o.Name),
+		now:       o.Now,
+		breakers:  o.Breakers,
+		clock:     o.Breakers.now,
+		process:   o.Process,
+		bulkhead:  newBulkhead(maxWaiting, maxWaitingPerTenant),
+		sightings: newSightings(cmp.Or(o.MaxSightings, defaultSightings), o.Seed),
+		debts:     newDebts(maxDebts, o.Breakers.now),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},
 
 		namespaces: map[string]*members{},
@@ -150,13 +151,6 @@ func randomDelay(seed uint64) func(below time.Duration) time.Duration {
 	}
 	fixed := rand.New(rand.NewPCG(seed, 0)) // of stepCharge alone, so without a lock
 	return func(below time.Duration) time.Duration { return time.Duration(fixed.Int64N(int64(below))) }
-}
-
-func orDefault(n, otherwise int) int {
-	if n > 0 {
-		return n
-	}
-	return otherwise
 }
 
 // Stats counts what a guard did, since its start where they count events.

@@ -169,7 +169,8 @@ func TestAChargeThatLosesARaceTakesWhatIsLeft(t *testing.T) {
 }
 
 func TestDebtsAreBounded(t *testing.T) {
-	w := newWorld(Options{MaxDebts: 2}, StoreOptions{})
+	w := newWorld(Options{}, StoreOptions{})
+	w.store.debts.room.most = 2
 	for i := range 5 {
 		w.outageOf(t, bound(t, policy.FailOpen, 10, fmt.Sprint(i)), 1)
 	}

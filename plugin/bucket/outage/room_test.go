@@ -46,7 +46,8 @@ func TestAFloodDuringAnOutageKeepsNoTenantFromBeingCharged(t *testing.T) {
 		"users of the payer": {kindUser, "acme", places / 16},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(Options{MaxDebts: places}, StoreOptions{})
+			w := newWorld(Options{}, StoreOptions{})
+			w.store.debts.room.most = places
 			w.flood(t, bound(t, policy.FailOpen, 1000, flooded.by), flooded.kind, 2*places)
 			got := w.store.Stats().Buckets
 			assert.True(t, got == flooded.taken, "the flood has %d places of %d, want %d", got, places, flooded.taken)

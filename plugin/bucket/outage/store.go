@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -46,8 +47,8 @@ func (s *Guard) Store(o StoreOptions) *Store {
 	return &Store{
 		store:     s,
 		namespace: s.openNamespace(o.Namespace),
-		nodes:     orDefault(o.Nodes, 1),
-		shares:    localLimits{pct: int64(orDefault(o.SharePct, DefaultSharePct))},
+		nodes:     max(o.Nodes, 1),
+		shares:    localLimits{pct: int64(cmp.Or(o.SharePct, DefaultSharePct))},
 	}
 }
 

@@ -159,7 +159,8 @@ func TestACostBeyondTheShareWaitsForTheStoreAndNotForever(t *testing.T) {
 }
 
 func TestTooManyWaitingRequestsFallBackUnsent(t *testing.T) {
-	w := newWorld(Options{MaxWaiting: 7, MaxWaitingPerTenant: 2}, StoreOptions{})
+	w := newWorld(Options{}, StoreOptions{})
+	w.store.bulkhead = newBulkhead(7, 2)
 	acme, globex, initech := bound(t, policy.FailOpen, 100, "acme"), bound(t, policy.FailOpen, 100, "globex"),
 		bound(t, policy.FailOpen, 100, "initech")
 	all := bound(t, policy.FailOpen, 100, "")
