@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// defaultTimeout is the timeout of calls where none is given.
-const defaultTimeout = 50 * time.Millisecond
-
 // Breaker stops calls to a server that fails or is slow, and lets single calls through to find out whether it is back.
 // The central store calls Enter before each call; a call that Enter lets through ends with exactly one Leave or
 // Abandon. It is safe for concurrent use; make it with [Breakers.New].
@@ -25,19 +22,6 @@ type Breaker struct {
 
 	successesInARow int // successes since the last failure
 	errors, late    int // failures since the last ten successes in a row: by cause
-}
-
-func newBreaker(set *Breakers, store, server string, timeout time.Duration) *Breaker {
-	if timeout <= 0 {
-		timeout = defaultTimeout
-	}
-	return &Breaker{
-		store:   store,
-		set:     set,
-		log:     set.log.With("store", store, "server", server),
-		circuit: circuit{slow: slowThreshold(timeout)},
-		since:   set.now(),
-	}
 }
 
 // slowThreshold returns the duration from which a call with a timeout counts as failed: 4/5 of it, so that a timeout is
@@ -134,19 +118,12 @@ func (b *Breaker) fail(v verdict, now time.Time) {
 
 // Close ends the breaker: its server does not belong to the store any more.
 func (b *Breaker) Close() {
-	if degraded, first := b.markRemoved(); first {
-		b.set.remove(b, degraded)
-		b.set.recoveries.Add(1)
-	}
-}
-
-// markRemoved marks the server as removed. It returns the total time that it was unavailable, and false if it was
-// removed already.
-func (b *Breaker) markRemoved() (degraded time.Duration, first bool) {
+	b.set.mu.Lock()
+	defer b.set.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.removed {
-		return 0, false
+		return
 	}
 	b.removed = true
 	if b.circuit.state != Closed {
@@ -154,7 +131,9 @@ func (b *Breaker) markRemoved() (degraded time.Duration, first bool) {
 		b.log.Info("a Redis server that did not answer was removed from the cluster",
 			"after", roundedText(b.endOutage(b.set.now())))
 	}
-	return b.degraded, true
+	delete(b.set.breakers, b)
+	b.set.past[b.store] += b.degraded
+	b.set.recoveries.Add(1)
 }
 
 // outage reports whether the breaker is not closed at an instant, for how long, and the total time until then for which

@@ -10,12 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const timeout = 50 * time.Millisecond // of calls
+
 // call makes a call that is answered (+), fails (-) or is slow (s).
 func call(t *testing.T, b *Breaker, result rune) {
 	t.Helper()
 	wait, ok := b.Enter()
 	require.True(t, ok, "a call is held back for %v", wait)
-	took := slowThreshold(defaultTimeout)
+	took := slowThreshold(timeout)
 	if result == 's' {
 		took++
 	}
@@ -25,7 +27,7 @@ func call(t *testing.T, b *Breaker, result rune) {
 // opened is a breaker that has just opened.
 func opened(t *testing.T, breakers *Breakers) *Breaker {
 	t.Helper()
-	b := breakers.New("main", "a", 0)
+	b := breakers.New("main", "a", timeout)
 	for range failuresInARow {
 		call(t, b, '-')
 	}
@@ -75,7 +77,7 @@ func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		breakers := NewBreakers(slog.New(slog.NewTextHandler(&log, nil)), time.Now)
-		b := breakers.New("main", "a", 0)
+		b := breakers.New("main", "a", timeout)
 		call(t, b, 's')
 		call(t, b, '-')
 		call(t, b, '-')
@@ -97,8 +99,8 @@ func TestEachChangeIsLoggedOnceAndNoProbeIs(t *testing.T) {
 func TestBreakersReportForHowLongTheServersOfAStoreAreUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := NewBreakers(quiet(), time.Now)
-		breakers.New("main", "b", 0)
-		breakers.New("other", "a", 0)
+		breakers.New("main", "b", timeout)
+		breakers.New("other", "a", timeout)
 		a := opened(t, breakers)
 		time.Sleep(3 * time.Second)
 		if now, lasting, total := breakers.Degraded("main"); !now || lasting != 3*time.Second || total != 3*time.Second {
@@ -117,22 +119,22 @@ func TestBreakersReportForHowLongTheServersOfAStoreAreUnavailable(t *testing.T) 
 }
 
 func TestAPassThroughAClosedBreakerAllocatesNothing(t *testing.T) {
-	b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
+	b := NewBreakers(quiet(), time.Now).New("main", "a", timeout)
 	if n := testing.AllocsPerRun(1000, func() { call(t, b, '+') }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing.T) {
-	const deadline = defaultTimeout / 5 // well below the slow threshold
+	const deadline = timeout / 5 // well below the slow threshold
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
+		b := NewBreakers(quiet(), time.Now).New("main", "a", timeout)
 		waited := time.Duration(0)
 		for {
 			if _, ok := b.Enter(); !ok {
 				break
 			}
-			if waited > 2*defaultTimeout {
+			if waited > 2*timeout {
 				t.Fatalf("calls have waited for %v without an answer, and the breaker lets them through", waited)
 			}
 			time.Sleep(deadline)
@@ -149,9 +151,9 @@ func TestAServerThatNeverAnswersIsNotKeptAliveByCallersWithLittleTime(t *testing
 }
 
 func TestCallersWithLittleTimeDoNotOpenTheBreakerOfAServerThatAnswers(t *testing.T) {
-	const deadline = defaultTimeout / 5
+	const deadline = timeout / 5
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBreakers(quiet(), time.Now).New("main", "a", 0)
+		b := NewBreakers(quiet(), time.Now).New("main", "a", timeout)
 		for range 100 {
 			for range 3 { // at the same time
 				_, ok := b.Enter()

@@ -48,10 +48,13 @@ func (r *Breakers) Run(ctx context.Context) error {
 	return nil
 }
 
-// New returns the breaker of one server of a store, whose calls have a timeout (0: 50 ms). A call that takes more than
-// 4/5 of it counts as failed. The breaker is listed until its Close.
+// New returns the breaker of one server of a store, whose calls have a timeout. A call that takes more than 4/5 of it
+// counts as failed. The breaker is listed until its Close.
 func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
-	b := newBreaker(r, store, server, timeout)
+	b := &Breaker{
+		store: store, set: r, log: r.log.With("store", store, "server", server),
+		circuit: circuit{slow: slowThreshold(timeout)}, since: r.now(),
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.breakers[b] = struct{}{}
@@ -72,11 +75,4 @@ func (r *Breakers) Degraded(store string) (now bool, lasting, total time.Duratio
 		}
 	}
 	return now, lasting, total
-}
-
-func (r *Breakers) remove(b *Breaker, degraded time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.breakers, b)
-	r.past[b.store] += degraded
 }

@@ -137,7 +137,7 @@ func TestANodeLivesInTheNamespacesInUse(t *testing.T) {
 func TestAnOutageEndsWithoutTrafficAndIsReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(Options{}, StoreOptions{})
-		w.servers.gate = w.breakers.New("main", "a", 0)
+		w.servers.gate = w.breakers.New("main", "a", timeout)
 		end := w.run(t)
 		defer end()
 		synctest.Wait()

@@ -18,7 +18,7 @@ func stalled(d time.Duration) *Breakers {
 }
 
 func TestABusyProcessIsNoSlowServer(t *testing.T) {
-	const took = 2 * defaultTimeout
+	const took = 2 * timeout
 	ends := map[string]func(*Breaker){
 		"answered late":          func(b *Breaker) { b.Leave(took, false) },
 		"failed after a timeout": func(b *Breaker) { b.Leave(took, true) },
@@ -32,7 +32,7 @@ func TestABusyProcessIsNoSlowServer(t *testing.T) {
 					if starved {
 						breakers = stalled(took)
 					}
-					b := breakers.New("main", "a", 0)
+					b := breakers.New("main", "a", timeout)
 					for range failuresInARow {
 						if _, ok := b.Enter(); !ok {
 							t.Fatal("a closed breaker holds a call back")
@@ -54,13 +54,13 @@ func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		breakers := NewBreakers(quiet(), time.Now)
 		breakers.stalls.setDue(time.Now().Add(pulse))
-		b := breakers.New("main", "a", 0)
+		b := breakers.New("main", "a", timeout)
 		for range failuresInARow {
 			b.Enter()
 		}
-		time.Sleep(defaultTimeout) // no pulse comes: what reads answers wakes first
+		time.Sleep(timeout) // no pulse comes: what reads answers wakes first
 		for range failuresInARow {
-			b.Abandon(defaultTimeout)
+			b.Abandon(timeout)
 		}
 		_, ok := b.Enter()
 		assert.True(t, ok, "the breaker has opened for a stall of its own process")
@@ -69,18 +69,18 @@ func TestAStallThatLastsCountsBeforeItsPulse(t *testing.T) {
 
 func TestABusyProcessStillFindsOutThatAServerIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		breakers := stalled(defaultTimeout)
-		b := breakers.New("main", "a", 0)
+		breakers := stalled(timeout)
+		b := breakers.New("main", "a", timeout)
 		for range failuresInARow {
 			call(t, b, '-') // failed at once, whatever this process does
 		}
 		if _, ok := b.Enter(); ok {
 			t.Error("failed connections do not open the breaker")
 		}
-		b = breakers.New("main", "b", 0)
+		b = breakers.New("main", "b", timeout)
 		for range failuresInARow {
 			b.Enter()
-			b.Abandon(2 * defaultTimeout) // of which half is this process's own
+			b.Abandon(2 * timeout) // of which half is this process's own
 		}
 		if _, ok := b.Enter(); ok {
 			t.Error("a server that is slow beside a stall does not open the breaker")
