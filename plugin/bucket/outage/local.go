@@ -22,33 +22,37 @@ type local struct{ view *Store }
 
 // Take implements store.Store.
 func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return l.run("take", bounds, func(shares []policy.Bound) error {
-		return markLocal(bounds, statuses, l.view.store.fallback.Take(ctx, shares, statuses))
-	})
+	return l.decide(ctx, "take", l.view.store.fallback.Take, bounds, statuses)
 }
 
 // Peek implements store.Store.
 func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return l.run("peek at", bounds, func(shares []policy.Bound) error {
-		return markLocal(bounds, statuses, l.view.store.fallback.Peek(ctx, shares, statuses))
-	})
+	return l.decide(ctx, "peek at", l.view.store.fallback.Peek, bounds, statuses)
 }
 
 // Settle implements store.Store.
 func (l local) Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error {
-	return l.run("settle", bounds, func(shares []policy.Bound) error {
-		return l.view.store.fallback.Settle(ctx, shares, statuses, actual)
-	})
-}
-
-// run calls the fallback with this node's shares of bounds. The verb is for errors.
-func (l local) run(verb string, bounds []policy.Bound, call func(shares []policy.Bound) error) error {
 	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
-	if err := call(shares); err != nil {
+	return l.view.store.fallback.Settle(ctx, shares, statuses, actual)
+}
+
+// decide decides bounds by this node's shares of their limits. The verb is for errors.
+func (l local) decide(
+	ctx context.Context, verb string, decide decide, bounds []policy.Bound, statuses []decision.Status,
+) error {
+	shares, err := l.limited(bounds)
+	if err != nil {
+		return err
+	}
+	if err := decide(ctx, shares, statuses); err != nil {
 		return fmt.Errorf("%s %d bounds locally: %w", verb, len(bounds), err)
+	}
+	for i := range statuses {
+		statuses[i].Source = decision.Local
+		statuses[i].Wait = localWait(&bounds[i], statuses[i].Wait, 0)
 	}
 	return nil
 }
@@ -64,18 +68,6 @@ func (l local) limited(bounds []policy.Bound) ([]policy.Bound, error) {
 		all[i] = policy.Bound{Policy: share, Key: bounds[i].Key, Cost: bounds[i].Cost}
 	}
 	return all, nil
-}
-
-// markLocal marks statuses as answers of this node's shares, unless there was an error, and returns the error.
-func markLocal(bounds []policy.Bound, statuses []decision.Status, err error) error {
-	if err != nil {
-		return err
-	}
-	for i := range statuses {
-		statuses[i].Source = decision.Local
-		statuses[i].Wait = localWait(&bounds[i], statuses[i].Wait, 0)
-	}
-	return nil
 }
 
 // localWait returns the wait of a client that this node's share of a limit denies. If the cost exceeds the share but

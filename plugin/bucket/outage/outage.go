@@ -198,12 +198,12 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	if err := v.store.askCentral(ctx, bounds, statuses, false); err != nil {
+	if err := v.store.askCentral(ctx, v.store.central.Peek, bounds, statuses); err != nil {
 		return err
 	}
 	if _, denied, _ := summarize(bounds, statuses); denied {
 		return nil
 	}
-	_, err := v.decideLocally(ctx, bounds, statuses, false)
+	_, err := v.decideLocally(ctx, v.store.fallback.Peek, bounds, statuses)
 	return err
 }

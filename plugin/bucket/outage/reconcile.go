@@ -148,9 +148,6 @@ func (s *Guard) finishCharge(c *charge) bool {
 	return true
 }
 
-// decide is Take or Peek of a store.
-type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
-
 // decideCharges peeks at the shared buckets of charges, or takes their costs, each on its own.
 func (s *Guard) decideCharges(ctx context.Context, charges []charge, decide decide) {
 	limited, cancel := context.WithTimeout(ctx, chargeTimeout)

@@ -66,7 +66,7 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	if err := v.store.askCentral(ctx, bounds, statuses, true); err != nil {
+	if err := v.store.askCentral(ctx, v.store.central.Take, bounds, statuses); err != nil {
 		return err
 	}
 	if v.store.recordUsage(bounds, statuses) {
@@ -75,10 +75,13 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	return v.fallBack(ctx, bounds, statuses)
 }
 
+// decide is Take or Peek of a store.
+type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
+
 // askCentral takes from the central store, or peeks at it. It fills in the statuses also where too many requests wait
 // for the store.
 func (s *Guard) askCentral(
-	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
+	ctx context.Context, decide decide, bounds []policy.Bound, statuses []decision.Status,
 ) error {
 	counter, ok := s.bulkhead.enter(bounds)
 	if !ok {
@@ -88,10 +91,7 @@ func (s *Guard) askCentral(
 		return nil
 	}
 	defer s.bulkhead.leave(counter)
-	if !spend {
-		return s.central.Peek(ctx, bounds, statuses)
-	}
-	return s.central.Take(ctx, bounds, statuses)
+	return decide(ctx, bounds, statuses)
 }
 
 // Observe records answers of the central store to calls other than requests, so that a fallback can use them.
@@ -136,7 +136,11 @@ func (v *Store) fallBack(ctx context.Context, bounds []policy.Bound, statuses []
 	if denied {
 		return nil // by a bucket that all nodes share, whatever the others would say
 	}
-	deniedHere, err := v.decideLocally(ctx, bounds, statuses, !closed)
+	decide := s.fallback.Take
+	if closed {
+		decide = s.fallback.Peek
+	}
+	deniedHere, err := v.decideLocally(ctx, decide, bounds, statuses)
 	if err != nil {
 		return err
 	}
@@ -169,7 +173,7 @@ func summarize(bounds []policy.Bound, statuses []decision.Status) (failure decis
 // decideLocally takes the unanswered bounds that fail local from this process, or only peeks if the request is denied
 // already. It reports whether any of them denies.
 func (v *Store) decideLocally(
-	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, spend bool,
+	ctx context.Context, decide decide, bounds []policy.Bound, statuses []decision.Status,
 ) (denied bool, err error) {
 	s := v.store
 	d := s.drafts.Get().(*draft)
@@ -177,12 +181,7 @@ func (v *Store) decideLocally(
 	if err := v.draftLocal(d, bounds, statuses); err != nil || len(d.bounds) == 0 {
 		return false, err
 	}
-	if spend {
-		err = s.fallback.Take(ctx, d.bounds, d.statuses)
-	} else {
-		err = s.fallback.Peek(ctx, d.bounds, d.statuses)
-	}
-	if err != nil {
+	if err := decide(ctx, d.bounds, d.statuses); err != nil {
 		return false, fmt.Errorf("fall back: %w", err)
 	}
 	for j, i := range d.index {
