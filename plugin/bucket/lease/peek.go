@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -38,31 +37,21 @@ func (s *Leases) peek(bounds []policy.Bound, statuses []decision.Status, places 
 	if s.denyFromMemory(bounds, statuses, places, now) {
 		return true
 	}
-	all = true
 	before := make([]holdings, len(places))
+	for i := range places {
+		if e := places[i].entry; e != nil {
+			before[i] = e.holdings
+		}
+	}
+	toCall, _ := drawPlaces(bounds, statuses, places, now)
 	for i := range places {
 		p := &places[i]
 		if p.entry != nil {
-			before[i] = p.entry.holdings
+			p.entry.holdings = before[i]
 		}
-		switch {
-		case p.how == fromMemory: // in shadow
-			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
-		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
-			p.how = fromLease
-		default:
-			all = false
+		if p.how == fromLease {
+			p.entry.fillStatus(&statuses[i], false, now)
 		}
 	}
-	for i := range slices.Backward(places) { // two bounds may have drawn from one entry
-		if places[i].entry != nil {
-			places[i].entry.holdings = before[i]
-		}
-	}
-	for i := range places {
-		if places[i].how == fromLease {
-			places[i].entry.fillStatus(&statuses[i], false, now)
-		}
-	}
-	return all
+	return toCall == 0
 }

@@ -53,19 +53,8 @@ func (s *Leases) decide(bounds []policy.Bound, statuses []decision.Status, place
 		s.countRemembered(statuses, places, now)
 		return true
 	}
-	toCall, last := 0, 0
-	for i := range places {
-		p := &places[i]
-		switch {
-		case p.how == fromMemory: // in shadow
-			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
-			p.shard.counts.remembered++
-		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
-			p.how = fromLease
-		default:
-			toCall, last = toCall+1, i
-		}
-	}
+	toCall, last := drawPlaces(bounds, statuses, places, now)
+	s.countRemembered(statuses, places, now) // those in shadow
 	switch {
 	case toCall == 0:
 		s.settle(bounds, statuses, places, true, now)
@@ -73,6 +62,25 @@ func (s *Leases) decide(bounds []policy.Bound, statuses []decision.Status, place
 		places[last].entry.extendDenial(bounds[last].Cost, now)
 	}
 	return toCall == 0
+}
+
+// drawPlaces draws from leases what it can, and answers bounds in shadow that are known to deny. It returns how many
+// bounds are left for the central store, and the last of them.
+func drawPlaces(
+	bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros,
+) (toCall, last int) {
+	for i := range places {
+		p := &places[i]
+		switch {
+		case p.how == fromMemory:
+			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
+		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
+			p.how = fromLease
+		default:
+			toCall, last = toCall+1, i
+		}
+	}
+	return toCall, last
 }
 
 // denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny. It
@@ -109,7 +117,7 @@ func (s *Leases) denyFromMemory(
 	return true
 }
 
-// countRemembered counts the statuses of a request that was denied from memory.
+// countRemembered counts the statuses that were answered from memory.
 func (s *Leases) countRemembered(statuses []decision.Status, places []place, now limit.Micros) {
 	for i := range places {
 		if p := &places[i]; statuses[i].Source == source {
