@@ -2,6 +2,7 @@ package admit
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -113,11 +114,12 @@ func (dr *Decider) usage(
 	}
 	usage := response.NewUsage(d, endpoint)
 	usage.Truncated = truncated
-	body, err := usage.Body()
-	if err == nil {
-		dr.Usage.keep(policies, key, body)
+	body, err := json.Marshal(usage)
+	if err != nil {
+		return nil, fmt.Errorf("encode the usage: %w", err)
 	}
-	return body, err
+	dr.Usage.keep(policies, key, body)
+	return body, nil
 }
 
 // resolveUsage sets the bounds of d to the enforced ones that the tenant reads: of its requests to an endpoint, or to

@@ -70,10 +70,7 @@ type Renderer struct {
 // New compiles a renderer. jitter returns a random number from 0 to n-1; it is called only if the config adds jitter to
 // Retry-After.
 func New(config schema.Config, jitter func(n int64) int64) *Renderer {
-	message, err := json.Marshal(config.ErrorMessage)
-	if err != nil {
-		message = []byte(`""`) // cannot happen: every string has a JSON form
-	}
+	message, _ := json.Marshal(config.ErrorMessage) // every string has a JSON form
 	return &Renderer{
 		hideHeaders: config.HideClientHeaders,
 		kongHeaders: config.KongHeaders,

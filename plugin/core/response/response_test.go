@@ -126,7 +126,7 @@ func TestClientsReadEveryFieldOfAPolicy(t *testing.T) {
 			d := spent(t, p, quarters)
 			config := schema.Config{ShowCost: true, KongHeaders: true, ShowSharedLimits: true}
 			usage := response.NewUsage(d, "")
-			body, err := usage.Body()
+			body, err := json.Marshal(usage)
 			require.NoError(t, err)
 			text += show(render(config, d, false)) + string(body)
 		}

@@ -2,7 +2,6 @@ package response
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -83,15 +82,6 @@ func limitUsed(b *policy.Bound) LimitUsed {
 func (u *LimitUsed) setNumbers(s *limit.Status) {
 	u.Used, u.Remaining, u.Reset = &s.Used, &s.Remaining, s.Reset.Seconds()
 	u.ResetAt = time.Unix(u.Reset, 0).UTC().Format(time.RFC3339)
-}
-
-// Body returns the usage as JSON.
-func (u *Usage) Body() ([]byte, error) {
-	body, err := json.Marshal(u)
-	if err != nil {
-		return nil, fmt.Errorf("encode the usage: %w", err)
-	}
-	return body, nil
 }
 
 // SetUsage makes the body of a usage the response.
