@@ -2,6 +2,8 @@ package outage
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,11 +210,7 @@ func (s *Guard) beatOnce(ctx context.Context) {
 func (s *Guard) listNamespaces() []*members {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]*members, 0, len(s.namespaces))
-	for _, ns := range s.namespaces {
-		list = append(list, ns)
-	}
-	return list
+	return slices.Collect(maps.Values(s.namespaces))
 }
 
 // dropUnused drops a namespace without stores. It reports whether it had none.

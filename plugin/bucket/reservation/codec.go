@@ -87,17 +87,8 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 	return text, nil
 }
 
-// UnmarshalBinary implements encoding.BinaryUnmarshaler, for a record that another process may have made. It returns an
-// error for a record of another version, and for one that cannot be settled.
-func (r *Record) UnmarshalBinary(text []byte) error {
-	read, err := decodeRecord(text, false)
-	if err != nil {
-		return fmt.Errorf("decode a reservation: %w", err)
-	}
-	*r = *read
-	return nil
-}
-
+// decodeRecord reads a record that another process may have made; own reports that this one has. It returns an error
+// for a record of another version, and for one that cannot be settled.
 func decodeRecord(text []byte, own bool) (*Record, error) {
 	if len(text) > maxRecord {
 		return nil, errLongRecord

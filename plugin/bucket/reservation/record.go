@@ -16,7 +16,7 @@ import (
 )
 
 // Record holds what one request has reserved, and all that is needed to settle it. Another process with another config
-// reads it with UnmarshalBinary.
+// reads it from [Records].
 type Record struct {
 	Bounds   []policy.Bound    // of limits that settle; Cost is the reservation
 	Statuses []decision.Status // of their takes, one for each bound

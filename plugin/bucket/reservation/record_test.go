@@ -68,14 +68,13 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	written := encode(t, r)
 	// Processes of both versions may run at once: a change needs another recordVersion.
 	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n")
-	read := new(Record)
-	require.NoError(t, read.UnmarshalBinary(written))
+	read, err := decodeRecord(written, false)
+	require.NoError(t, err)
 	assert.Equal(t, r, read, "read")
 }
 
 func TestWhatIsNoRecordIsAnError(t *testing.T) {
 	valid := string(encode(t, fullRecord(t)))
-	require.NoError(t, new(Record).UnmarshalBinary([]byte(valid)))
 	for name, text := range map[string]string{
 		"nothing":            "",
 		"no JSON":            "\x00\x01",
@@ -103,7 +102,7 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"too long":           strings.Replace(valid, "acme", strings.Repeat("a", maxRecord), 1),
 	} {
 		require.True(t, text != valid, "%s: the record was not changed: %s", name, valid)
-		err := new(Record).UnmarshalBinary([]byte(text))
+		_, err := decodeRecord([]byte(text), false)
 		assert.True(t, err != nil, "%s is a record: %s", name, text)
 	}
 }
@@ -119,8 +118,8 @@ func TestALongRecordIsNotWritten(t *testing.T) {
 func TestARecordOfBucketsOfAnotherProcessOnlyChargesMore(t *testing.T) {
 	r := fullRecord(t)
 	r.Statuses[1].Source = decision.Local
-	read := new(Record)
-	require.NoError(t, read.UnmarshalBinary(encode(t, r)))
+	read, err := decodeRecord(encode(t, r), false)
+	require.NoError(t, err)
 	assert.Equal(t, decision.Status{Source: decision.Redis, Charged: true}, read.Statuses[1], "its status")
 	for actual, want := range map[int64]int64{7: 501, 700: 700} {
 		if got := read.cost(1, Settlement{Outcome: Measured, Actual: actual}); got != want {
@@ -137,13 +136,12 @@ func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 	f.Add([]byte(`{"v":2,"made":1,"bounds":[{}]}`))
 	f.Add([]byte("[[[[[["))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r := new(Record)
-		if r.UnmarshalBinary(text) != nil {
+		r, err := decodeRecord(text, false)
+		if err != nil {
 			return
 		}
 		written := encode(t, r)
-		again := new(Record)
-		err := again.UnmarshalBinary(written)
+		again, err := decodeRecord(written, false)
 		require.True(t, err == nil, "%v: %s", err, written)
 		if !bytes.Equal(encode(t, again), written) || again.Timeout != r.Timeout || len(again.Bounds) != len(r.Bounds) {
 			t.Errorf("%s is another record than %s", encode(t, again), written)
@@ -169,8 +167,8 @@ func TestASettlementNamesTheTenantAndTheEndpointOfItsRequest(t *testing.T) {
 		d.Grow()
 		d.Statuses[0] = decision.Status{Source: decision.Redis, Charged: true}
 		text := encode(t, NewRecord(&d, 1))
-		var read Record // of another process
-		require.NoError(t, read.UnmarshalBinary(text))
+		read, err := decodeRecord(text, false) // of another process
+		require.NoError(t, err)
 		w := newWorld(t, 0)
 		read.ReportSettled(w, make([]Settlement, 1), limit.Second)
 		if s := w.settled[0]; s.Tenant != want || s.Endpoint != "POST /chat" || s.Delay != limit.Second {

@@ -154,8 +154,7 @@ func TestAReservationIsRecordedBesideTheRequest(t *testing.T) {
 	close(records.holdAdds)
 	w.recorded()
 	parsed, ok := parseToken(text)
-	record := new(Record)
-	err := record.UnmarshalBinary(records.records[parsed.key])
+	_, err := decodeRecord(records.records[parsed.key], false)
 	require.True(t, ok && err == nil, "the token %s, %v", text, err)
 	if parsed.store != testStore || len(parsed.needs.Shared) != 1 || records.ttl != 120*time.Second || records.adds != 1 {
 		t.Errorf("the token is %+v, the TTL %v after %d calls", parsed, records.ttl, records.adds)

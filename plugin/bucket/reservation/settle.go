@@ -97,12 +97,12 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 		l.count(&l.stats.Unknown)
 		return won, nil
 	case r == nil:
-		r = &reservation{Record: new(Record)}
-		if err := r.UnmarshalBinary(end.text); err != nil {
+		record, err := decodeRecord(end.text, false)
+		if err != nil {
 			l.count(&l.stats.Abandoned)
 			return won, fmt.Errorf("settle a request of another process: its reservation stays charged: %w", err)
 		}
-		r.made = end.since - (end.at - r.Made)
+		r = &reservation{Record: record, made: end.since - (end.at - record.Made)}
 	}
 	late := r.late || r.Late(end.at)
 	all := r.Measure(&end.answer, late)
