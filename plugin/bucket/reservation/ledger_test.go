@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -116,7 +117,7 @@ func (e end) Read(_ context.Context, _ settle.Needs, a *settle.Answer) error {
 // usedTokens is the end of a request that the upstream answered, and that used a number of tokens.
 func usedTokens(n float64) end {
 	return end{answer: settle.Answer{
-		Status: 200, Source: settle.SourceService, Tried: true, Shared: map[string]settle.Value{"tokens": settle.Number(n)},
+		Status: 200, Source: settle.SourceService, Tried: true, Shared: map[string]string{"tokens": fmt.Sprint(n)},
 	}}
 }
 

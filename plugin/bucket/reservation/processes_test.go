@@ -132,7 +132,7 @@ type end int64
 func (e end) Read(_ context.Context, _ settle.Needs, a *settle.Answer) error {
 	*a = settle.Answer{
 		Status: 200, Source: settle.SourceService, Tried: true,
-		Shared: map[string]settle.Value{"tokens": settle.Number(float64(e))},
+		Shared: map[string]string{"tokens": fmt.Sprint(int64(e))},
 	}
 	return nil
 }

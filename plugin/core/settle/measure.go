@@ -19,7 +19,7 @@ type Answer struct {
 	Tried bool
 
 	Headers map[string]string // values of Needs.Headers; absent: the response had none; "": several
-	Shared  map[string]Value  // values of Needs.Shared
+	Shared  map[string]string // values of Needs.Shared: texts, and numbers as JSON writes them; "": neither
 	Log     Log               // nil: it was not read
 }
 
@@ -33,7 +33,7 @@ func (a *Answer) Size() int {
 		size += len(name) + len(value)
 	}
 	for name, value := range a.Shared {
-		size += len(name) + len(value.text)
+		size += len(name) + len(value)
 	}
 	return size
 }
@@ -44,20 +44,6 @@ const (
 	SourceExit    = "exit"    // a plugin, or Kong without a route
 	SourceError   = "error"   // Kong, because the upstream failed
 )
-
-// Value is a value of kong.ctx.shared. The zero value stands for one that is missing, or is neither a number nor a
-// text.
-type Value struct {
-	number   float64
-	text     string
-	isNumber bool
-}
-
-// Number returns the Value of a number.
-func Number(n float64) Value { return Value{number: n, isNumber: true} }
-
-// Text returns the Value of a text.
-func Text(s string) Value { return Value{text: s} }
 
 // Outcome says whether a request could be measured, and how.
 type Outcome uint8
@@ -107,7 +93,7 @@ func (s *source) read(a *Answer) (float64, bool) {
 		}
 		return parseAmount(value)
 	case fromShared:
-		return a.Shared[s.name].amount()
+		return parseAmount(a.Shared[s.name])
 	default:
 		return a.Log.sum(s.path)
 	}
@@ -133,18 +119,8 @@ func listedAmount(header, key string, sent bool) (amount float64, ok bool) {
 	return amount, header != ""
 }
 
-func (v Value) amount() (float64, bool) {
-	if v.isNumber {
-		return v.number, isAmount(v.number)
-	}
-	return parseAmount(v.text)
-}
-
 // maxAmount bounds the value of a source. Above it a float64 cannot hold every whole number.
 const maxAmount = 1 << 53
-
-// isAmount reports whether a number can be the value of a source. NaN cannot.
-func isAmount(n float64) bool { return n >= 0 && n <= maxAmount }
 
 // maxDigits bounds the length of a number that is a text, in bytes.
 const maxDigits = 64
@@ -155,7 +131,7 @@ func parseAmount(text string) (float64, bool) {
 		return 0, false
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	return n, err == nil && isAmount(n)
+	return n, err == nil && n <= maxAmount
 }
 
 // Log holds Kong's log entry by its keys: JSON that may hold anything that a client, an upstream or a plugin put into

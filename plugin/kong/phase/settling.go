@@ -3,6 +3,7 @@ package phase
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -112,7 +113,7 @@ var (
 // Read reads what the rules need, in one round trip. It implements reservation.Source.
 func (r *endReader) Read(_ context.Context, needs settle.Needs, a *settle.Answer) error {
 	a.Status, a.Source, a.Tried = r.status, r.source, true
-	a.Headers, a.Shared = map[string]string{}, map[string]settle.Value{}
+	a.Headers, a.Shared = map[string]string{}, map[string]string{}
 	r.questions = r.questions[:0]
 	for _, key := range needs.Shared {
 		r.questions = append(r.questions, wire.NewQuestion("kong.ctx.shared.get", key))
@@ -165,9 +166,9 @@ func readLog(answer []byte, a *settle.Answer) error {
 }
 
 // sharedValue returns a value of kong.ctx.shared that may be an amount. A value that is no text has no Text.
-func sharedValue(v wire.Value) settle.Value {
+func sharedValue(v wire.Value) string {
 	if v.Kind == wire.NumberValue {
-		return settle.Number(v.Number)
+		return strconv.FormatFloat(v.Number, 'g', -1, 64)
 	}
-	return settle.Text(v.Text)
+	return v.Text
 }
