@@ -231,21 +231,16 @@ func (r *Rules) identifyExempt(req *Request, id *Identity) Facts {
 // seekNames fills in the tenant and the user that only exemptions need, if the request names them.
 func (r *Rules) seekNames(who *reader, id *Identity) {
 	if r.SeekTenant && id.Tenant.Kind == Unidentified && !r.anonymous(&who.request.Consumer) {
-		if name, _ := who.first(r.Tenant); name != "" {
-			id.Tenant = Name{Kind: Tenant, ID: part(name)}
-		}
+		id.Tenant = who.name(Tenant, r.Tenant)
 	}
 	if r.SeekUser && id.Tenant.Kind == Tenant {
-		if name, _ := who.first(r.User); name != "" {
-			id.User = Name{Kind: User, ID: part(name)}
-		}
+		id.User = who.name(User, r.User)
 	}
 }
 
 func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 	if !r.anonymous(&who.request.Consumer) {
-		if name, _ := who.first(r.Tenant); name != "" {
-			id.Tenant = Name{Kind: Tenant, ID: part(name)}
+		if id.Tenant = who.name(Tenant, r.Tenant); id.Tenant.Kind == Tenant {
 			id.Tier, id.TierSource = who.first(r.Tier)
 			return 0
 		}
@@ -265,8 +260,7 @@ func (r *Rules) identifyTenant(who *reader, id *Identity) Facts {
 }
 
 func (r *Rules) identifyUser(who *reader, id *Identity) Facts {
-	if name, _ := who.first(r.User); name != "" {
-		id.User = Name{Kind: User, ID: part(name)}
+	if id.User = who.name(User, r.User); id.User.Kind == User {
 		return 0
 	}
 	id.UserMissing = true

@@ -140,6 +140,14 @@ func (r *reader) first(sources []Source) (name, source string) {
 	return "", ""
 }
 
+// name returns the first name that any of the sources gives, as a part of keys; Unidentified if none does.
+func (r *reader) name(kind Kind, sources []Source) Name {
+	if name, _ := r.first(sources); name != "" {
+		return Name{Kind: kind, ID: part(name)}
+	}
+	return Name{}
+}
+
 func (r *reader) read(s Source) string {
 	switch s.kind {
 	case fromConsumerID:
