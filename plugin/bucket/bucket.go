@@ -38,8 +38,8 @@ type Options struct {
 	// Budget bounds the time that one request may wait. It caps the Redis timeouts of a config.
 	Budget time.Duration
 	Log    *slog.Logger
-	// Process reports whether this process answers no requests, and so does not count as a live node; nil: it does.
-	Process outage.Process
+	// Superseded reports whether this process answers no requests, and so does not count as a live node; nil: it does.
+	Superseded func() bool
 
 	MaxBuckets int // most buckets of strategy local, and again for each Redis that is unavailable; 0: one million
 	Nodes      int // the fewest nodes that share a limit while Redis is unavailable; 0: one

@@ -29,7 +29,8 @@ type layers struct {
 func (s *Stores) start(opened *redis.Store) *layers {
 	fallback := memory.New(memory.Options{Now: s.options.Now, MaxBuckets: s.options.MaxBuckets})
 	guarded := outage.New(opened, fallback, outage.Options{
-		Name: opened.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers, Process: s.options.Process,
+		Name: opened.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers,
+		Superseded: s.options.Superseded,
 	})
 	made := s.newLayers(opened, guarded, guarded)
 	made.outage = guarded

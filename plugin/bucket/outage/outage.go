@@ -50,13 +50,6 @@ type Fallback interface {
 	Seed(key policy.Key, l *limit.Limit, tokens int64, at limit.Micros)
 }
 
-// Process is this process, as a node that shares limits.
-type Process interface {
-	// Superseded reports whether another process answers the requests of this one, which so is no live node. It must not
-	// block.
-	Superseded() bool
-}
-
 // Options configures a Guard. Name, Log, Now and Breakers must be set; zero means the default elsewhere.
 type Options struct {
 	// Name is the name of the central store in logs and metrics. Its breakers must be made for the same name.
@@ -64,7 +57,9 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() limit.Micros // the clock of the fallback
 	Breakers *Breakers
-	Process  Process // nil: it always answers requests
+	// Superseded reports whether another process answers the requests of this one, which so is no live node. It must not
+	// block. nil: none ever does.
+	Superseded func() bool
 
 	MaxSightings int // buckets whose last known usage is kept, 33 bytes each; default 100,000
 
@@ -97,7 +92,8 @@ type Guard struct {
 	sightings *sightings
 	debts     *debts
 	drafts    sync.Pool // of *draft
-	process   Process
+
+	superseded func() bool // nil: never
 
 	activations [failures]atomic.Uint64
 
@@ -131,11 +127,12 @@ func New(central Central, fallback Fallback, o Options) *Guard {
 		now:       o.Now,
 		breakers:  o.Breakers,
 		clock:     o.Breakers.now,
-		process:   o.Process,
 		bulkhead:  newBulkhead(maxWaiting, maxWaitingPerTenant),
 		sightings: newSightings(cmp.Or(o.MaxSightings, defaultSightings), o.Seed),
 		debts:     newDebts(maxDebts, o.Breakers.now),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},
+
+		superseded: o.Superseded,
 
 		namespaces: map[string]*members{},
 		beatNow:    make(chan struct{}, 1),

@@ -197,7 +197,7 @@ func (s *Guard) beatOnce(ctx context.Context) {
 		sent := s.clock()
 		if s.dropUnused(ns) {
 			s.leave(ctx, ns)
-		} else if s.process != nil && s.process.Superseded() {
+		} else if s.superseded != nil && s.superseded() {
 			continue // other nodes drop this one; its leases end before that
 		} else if live, err := s.central.Beat(ctx, ns.name, s.node, lifetime); err != nil {
 			s.log.Debug("counting the live nodes failed", "namespace", ns.name, "error", err)

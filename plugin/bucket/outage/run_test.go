@@ -264,15 +264,10 @@ func TestAStoreIsDrivenOnAVirtualClock(t *testing.T) {
 	w.expect(t, "open", Tally{Unverified: 1, Charged: 1}, 0)
 }
 
-// process is this process, which may serve no Kong any more.
-type process struct{ superseded *atomic.Bool }
-
-func (p process) Superseded() bool { return p.superseded.Load() }
-
 func TestAProcessThatServesNoKongIsNoLiveNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var superseded atomic.Bool
-		w := newWorld(Options{Process: process{&superseded}}, StoreOptions{})
+		w := newWorld(Options{Superseded: superseded.Load}, StoreOptions{})
 		end := w.run(t)
 		defer end()
 		beats := func(when string, want bool) {

@@ -160,8 +160,8 @@ func newEngine(
 		return nil, err
 	}
 	options := engine.Options{Log: log, Buckets: bucket.Options{
-		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare, Process: g,
-		MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
+		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
+		Superseded: g.superseded.Load, MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
 	}}
 	record, err := newDenials(s, node, stderr, log)
 	if err != nil {
@@ -203,6 +203,6 @@ func newEngine(
 func (s *settings) rows(node string, g *guard) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,
-		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Superseded: g.Superseded,
+		Dir: s.SnapshotDir, MaxRows: s.SnapshotMaxRows, Superseded: g.superseded.Load,
 	}
 }

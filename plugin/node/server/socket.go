@@ -127,9 +127,6 @@ type guard struct {
 	superseded atomic.Bool // another process has the socket, and there is no connection
 }
 
-// Superseded implements outage.Process.
-func (g *guard) Superseded() bool { return g.superseded.Load() }
-
 // watch closes taken when another process has taken over the socket, and calls end when Kong has left this process
 // alone. It ends with ctx. Without a file at the path, no process has taken the socket.
 func (g *guard) watch(ctx context.Context, end func()) error {
