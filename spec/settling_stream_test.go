@@ -244,8 +244,9 @@ func compressed(text string) string {
 
 func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 	t.Parallel()
-	deck := strings.ReplaceAll(streamSnippet(t), "window_size: 86400", "window_size: 31536000") +
-		"\nroutes: [{name: chat, service: chat, paths: [/chat]}]\nplugins: [{name: key-auth}]" + consumers
+	deck := strings.NewReplacer("window_size: 86400", "window_size: 31536000",
+		"- name: chat\n", "- name: chat\n  routes: [{name: chat, paths: [/chat]}]\n",
+	).Replace(streamSnippet(t)) + "\nplugins: [{name: key-auth}]" + consumers
 	for _, size := range []int{0, 3, 64} {
 		t.Run(fmt.Sprintf("in parts of %d bytes", size), func(t *testing.T) {
 			t.Parallel()
