@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -34,11 +35,8 @@ func (s *Server) registerHealth() {
 		return &bodyOutput[Health]{Health{"ok"}}, nil
 	})
 	huma.Register(s.api, huma.Operation{
-		OperationID: "get-readyz",
-		Method:      http.MethodGet,
-		Path:        "/readyz",
-		Tags:        tags,
-		Summary:     "Check that requests can be served",
+		OperationID: "get-readyz", Method: http.MethodGet, Path: "/readyz", Tags: tags,
+		Summary: "Check that requests can be served",
 		Description: "200 if the policies are loaded and all dependencies answer, and also (degraded) if decisions work " +
 			"without the database, or by fail modes without Redis, or if the database is read-only. 503 before the policies " +
 			"are loaded, if nothing can be served, and during shutdown. Dependencies are checked at most once a second, " +
@@ -65,9 +63,8 @@ func (s *Server) ready(context.Context, *struct{}) (*bodyOutput[Readiness], erro
 	decides := s.Decider != nil && isLoaded(s.Decider.Policies.Load())
 	switch {
 	case s.Decider != nil && !decides:
-		return nil, huma.Error503ServiceUnavailable(
-			strings.Join(append([]string{"the policies are not loaded yet"}, found.degraded...), "; "),
-		)
+		missing := append([]string{"the policies are not loaded yet"}, found.degraded...)
+		return nil, huma.Error503ServiceUnavailable(strings.Join(missing, "; "))
 	case found.noAnswer && !decides:
 		return nil, huma.Error503ServiceUnavailable(strings.Join(found.degraded, "; "))
 	case len(found.degraded) > 0:
@@ -108,7 +105,11 @@ func (s *Server) logReadiness(last, now *findings) {
 func (s *Server) probe() *findings {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
-	redis := startPing(ctx, s.Ping)
+	var ping sync.WaitGroup
+	var unanswered error
+	if s.Ping != nil {
+		ping.Go(func() { unanswered = s.Ping(ctx) })
+	}
 	found := &findings{}
 	why, err := s.Rows.ReadOnly(ctx)
 	switch {
@@ -119,12 +120,10 @@ func (s *Server) probe() *findings {
 	case why != "":
 		found.degraded = append(found.degraded, "the database is read-only, because it is "+why+": writes return 503")
 	}
-	if err = pingResult(ctx, redis); err != nil {
-		s.Log.Debug("Redis probe failed", "error", err)
-		found.degraded = append(
-			found.degraded,
-			"Redis does not answer: the fail mode of each limit decides, usage and resets return 503",
-		)
+	if ping.Wait(); unanswered != nil {
+		s.Log.Debug("Redis probe failed", "error", unanswered)
+		found.degraded = append(found.degraded,
+			"Redis does not answer: the fail mode of each limit decides, usage and resets return 503")
 	}
 	found.at = time.Now()
 	return found
@@ -139,34 +138,6 @@ func databaseProblem(err error) string {
 		return "the database lacks tables or privileges"
 	}
 	return "the database does not answer"
-}
-
-// pingResult returns the result of a ping, or the error of ctx if it has not arrived by then. ctx may have ended while
-// another dependency was checked.
-func pingResult(ctx context.Context, answer <-chan error) error {
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-answer:
-		return err
-	default:
-		return ctx.Err()
-	}
-}
-
-// startPing starts a ping, if there is one, and returns the channel for its result. A frozen Redis may answer after the
-// end of ctx.
-func startPing(ctx context.Context, ping func(context.Context) error) <-chan error {
-	answer := make(chan error, 1)
-	if ping == nil {
-		answer <- nil
-		return answer
-	}
-	go func() { answer <- ping(ctx) }()
-	return answer
 }
 
 // isLoaded reports whether the policies are loaded, including those of the database.
