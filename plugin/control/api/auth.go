@@ -93,7 +93,7 @@ const accessKey, bearer = "access", "token"
 
 type callerKey struct{}
 
-// callerOf returns the caller of a request.
+// callerOf returns the caller of a request; the zero Caller: it carries a token, which is not checked yet.
 func callerOf(ctx context.Context) Caller {
 	caller, _ := ctx.Value(callerKey{}).(Caller)
 	return caller
@@ -106,8 +106,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		next(ctx) // an operation without a token, such as a probe
 		return
 	}
-	if caller, ok := ctx.Context().Value(servedAsKey{}).(Caller); ok {
-		exchangeOf(ctx.Context()).token = caller.Token
+	if caller, ok := ctx.Context().Value(callerKey{}).(Caller); ok {
 		s.authorize(ctx, caller, needs, next)
 		return
 	}
@@ -128,7 +127,6 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 		s.Log.Error("token lookup failed", "error", err)
 		s.writeProblem(ctx, http.StatusServiceUnavailable, "tokens cannot be checked at the moment")
 	default:
-		exchangeOf(ctx.Context()).token = caller.Token
 		s.authorize(ctx, caller, needs, next)
 	}
 }
@@ -137,7 +135,7 @@ func (s *Server) authenticate(ctx huma.Context, next func(huma.Context)) {
 // batch by the checks in its body, and a body with a fault as one request.
 func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next func(huma.Context)) {
 	x := exchangeOf(ctx.Context())
-	x.org = ctx.Param("org")
+	x.token, x.org = caller.Token, ctx.Param("org")
 	var body []byte
 	var fault error
 	isBatch := ctx.Operation().Path == batchPath
@@ -195,20 +193,11 @@ func (c Caller) hasAccess(needs access, org string) bool {
 	return false
 }
 
-// servedAsKey is the key of a Caller in the context of a request that carries no token.
-type servedAsKey struct{}
-
 // ServeAs serves a request for a caller that was authenticated elsewhere, such as by the session of a browser. It needs
 // no token, and a token that it carries is not used. All else is as for a request with a token: the caller's role
 // decides, its name is the actor in the audit and what the API's own limits count.
 func (s *Server) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
-	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), servedAsKey{}, caller)))
-}
-
-// servedAs returns the caller of ServeAs; the zero Caller: the request carries a token.
-func servedAs(ctx context.Context) Caller {
-	caller, _ := ctx.Value(servedAsKey{}).(Caller)
-	return caller
+	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 }
 
 // signInPath is the path that sign-ins count by.

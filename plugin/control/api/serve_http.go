@@ -44,13 +44,7 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// exchangeOf returns the exchange of a context.
-func exchangeOf(ctx context.Context) *exchange {
-	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
-		return x
-	}
-	return &exchange{}
-}
+func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
 // WriteHeader implements [http.ResponseWriter].
 func (x *exchange) WriteHeader(status int) {
@@ -76,9 +70,6 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 // connection whose deadline passes cancels the context of the request in progress.
 func (x *exchange) endReading() error {
 	x.release()
-	if x.ResponseWriter == nil {
-		return nil
-	}
 	err := http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Time{})
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil // without a connection there is no deadline
@@ -95,7 +86,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setSecurityHeaders(x.Header(), r.TLS != nil)
 	x.Header().Set(requestID, x.id)
 	ctx := context.WithValue(r.Context(), exchangeKey{}, x)
-	if !servedAs(ctx).Direct {
+	if !callerOf(ctx).Direct {
 		wait, _ := parseWait(waitIn(r.URL.Query())) // 0 for a fault
 		limited, cancel := context.WithTimeout(ctx, answerTime+wait)
 		defer cancel()
@@ -125,7 +116,7 @@ func (s *Server) finish(x *exchange, r *http.Request, start time.Time) {
 	}
 	s.metrics.observeRequest(route, r.Method, x.status, took)
 	level := slog.LevelInfo
-	if servedAs(r.Context()).Routine && x.status < http.StatusBadRequest {
+	if callerOf(r.Context()).Routine && x.status < http.StatusBadRequest {
 		level = slog.LevelDebug
 	}
 	s.Log.LogAttrs(r.Context(), level, "request",
