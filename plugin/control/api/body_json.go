@@ -104,9 +104,17 @@ func notJSON(body []byte) error {
 	return fmt.Errorf("is not JSON: unexpected character at byte %d", syntax.Offset)
 }
 
-// numberFault returns the fault of a number of the body: no field takes one of its form.
+// numberFault returns the fault of a number of the body that is valid JSON: no field takes one of its form.
 func numberFault(body []byte, number string) error {
-	return faultIn(body, number, numberProblem(number))
+	const longest = 32 // bytes
+	problem := "must be written in digits only"
+	switch {
+	case !strings.ContainsAny(number, ".eE"):
+		problem = "is too large for a number of 64 bits"
+	case len(number) <= longest:
+		problem += ", not as " + number
+	}
+	return faultIn(body, number, problem)
 }
 
 // faultIn returns the fault of the first value of the body that is this number, or that no decoder may read. huma
@@ -129,18 +137,6 @@ func faultIn(body []byte, number, problem string) error {
 		}
 		return errors.New(pathTo(d, at) + pathSeparator + problem)
 	}
-}
-
-// numberProblem returns what is wrong with a number that is valid JSON and cannot be decoded.
-func numberProblem(number string) string {
-	const longest = 32 // bytes
-	switch {
-	case !strings.ContainsAny(number, ".eE"):
-		return "is too large for a number of 64 bits"
-	case len(number) > longest:
-		return "must be written in digits only"
-	}
-	return "must be written in digits only, not as " + number
 }
 
 // pathSeparator stands between a path and its problem in the text of an error.
@@ -196,8 +192,9 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	faults := make([]*huma.ErrorDetail, 0, len(problem.Errors))
 	for _, f := range problem.Errors {
 		tidy := *f
-		if name, ok := missingName(f.Message); ok {
-			tidy.Location, tidy.Message, tidy.Value = f.Location+"."+name, "must be given", nil
+		if name, ok := strings.CutPrefix(f.Message, "expected required property "); ok {
+			tidy.Location += "." + strings.TrimSuffix(name, " to be present")
+			tidy.Message, tidy.Value = "must be given", nil
 		}
 		if tidy.Location == "body" {
 			tidy.Value = nil // the client has it, and the fault may be deep inside
@@ -238,15 +235,6 @@ func isWithin(path string, others map[string]bool) bool {
 		}
 	}
 	return false
-}
-
-// missingName returns the property that a message of the validator reports as missing.
-func missingName(message string) (string, bool) {
-	name, ok := strings.CutPrefix(message, "expected required property ")
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(name, " to be present")
 }
 
 // echo returns a value as a fault shows it: no objects or lists, and only the start of a long text.
