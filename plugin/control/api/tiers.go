@@ -175,23 +175,23 @@ func (t *Tiers) Identities(id identity.Identity) []identity.Identity {
 // Trusted returns the tier by which an org's requests may be decided, or "": the last one that no client can have
 // chosen by a header.
 func (t *Tiers) Trusted(org string) string {
-	if known, ok := t.trusted(org); ok && known.Source != resolve.TierOfDefault {
+	if known := t.trusted(org); known.Source != resolve.TierOfDefault {
 		return known.Tier
 	}
 	return ""
 }
 
-// trusted returns the last tier of an org that no client can have chosen, and whether there is one.
-func (t *Tiers) trusted(org string) (answers.SeenTier, bool) {
+// trusted returns the last tier of an org that no client can have chosen, or the zero value if there is none.
+func (t *Tiers) trusted(org string) (last answers.SeenTier) {
 	if t == nil {
-		return answers.SeenTier{}, false
+		return last
 	}
 	for _, known := range t.all(org) {
 		if !identity.IsHeader(known.Source) {
-			return known, true
+			return known
 		}
 	}
-	return answers.SeenTier{}, false
+	return last
 }
 
 // sourceOf returns where the tier of a decision comes from, and when nodes saw it there; claimed: the caller named one.
@@ -200,13 +200,13 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 	if r.Tier == "" || d.Identity.Tenant.Kind != identity.Tenant {
 		return "", seenAt
 	}
-	known, ok := t.trusted(d.Identity.Tenant.ID)
+	known := t.trusted(d.Identity.Tenant.ID)
 	switch {
 	case r.TierSource == "" && claimed:
 		return "query", seenAt
 	case r.TierSource == "":
 		return known.Source, known.SeenAt
-	case r.TierSource == resolve.TierOfDefault && !ok && len(t.Of(d.Identity.Tenant.ID)) == 0:
+	case r.TierSource == resolve.TierOfDefault && known.Source == "" && len(t.Of(d.Identity.Tenant.ID)) == 0:
 		return tierAssumed, seenAt
 	}
 	return r.TierSource, seenAt
