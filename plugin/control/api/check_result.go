@@ -84,18 +84,10 @@ type CheckStatus struct {
 // newChecked returns the part of a decision that a caller may read, with the notes on the request.
 func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked {
 	out := Checked{
-		Allowed:       !d.Denied(),
-		Reason:        reasonOf(d),
-		DryRun:        of.DryRun,
-		Notes:         notes,
-		Tier:          d.Resolution.Tier,
-		Endpoint:      d.Resolution.Endpoint,
-		PolicyVersion: d.PolicyVersion,
-		ExemptBy:      d.Resolution.Exemption.Source(),
-		Warning:       v.showsWarning(d),
-		Shadow:        v.showsShadow(d),
-		Degraded:      v.showsDegraded(d),
-		Statuses:      []CheckStatus{},
+		Allowed: !d.Denied(), Reason: reasonOf(d), DryRun: of.DryRun, Notes: notes,
+		Tier: d.Resolution.Tier, Endpoint: d.Resolution.Endpoint, PolicyVersion: d.PolicyVersion,
+		ExemptBy: d.Resolution.Exemption.Source(), Warning: v.showsWarning(d), Shadow: v.showsShadow(d),
+		Degraded: v.showsDegraded(d), Statuses: []CheckStatus{},
 	}
 	if cost := d.Resolution.Cost; cost.From > resolve.DefaultCost {
 		out.Cost = &CheckCost{cost.Tokens, cost.From.String(), cost.Row, cost.Endpoint}
@@ -136,23 +128,13 @@ func (c *Checked) addOverride(override int64) {
 	}
 }
 
-// statusOf returns the answer of one bound.
 func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	spec := b.Policy.Limit.Spec()
 	out := CheckStatus{
-		Policy:     b.Policy.Name,
-		PolicyID:   b.Policy.Row,
-		Endpoint:   b.Key.Endpoint,
-		Scope:      b.Policy.Scope.String(),
-		Mode:       b.Policy.Mode.String(),
-		Allowed:    status.Admits(),
-		Cost:       b.Cost,
-		Charged:    status.Charged,
-		Limit:      spec.Burst,
-		WindowSize: int64(spec.Window / limit.Second),
-		Source:     status.Source.String(),
-		Failure:    status.Failure.String(),
-		PublicNote: b.Policy.PublicNote,
+		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
+		Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
+		Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second), Source: status.Source.String(),
+		Failure: status.Failure.String(), PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {
 		out.Allowed = !decision.Denies(b, status)

@@ -61,7 +61,10 @@ func (s *Server) reportInForce(
 		}
 	}
 	w.addNotInForce(requests.Endpoint == "")
-	w.describeOverrides()
+	for i := range w.Overrides {
+		item := &w.Overrides[i]
+		item.Applied, item.Why = resolve.DescribeOutcomes(w.outcomes[item.ID])
+	}
 	w.summarize()
 	return w, nil
 }
@@ -108,31 +111,18 @@ func newInForceReport(
 	policies *resolve.Plan, id identity.Identity, now limit.Micros, v view, most int,
 ) *inForceReport {
 	w := &inForceReport{
-		most:        most,
-		policies:    policies,
-		id:          id,
-		now:         now,
-		view:        v,
-		explanation: policies.Explain(&id, now),
-		overrides:   map[int64]policy.Override{},
-		exceptions:  map[exceptionKey]bool{},
-		inList:      map[int64]bool{},
-		outcomes:    map[int64][]resolve.Outcome{},
-		met:         map[origin]bool{},
-		listed:      map[changedPolicy]bool{},
+		most: most, policies: policies, id: id, now: now, view: v, explanation: policies.Explain(&id, now),
+		overrides: map[int64]policy.Override{}, exceptions: map[exceptionKey]bool{}, inList: map[int64]bool{},
+		outcomes: map[int64][]resolve.Outcome{}, met: map[origin]bool{}, listed: map[changedPolicy]bool{},
 	}
 	for i := range w.explanation.Overrides {
 		o := w.explanation.Overrides[i].Override
 		w.overrides[o.ID] = o
 	}
 	w.InForce = answers.InForce{
-		Namespace:  policies.Namespace(),
-		Version:    w.explanation.Version,
-		At:         timeOf(now),
-		Limits:     []answers.LimitInForce{},
-		Exceptions: []answers.Exception{},
-		NotInForce: []answers.PassedOver{},
-		Overrides:  []answers.OverrideInForce{},
+		Namespace: policies.Namespace(), Version: w.explanation.Version, At: timeOf(now),
+		Limits: []answers.LimitInForce{}, Exceptions: []answers.Exception{},
+		NotInForce: []answers.PassedOver{}, Overrides: []answers.OverrideInForce{},
 	}
 	return w
 }
@@ -181,29 +171,22 @@ func hasRoom[T any](list []T, most int, leftOff *int) bool {
 	return false
 }
 
-// originOf returns the origin of a bound's policy.
 func originOf(p *policy.Policy) origin {
 	return origin{p.Name, p.Endpoint, p.Match(), p.Row}
 }
 
-// exceptionOf returns the ban or the exemption of a resolution.
 func (w *inForceReport) exceptionOf(r *resolve.Resolution) answers.Exception {
 	if r.Exempt && r.Exemption.Override == 0 {
 		endpoint := w.policies.ExemptEntry(r.Exemption).Endpoint
+		by := r.Exemption.Source()
 		return answers.Exception{
-			Verdict:  "exempt",
-			Endpoint: endpoint,
-			Summary: fmt.Sprintf("No limit applies%s, by %s of the plugin's config.", atEndpoint(endpoint),
-				r.Exemption.Source()),
+			Verdict: "exempt", Endpoint: endpoint,
+			Summary: fmt.Sprintf("No limit applies%s, by %s of the plugin's config.", atEndpoint(endpoint), by),
 		}
 	}
 	o := w.overrides[r.Override]
 	x := answers.Exception{
-		Verdict:    "exempt",
-		Endpoint:   o.Endpoint,
-		Override:   r.Override,
-		Until:      o.ExpiresAt,
-		PublicNote: o.PublicNote,
+		Verdict: "exempt", Endpoint: o.Endpoint, Override: r.Override, Until: o.ExpiresAt, PublicNote: o.PublicNote,
 	}
 	what := "No limit applies"
 	if r.Banned {
@@ -213,28 +196,14 @@ func (w *inForceReport) exceptionOf(r *resolve.Resolution) answers.Exception {
 	return x
 }
 
-// limitInForce returns a bound as a limit in force.
 func (w *inForceReport) limitInForce(b *policy.Bound, from origin) answers.LimitInForce {
 	p := b.Policy
 	spec := p.Limit.Spec()
 	l := answers.LimitInForce{
-		Policy:     p.Name,
-		Tier:       b.Ref().Tier,
-		Endpoint:   p.Endpoint,
-		Source:     "config",
-		Row:        p.Row,
-		Match:      from.match,
-		Scope:      p.Scope.String(),
-		Limit:      spec.Quantity,
-		WindowSize: int64(spec.Window / limit.Second),
-		Burst:      spec.Burst,
-		Algorithm:  spec.Algorithm.String(),
-		Cost:       max(p.Cost, 0),
-		Settles:    p.Settle != nil,
-		Mode:       p.Mode.String(),
-		FailMode:   p.FailMode.String(),
-		Accuracy:   w.policies.AccuracyOf(b).String(),
-		PublicNote: p.PublicNote,
+		Policy: p.Name, Tier: b.Ref().Tier, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match,
+		Scope: p.Scope.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second), Burst: spec.Burst,
+		Algorithm: spec.Algorithm.String(), Cost: max(p.Cost, 0), Settles: p.Settle != nil, Mode: p.Mode.String(),
+		FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s%s, %s", p.Describe(), atEndpoint(p.Endpoint), sourceText(from))
@@ -319,13 +288,5 @@ func (w *inForceReport) addOutcomes(id *identity.Identity, r *resolve.Resolution
 				w.outcomes[x.Override.ID] = append(list, o)
 			}
 		}
-	}
-}
-
-// describeOverrides says of each listed override what it does.
-func (w *inForceReport) describeOverrides() {
-	for i := range w.Overrides {
-		item := &w.Overrides[i]
-		item.Applied, item.Why = resolve.DescribeOutcomes(w.outcomes[item.ID])
 	}
 }

@@ -71,20 +71,19 @@ func atEndpoint(endpoint string) string {
 
 // sourceText returns the source of a policy in words.
 func sourceText(from origin) string {
-	tier := strings.TrimPrefix(from.match, "tier ")
 	switch {
-	case from.row != 0 && from.match == "tenant":
-		return fmt.Sprintf("by policy %d for this org", from.row)
-	case from.row != 0 && from.match == "global":
-		return fmt.Sprintf("by policy %d for all requests", from.row)
-	case from.row != 0 && !strings.HasPrefix(from.match, "tier "):
-		return fmt.Sprintf("by policy %d for this %s", from.row, from.match)
-	case from.row != 0:
-		return fmt.Sprintf("by policy %d for tier %s", from.row, tier)
-	case from.match == "global":
+	case from.row == 0 && from.match == "global":
 		return "for all tenants in the plugin's config"
+	case from.row == 0:
+		return fmt.Sprintf("the default of %s in the plugin's config", from.match)
+	case from.match == "tenant":
+		return fmt.Sprintf("by policy %d for this org", from.row)
+	case from.match == "global":
+		return fmt.Sprintf("by policy %d for all requests", from.row)
+	case strings.HasPrefix(from.match, "tier "):
+		return fmt.Sprintf("by policy %d for %s", from.row, from.match)
 	}
-	return fmt.Sprintf("the default of tier %s in the plugin's config", tier)
+	return fmt.Sprintf("by policy %d for this %s", from.row, from.match)
 }
 
 // tierText returns the source of the tier of an org in words.
