@@ -11,23 +11,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// registerRecord adds the operations on the audit and on the fleet.
 func (s *Server) registerRecord() {
 	at := &place{s, "/v1/ratelimit", "record", readAccess, writeAccess}
 	serve(s, at.operation("list-audit", http.MethodGet, "/audit",
 		"List changes with their actor and reason, newest first"), "read the audit", s.audit)
 	serve(s, at.operation("get-fleet", http.MethodGet, "/fleet",
 		"Show which version each node enforces, now or after a time"), "list the nodes", s.fleet)
-	huma.Register(s.api, at.operation("forget-node", http.MethodPost, "/fleet/forget",
+	once(s, at.operation("forget-node", http.MethodPost, "/fleet/forget",
 		"Drop the last report of a silent node that no longer exists\n"+
 			"A silent node keeps every version from counting as enforced, because it may still admit requests. "+
 			"Make sure that its process has ended. The audit records the actor and the reason. A node that reports again is "+
-			"listed again; a live node cannot be forgotten.", http.StatusNotFound, http.StatusConflict), s.forgetNode)
+			"listed again; a live node cannot be forgotten.", http.StatusNotFound, http.StatusConflict),
+		"forget a node", s.forgetNode)
 }
 
-// auditInput has the filters of the audit.
 type auditInput struct {
-	Paging
+	Paging[int64]
 	Kind auditKind `query:"kind" maxLength:"64"`
 	rows.AuditFilter
 }
@@ -48,7 +47,7 @@ func (s *Server) audit(ctx context.Context, in *auditInput) (answers.Page[rows.A
 	entries, next, err := s.Rows.Audit(ctx, in.AuditFilter)
 	page := answers.Page[rows.AuditEntry]{Items: entries}
 	if next > 0 {
-		page.NextCursor = cursor(next)
+		page.NextCursor = string(newCursor(next))
 	}
 	return page, err
 }
@@ -58,7 +57,6 @@ type forgetInput struct {
 	Body forgetBody
 }
 
-// forgetBody names the node to drop, and why.
 type forgetBody struct {
 	Node   string `json:"node"   minLength:"1" maxLength:"256"  doc:"The node as listed in the fleet." example:"edge-1/7QX2MABC"`
 	Reason reason `json:"reason"               maxLength:"1024" doc:"Why; recorded in the audit."      example:"the machine is gone"`
@@ -69,19 +67,10 @@ type Forgotten struct {
 	Node rows.Node `json:"node" doc:"Its last report."`
 }
 
-type forgetOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because this is a retry of an answered request."`
-	Body     Forgotten
-}
-
-// forgetNode drops the last report of a silent node.
-func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (*forgetOutput, error) {
+func (s *Server) forgetNode(ctx context.Context, in *forgetInput) (Forgotten, rows.Change, error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	node, err := s.Rows.ForgetNode(ctx, c, in.Body.Node)
-	if err != nil {
-		return nil, s.writeError("forget a node", err)
-	}
-	return &forgetOutput{replayedHeader(c), Forgotten{node}}, nil
+	return Forgotten{node}, c, err
 }
 
 type fleetInput struct {
@@ -90,7 +79,6 @@ type fleetInput struct {
 	LiveWithin string `query:"live_within" maxLength:"32" doc:"A node is live if its last report is not older. Default: 15s." example:"1m"`
 }
 
-// Resolve implements [huma.Resolver].
 func (in *fleetInput) Resolve(ctx huma.Context) []error {
 	return append(in.Wait.Resolve(ctx), checkSpan("query.live_within", in.LiveWithin, 0)...)
 }

@@ -101,7 +101,6 @@ func readFault(o *huma.Operation, err error) error {
 	return huma.Error400BadRequest("the body cannot be read: it ends early, or its chunks are malformed")
 }
 
-// enter takes a place among the large bodies until the exchange releases it.
 func (x *exchange) enter(ctx context.Context, places *semaphore.Weighted) error {
 	err := places.Acquire(ctx, 1)
 	if err == nil {

@@ -25,14 +25,6 @@ type Buckets interface {
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
 }
 
-// operatorBuckets returns the buckets for operators, who can wait longer than requests.
-func (s *Server) operatorBuckets() Buckets {
-	if s.OperatorBuckets != nil {
-		return s.OperatorBuckets
-	}
-	return s.Buckets
-}
-
 // dryRunDecider returns a decider that peeks. It uses the given policies, and the shared buckets without leases or
 // remembered denials in front of them. Its decisions reach no observer, and spend no meta
 // limit and no fair share.
@@ -63,7 +55,6 @@ const resetNote = "Tokens that nodes hold on lease are not recalled: they can be
 	"bucket, at most the nodes' lease share of each limit that may be leased. A node that was just denied may deny " +
 	"for one more second."
 
-// resetBody selects the buckets to empty.
 type resetBody struct {
 	Requests
 	Policy  string         `json:"policy,omitempty"  maxLength:"64"   doc:"Only buckets of the policies of this name. Default: all."    example:"daily"`
@@ -71,7 +62,6 @@ type resetBody struct {
 	Preview bool           `json:"preview,omitempty"                  doc:"Show which buckets would be emptied, and change nothing."`
 }
 
-// Resolve implements [huma.ResolverWithPath].
 func (b *resetBody) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	faults := b.Requests.Resolve(ctx, at)
 	if !b.Preview && b.Reason == "" {
@@ -94,33 +84,22 @@ type Reset struct {
 	Note    string                `json:"note"    doc:"What a reset does not do."`
 }
 
-type resetOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was emptied, because this is a retry of an answered request."`
-	Body     Reset
-}
-
 // reset records the buckets in the audit, and then empties them.
-func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error) {
+func (s *Server) reset(ctx context.Context, in *resetInput) (out Reset, c rows.Change, err error) {
 	found, err := s.findBuckets(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
 	if err != nil {
-		return nil, err
+		return out, c, err
 	}
-	statuses, err := s.readBuckets(ctx, found)
-	if err != nil {
-		return nil, err
-	}
-	out := &resetOutput{
-		Body: Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(statuses), Note: resetNote},
-	}
+	out = Reset{Org: in.Org, Preview: in.Body.Preview, Buckets: found.items(), Note: resetNote}
 	if in.Body.Preview {
-		return out, nil
+		return out, c, nil
 	}
-	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
-	action, err := rows.ResetOf(in.Org, found.bounds, statuses)
+	c = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
+	action, err := rows.ResetOf(in.Org, found.bounds, found.statuses)
 	if err != nil {
-		return nil, err
+		return out, c, err
 	}
-	err = s.Rows.Do(ctx, c, action, &out.Body, func(ctx context.Context) error {
+	err = s.Rows.Do(ctx, c, action, &out, func(ctx context.Context) error {
 		return s.emptyBuckets(ctx, found.bounds)
 	})
 	if unkept := new(rows.UnkeptKeyError); errors.As(err, &unkept) {
@@ -128,13 +107,12 @@ func (s *Server) reset(ctx context.Context, in *resetInput) (*resetOutput, error
 		s.Log.Warn("a reset was made but its Idempotency-Key was not stored: a retry resets again", "error", err)
 		err = nil
 	}
-	out.Replayed = replayedHeader(c)
-	return out, s.writeError("record the reset", err)
+	return out, c, err
 }
 
 // emptyBuckets empties buckets. The error is an answer.
 func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
-	if _, err := s.operatorBuckets().Forget(ctx, policy.KeysOf(bounds)); err != nil {
+	if _, err := s.OperatorBuckets.Forget(ctx, policy.KeysOf(bounds)); err != nil {
 		const action = "reset the buckets (some may be empty already, and the audit has recorded the reset: retry)"
 		return s.bucketsError(action, "see the log", err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// registerCandidates adds the operations on candidates.
 func (s *Server) registerCandidates() {
 	const (
 		get, post, put, remove = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
@@ -23,9 +22,9 @@ func (s *Server) registerCandidates() {
 	ofCandidate := func(c rows.Candidate, w answers.Written) CandidateWritten { return CandidateWritten{c, w} }
 	ofPolicies := func(d rows.Diff, w answers.Written) PoliciesWritten { return PoliciesWritten{d, w} }
 	serve(s, define("list-candidates", get, "", "List candidates, the newest first"), "list candidates",
-		func(ctx context.Context, _ *struct{}) (answers.CandidateList, error) {
-			list, err := s.Rows.Candidates(ctx)
-			return answers.CandidateList{Items: append([]rows.Candidate{}, list...)}, err
+		func(ctx context.Context, _ *struct{}) (list answers.CandidateList, err error) {
+			list.Items, err = s.Rows.Candidates(ctx)
+			return list, err
 		})
 	create := define("create-candidate", post, "", "Open a candidate, which changes no policy yet\n"+
 		"At most one is open. A name is used once.", conflict)
@@ -84,7 +83,6 @@ type reportCandidateInput struct {
 	rows.CandidateReportFilter
 }
 
-// Resolve implements [huma.Resolver].
 func (in *reportCandidateInput) Resolve(huma.Context) []error {
 	if in.Policy != "" && in.Requests {
 		return []error{fault("query.requests", "excludes policy: give only one of them", nil)}
@@ -109,7 +107,6 @@ type PoliciesWritten struct {
 	answers.Written
 }
 
-// candidateInput is a write of a candidate.
 type candidateInput[B any] struct {
 	CandidateName
 	Once
@@ -161,16 +158,22 @@ type putCandidatePolicyInput struct {
 }
 
 func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyInput) (done[rows.Diff], error) {
-	p := in.Body.policy()
-	review, err := s.Rows.Review(ctx, s.configPlan(), in.Name, p)
-	if why := in.lockOut(review); err == nil && why != nil {
+	return s.putInCandidate(ctx, newChange(ctx, in.Body.Reason), in.Name, in.Force, in.Body.policy())
+}
+
+// putInCandidate puts policies into a candidate, unless one of them needs force.
+func (s *Server) putInCandidate(
+	ctx context.Context, c rows.Change, candidate string, f Force, list ...rows.Policy,
+) (d done[rows.Diff], err error) {
+	review, err := s.Rows.Review(ctx, s.configPlan(), candidate, list...)
+	if why := f.lockOut(review); err == nil && why != nil {
 		err = unprocessable(why)
 	}
 	if err != nil {
-		return done[rows.Diff]{}, err
+		return d, err
 	}
-	d := done[rows.Diff]{warnings: review.Warnings}
-	return d.with(s.Rows.PutCandidatePolicies(ctx, newChange(ctx, in.Body.Reason), in.Name, p))
+	d.warnings = review.Warnings
+	return d.with(s.Rows.PutCandidatePolicies(ctx, c, candidate, list...))
 }
 
 type deleteCandidatePolicyInput struct {
@@ -190,18 +193,15 @@ type deleteCandidatePolicyInput struct {
 }
 
 func (s *Server) deleteCandidatePolicy(ctx context.Context, in *deleteCandidatePolicyInput) (done[rows.Diff], error) {
-	target := schema.Policy{
-		Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP, For: in.For,
-	}
+	p := rows.Policy{Policy: schema.Policy{
+		Namespace: in.Namespace, Tier: in.Tier, Tenant: in.Tenant, User: in.User, Credential: in.Credential, IP: in.IP,
+		For: in.For, Limit: schema.Limit{Name: in.Policy, Endpoint: in.Endpoint},
+	}}
 	var d done[rows.Diff]
-	if faults := faultsIn("query", target.TargetFaults()); len(faults) > 0 {
+	if faults := faultsIn("query", p.TargetFaults()); len(faults) > 0 {
 		return d, huma.Error422UnprocessableEntity(invalidRequest, faults...)
 	}
-	c := newChange(ctx, in.Reason.Reason)
-	key := rows.PolicyKey{
-		Namespace: in.Namespace, Name: in.Policy, Tier: in.Tier, Tenant: in.Tenant, User: in.User,
-		Credential: in.Credential, IP: in.IP, For: in.For, Endpoint: in.Endpoint,
-	}
+	c, key := newChange(ctx, in.Reason.Reason), p.Key()
 	if !in.Undo {
 		return d.with(s.Rows.DeleteCandidatePolicy(ctx, c, in.Name, key))
 	}

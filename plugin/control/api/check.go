@@ -17,7 +17,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// registerCheck adds the decision API.
 func (s *Server) registerCheck() {
 	at := &place{s, "", "decisions", decideAccess, decideAccess}
 	huma.Register(s.api, at.operation("check", http.MethodPost, decisionPath,
@@ -115,12 +114,7 @@ func (c *Check) admitRequest() *admit.CallerRequest {
 
 type checkInput struct{ Body Check }
 
-type checkOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was taken, because a check with this reservation_id was answered before."`
-	Body     Checked
-}
-
-func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error) {
+func (s *Server) check(ctx context.Context, in *checkInput) (*onceOutput[Checked], error) {
 	checks := []Check{in.Body} // authorizeChecks adds what is known of the org
 	policies, err := s.authorizeChecks(ctx, checks, func(int) string { return "body" })
 	if err != nil {
@@ -130,7 +124,7 @@ func (s *Server) check(ctx context.Context, in *checkInput) (*checkOutput, error
 		return s.reserve(ctx, policies, c)
 	}
 	answer, _ := s.decideOne(ctx, policies, &checks[0])
-	return &checkOutput{Body: answer}, nil
+	return &onceOutput[Checked]{Body: answer}, nil
 }
 
 type checkBatchInput struct {
@@ -146,33 +140,22 @@ type checkBatchOutput struct {
 }
 
 func (s *Server) checkBatch(ctx context.Context, in *checkBatchInput) (*checkBatchOutput, error) {
-	at := func(i int) string { return fmt.Sprintf("body.checks[%d]", i) }
-	if err := denyReservations(in.Body.Checks, at); err != nil {
-		return nil, err
-	}
-	var out checkBatchOutput
-	var err error
-	out.Body.Results, err = s.decide(ctx, in.Body.Checks, at)
-	return &out, err
-}
-
-// decide decides about requests one after the other; at returns the path of each in the body. Nothing is spent unless
-// the caller may check all of them. The error is an answer.
-func (s *Server) decide(ctx context.Context, checks []Check, at func(int) string) ([]Checked, error) {
+	checks, at := in.Body.Checks, func(i int) string { return fmt.Sprintf("body.checks[%d]", i) }
 	policies, err := s.authorizeChecks(ctx, checks, at)
 	if err != nil {
 		return nil, err
 	}
-	results := make([]Checked, len(checks))
+	var out checkBatchOutput
+	out.Body.Results = make([]Checked, len(checks))
 	for i := range checks {
 		if ctx.Err() != nil {
 			return nil, huma.Error503ServiceUnavailable(
 				fmt.Sprintf("the time was up after %d of %d decisions, which were made and spent", i, len(checks)),
 			)
 		}
-		results[i], _ = s.decideOne(ctx, policies, &checks[i])
+		out.Body.Results[i], _ = s.decideOne(ctx, policies, &checks[i])
 	}
-	return results, nil
+	return &out, nil
 }
 
 // authorizeChecks returns the plan that decides, unless the caller may not make one of the checks. The error is an
@@ -223,9 +206,8 @@ func requireIdentity(ctx context.Context, policies *resolve.Plan, checks []Check
 	var faults []*huma.ErrorDetail
 	for i := range checks {
 		if c := &checks[i]; c.Org+c.User+c.Credential+c.IP == "" {
-			faults = append(faults, fault(at(i)+".org_id",
-				`is required, such as "acme", unless user_id, credential_id or ip is given: `+
-					"requests without any identity share one bucket", nil))
+			faults = append(faults, fault(at(i)+".org_id", `is required, such as "acme", unless user_id, credential_id or ip `+
+				"is given: requests without any identity share one bucket", nil))
 		}
 	}
 	if len(faults) == 0 {

@@ -23,15 +23,19 @@ const denialsPath = "/v1/ratelimit/denials"
 const aboutDenials = "Nodes report a sample every few seconds: where a tenant is denied often, an item counts several denials. " +
 	"Denials are kept for at most 7 days, the last 5000 items of an org."
 
-// registerDenials adds the operations that list recent denials.
 func (s *Server) registerDenials() {
 	at := func(path string, reads access) *place { return &place{s, path, usageTag, reads, writeAccess} }
 	serve(s, at(denialsPath, readAccess).operation("list-denials", http.MethodGet, "",
-		"List recent denials, newest first\n"+aboutDenials), "list denials", s.listDenials)
+		"List recent denials, newest first\n"+aboutDenials), "list denials",
+		func(ctx context.Context, in *listDenialsInput) (answers.DenialList, error) {
+			return s.denials(ctx, &in.DenialPage, in.Tenant)
+		})
 	serve(s, at(orgPath, orgAccess).operation("list-org-denials", http.MethodGet, "/ratelimit/denials",
 		"List recent denials of an org, newest first\n"+aboutDenials+" The token of an org reads "+
 			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all."),
-		"list denials", s.listOrgDenials)
+		"list denials", func(ctx context.Context, in *listOrgDenialsInput) (answers.DenialList, error) {
+			return s.denials(ctx, &in.DenialPage, in.Org)
+		})
 	serve(s, at(denialsPath, decideAccess).operation("get-denial", http.MethodGet, "/{request_id}",
 		"Get what denied a request\nOne item for each limit that denied the request: all of them must admit it. "+
 			aboutDenials+" An item names at most 32 requests. The token of an org finds requests of this org only.",
@@ -51,15 +55,12 @@ type DenialPage struct {
 // sinceText is a time, or how long ago.
 type sinceText string
 
-// Resolve implements [huma.ResolverWithPath].
 func (t *sinceText) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 	if _, err := t.before(time.Time{}); err != nil {
 		return []error{fault(at.String(), err.Error(), string(*t))}
 	}
 	return nil
 }
-
-var errSince = errors.New("must be a time such as 2026-11-22T14:00:00Z, or how long ago, such as 15m or 7d")
 
 // before returns the time, given the current one; zero: none.
 func (t *sinceText) before(now time.Time) (time.Time, error) {
@@ -72,7 +73,7 @@ func (t *sinceText) before(now time.Time) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
-		return time.Time{}, errSince
+		return time.Time{}, errors.New("must be a time such as 2026-11-22T14:00:00Z, or how long ago, such as 15m or 7d")
 	}
 	return at, nil
 }
@@ -95,14 +96,6 @@ type listDenialsInput struct {
 type listOrgDenialsInput struct {
 	OrgPath
 	DenialPage
-}
-
-func (s *Server) listDenials(ctx context.Context, in *listDenialsInput) (answers.DenialList, error) {
-	return s.denials(ctx, &in.DenialPage, in.Tenant)
-}
-
-func (s *Server) listOrgDenials(ctx context.Context, in *listOrgDenialsInput) (answers.DenialList, error) {
-	return s.denials(ctx, &in.DenialPage, in.Org)
 }
 
 // denials returns a page of recent denials as the caller reads them. tenant "" selects all.
@@ -156,9 +149,8 @@ func (v view) denial(d rows.RecentDenial) answers.Denial {
 	}
 	out := answers.Denial{
 		ID: d.ID, At: d.At, Org: d.Tenant, Endpoint: d.Endpoint, Policy: d.Policy, Limit: d.Limit, Scope: d.Scope,
-		Reason: d.Reason,
-		Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP, RetryAfter: d.RetryAfter,
-		Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
+		Reason: d.Reason, Result: "denied", Shadow: d.Shadow, Count: d.Count, User: d.User, IPHash: d.IP,
+		RetryAfter: d.RetryAfter, Denier: d.Denier, RetryAt: d.RetryAt(), WouldAdmit: d.WouldAdmit(),
 	}
 	if d.Shadow {
 		out.Result = "shadow_denied"
@@ -182,12 +174,11 @@ func windowText(seconds int64) string {
 	return strconv.FormatInt(seconds, 10) + "s"
 }
 
-// registerAbuse adds the operations on what abuse detection remembers.
 func (s *Server) registerAbuse() {
 	at := &place{s, "/v1", "abuse", readAccess, writeAccess}
 	list(s, at.operation("list-abuse", http.MethodGet, "/ratelimit/abuse", "List the orgs on the ladder of abuse "+
 		"detection\nThose on the highest step are first. In mode shadow the steps have no effect."), "list abuse",
-		asItIs[rows.AbuseState], func(a rows.AbuseState) string { return answers.Cursor(a.Step + " " + a.Tenant) },
+		asItIs[rows.AbuseState], func(a rows.AbuseState) string { return a.Step + " " + a.Tenant },
 		func(ctx context.Context, in *listAbuseInput) ([]rows.AbuseState, error) {
 			last, most := in.page()
 			in.After.Step, in.After.Tenant, _ = strings.Cut(last, " ")
@@ -206,16 +197,14 @@ func (s *Server) registerAbuse() {
 
 type listAbuseInput struct {
 	rows.AbuseFilter
-	NamePaging
+	Paging[string]
 }
 
-// forgiveBody says for how long, and why.
 type forgiveBody struct {
 	For    string `json:"for,omitempty" maxLength:"32"   doc:"How long to keep the org off the ladder, at most 30d. Default: 1h." example:"2h"`
 	Reason reason `json:"reason"        maxLength:"1024" doc:"Why; recorded in the audit."                                          example:"a load test"`
 }
 
-// Resolve implements [huma.Resolver].
 func (b *forgiveBody) Resolve(huma.Context) []error {
 	return checkSpan("body.for", b.For, rows.MaxPardon)
 }
@@ -227,7 +216,6 @@ type forgiveInput struct {
 	Body forgiveBody
 }
 
-// forgive takes an org off the ladder.
 func (s *Server) forgive(ctx context.Context, in *forgiveInput) (done[rows.Forgiven], error) {
 	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	return done[rows.Forgiven]{change: c}.with(s.Rows.ForgiveAbuse(ctx, c, in.Org, spanOr(in.Body.For, time.Hour)))

@@ -35,15 +35,8 @@ func (s *Server) putCandidatePolicies(
 	ctx context.Context, in *putCandidatePoliciesInput,
 ) (done[rows.Diff], error) {
 	list := in.Body.Policies
-	review, err := s.Rows.Review(ctx, s.configPlan(), in.Name, list...)
-	if why := in.lockOut(review); err == nil && why != nil {
-		err = unprocessable(why)
-	}
-	if err != nil {
-		return done[rows.Diff]{}, err
-	}
-	d, version, err := s.Rows.PutCandidatePolicies(ctx, newChange(ctx, in.Body.Reason), in.Name, list...)
-	return done[rows.Diff]{warnings: review.Warnings}.with(d, version, policyAt(list, err))
+	d, err := s.putInCandidate(ctx, newChange(ctx, in.Body.Reason), in.Name, in.Force, list...)
+	return d, policyAt(list, err)
 }
 
 // policyAt returns an error about a policy of a list with its place in the body.

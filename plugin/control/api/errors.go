@@ -54,10 +54,7 @@ func faultsIn(place string, list []schema.Fault) (faults []error) {
 
 // unprocessable returns the 422 for a request with these faults.
 func unprocessable(faults ...*huma.ErrorDetail) error {
-	errs := make([]error, len(faults))
-	for i, f := range faults {
-		errs[i] = f
-	}
+	errs := mapped(faults, func(f *huma.ErrorDetail) error { return f })
 	return huma.Error422UnprocessableEntity(invalidRequest, errs...)
 }
 
@@ -90,11 +87,8 @@ func (s *Server) storeError(action, effect string, err error) error {
 	case errors.As(err, &reused):
 		return unprocessable(fault("header.Idempotency-Key", "was used for another request: choose a new one", reused.Key))
 	case errors.As(err, &underway):
-		return huma.ErrorWithHeaders(
-			huma.NewError(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, so "+
-				"nothing was done: retry in a moment to get the answer of the first"),
-			http.Header{"Retry-After": {"1"}},
-		)
+		return retryable(http.StatusConflict, "the first request with this Idempotency-Key is still in progress, so "+
+			"nothing was done: retry in a moment to get the answer of the first")
 	case errors.As(err, &missing):
 		return huma.Error404NotFound(missing.Error())
 	case errors.As(err, &moved):
@@ -130,16 +124,17 @@ func (s *Server) storeError(action, effect string, err error) error {
 }
 
 // unavailable returns a 503 that the caller may retry: nothing was written.
-func unavailable(detail string) error {
-	return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable(detail), http.Header{"Retry-After": {"1"}})
+func unavailable(detail string) error { return retryable(http.StatusServiceUnavailable, detail) }
+
+// retryable returns an answer after which the caller may retry in a moment.
+func retryable(status int, detail string) error {
+	return huma.ErrorWithHeaders(huma.NewError(status, detail), http.Header{"Retry-After": {"1"}})
 }
 
-// movedPolicies returns the first policies of a difference as details of an error.
+// movedPolicies returns the policies of a difference as details of an error.
 func movedPolicies(d rows.Diff) (details []error) {
 	add := func(p rows.Policy, how string) {
-		if n := len(details); n < maxMovedPolicies {
-			details = append(details, fault(fmt.Sprintf("policies[%d]", n), p.Key().String()+" "+how, nil))
-		}
+		details = append(details, fault(fmt.Sprintf("policies[%d]", len(details)), p.Key().String()+" "+how, nil))
 	}
 	for _, p := range d.Create {
 		add(p, "is new")
@@ -152,6 +147,3 @@ func movedPolicies(d rows.Diff) (details []error) {
 	}
 	return details
 }
-
-// maxMovedPolicies bounds the details of such an error.
-const maxMovedPolicies = 100

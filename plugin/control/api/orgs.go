@@ -26,12 +26,12 @@ type OrgWritten struct {
 }
 
 type listOrgsInput struct {
-	NamePaging
+	Paging[string]
 	rows.TenantFilter
 }
 
 type listTiersInput struct {
-	NamePaging
+	Paging[string]
 	rows.TierFilter
 }
 
@@ -40,11 +40,10 @@ type getOrgInput struct {
 	IfNoneMatch
 }
 
-// registerOrgs adds the operations on one org and on its limits in force.
 func (s *Server) registerOrgs() {
 	r := &resource[*OrgPath, rows.Tenant, rows.Tenant, OrgWritten]{
-		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess}, name: "org",
-		find: func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
+		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess},
+		find:  func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
 		// The name may contain characters that a header cannot.
 		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
 		location: func(org rows.Tenant) string { return orgsPath + "/" + answers.PathSegment(org.ID) },
@@ -55,7 +54,7 @@ func (s *Server) registerOrgs() {
 		},
 	}
 	list(s, r.operation("list-orgs", http.MethodGet, "", "List the orgs that have a tier or a time zone, ordered by id"),
-		"list orgs", r.show, func(org rows.Tenant) string { return answers.Cursor(org.ID) },
+		"list orgs", r.show, func(org rows.Tenant) string { return org.ID },
 		func(ctx context.Context, in *listOrgsInput) ([]rows.Tenant, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Tenants(ctx, in.TenantFilter)
@@ -63,7 +62,7 @@ func (s *Server) registerOrgs() {
 	tiers := &place{s, tiersPath, orgsTag, readAccess, writeAccess}
 	list(s, tiers.operation("list-tiers", http.MethodGet, "",
 		"List the tiers in the database, ordered by name; the plugin's config may have others"),
-		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return answers.Cursor(t.Name) },
+		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return t.Name },
 		func(ctx context.Context, in *listTiersInput) ([]rows.Tier, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Tiers(ctx, in.TierFilter)
@@ -101,7 +100,6 @@ func (*orgBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *orgBody) Resolve(huma.Context) []error {
 	desired := rows.Tenant{Tenant: b.Tenant}
 	desired.ID = "any" // that of the path is checked there
@@ -116,7 +114,6 @@ type putOrgInput struct {
 	Body orgBody
 }
 
-// putOrg writes the settings of an org.
 func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant] {
 	desired := rows.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
@@ -148,11 +145,10 @@ type TierWritten struct {
 	answers.Written
 }
 
-// registerTiers adds the operations that write tiers.
 func (s *Server) registerTiers() {
 	const name = "/{name}"
 	r := &resource[*TierName, rows.Tier, rows.Tier, TierWritten]{
-		place: &place{s, tiersPath, orgsTag, readAccess, writeAccess}, name: "tier",
+		place:    &place{s, tiersPath, orgsTag, readAccess, writeAccess},
 		find:     func(ctx context.Context, at *TierName) (rows.Tier, error) { return s.Rows.Tier(ctx, at.Name) },
 		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
 		location: func(t rows.Tier) string { return tiersPath + "/" + answers.PathSegment(t.Name) },
@@ -174,7 +170,6 @@ type TierName struct {
 
 func (t *TierName) key() *TierName { return t }
 
-// tierBody is a tier as a caller writes it.
 type tierBody struct {
 	Description string         `json:"description,omitempty" maxLength:"1024"`
 	Reason      optionalReason `json:"reason,omitempty"      maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`

@@ -30,20 +30,13 @@ type Override struct {
 func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	delete(s.Properties, "tenant")
 	describeFields(s, schema.FieldsWithout[schema.Override]("tenant"))
-	s.Properties["kind"].Enum = enumOf("kind")
+	s.Properties["kind"].Enum = mapped(schema.FieldNamed[schema.Override]("kind").OneOf,
+		func(kind string) any { return kind })
 	s.Required = []string{"id", "kind", "source", "state", "created_at", "revision"}
 	redescribe(s.Properties["reason"], "Absent for the token of an org, as the author is.")
 	s.Properties["starts_at"].Description = "When the override begins. Absent: it began when it was made."
 	s.Properties["expires_at"].Description = "When the override ends. Absent: it is permanent."
 	return s
-}
-
-// enumOf returns the values of a field of an override.
-func enumOf(field string) (values []any) {
-	for _, value := range schema.FieldNamed[schema.Override](field).OneOf {
-		values = append(values, value)
-	}
-	return values
 }
 
 func overrideOf(o rows.Override) Override {
@@ -147,12 +140,7 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	faults = append(faults, scopeFaults("body", b.Scope, b.spelled.name, map[string]string{
 		"user": b.User, "credential": b.Credential, "ip": b.IP, "endpoint": b.Endpoint,
 	})...)
-	if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
-		add("window", err.Error(), b.Window)
-	}
-	if b.WindowSize != 0 && b.Window != "" {
-		add("window", otherSpelling("window_size"), b.Window)
-	}
+	faults = append(faults, windowFaults(b.WindowSize, b.Window)...)
 	if b.ExpiresIn != "" {
 		b.checkExpiresIn(add)
 	}
@@ -217,7 +205,16 @@ func (b *OverrideBody) override(org string, now time.Time) (rows.Override, error
 	return o, nil
 }
 
-var errWholeSeconds = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
+// windowFaults returns the faults of a window that is given by a text.
+func windowFaults(seconds int64, text string) (faults []error) {
+	if seconds != 0 && text != "" {
+		faults = append(faults, fault("body.window", otherSpelling("window_size"), text))
+	}
+	if _, err := windowSeconds(seconds, text); err != nil {
+		faults = append(faults, fault("body.window", err.Error(), text))
+	}
+	return faults
+}
 
 // windowSeconds returns a window in seconds, by either spelling; 0 when none is given.
 func windowSeconds(seconds int64, text string) (int64, error) {
@@ -231,7 +228,7 @@ func windowSeconds(seconds int64, text string) (int64, error) {
 	case window > most:
 		err = fmt.Errorf("must be at most %dd", most/day)
 	case window < time.Second || window%time.Second != 0:
-		err = errWholeSeconds
+		err = errors.New("must be whole seconds, such as 30s, 1m, 1h or 1d")
 	}
 	return int64(window / time.Second), err
 }

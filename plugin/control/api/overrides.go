@@ -18,7 +18,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -36,12 +35,12 @@ type overrideResource = resource[*RowPath, rows.Override, Override, OverrideWrit
 
 type listOverridesInput struct {
 	OptionalOrg
-	Paging
+	Paging[int64]
 	rows.OverrideMatch
 }
 
 type listAllOverridesInput struct {
-	Paging
+	Paging[int64]
 	rows.OverrideFilter
 }
 
@@ -50,7 +49,7 @@ type listAllOverridesInput struct {
 func (s *Server) registerOverrides() {
 	ofOrg := s.overridesAt(overridesPath, orgAccess)
 	list(s, ofOrg.operation("list-overrides", http.MethodGet, "", "List the overrides of an org, ordered by id"),
-		"list overrides", ofOrg.show, overrideCursor,
+		"list overrides", ofOrg.show, idOf,
 		func(ctx context.Context, in *listOverridesInput) ([]rows.Override, error) {
 			f := rows.OverrideFilter{Tenant: orgOf(ctx), OverrideMatch: in.OverrideMatch}
 			f.After, f.Max = in.page()
@@ -71,14 +70,14 @@ func (s *Server) registerOverrides() {
 	general := s.overridesAt(generalOverridesPath, readAccess)
 	list(s, general.operation("list-all-overrides", http.MethodGet, "",
 		"List the overrides of all orgs, and those that name no org, ordered by id"),
-		"list overrides", general.show, overrideCursor,
+		"list overrides", general.show, idOf,
 		func(ctx context.Context, in *listAllOverridesInput) ([]rows.Override, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Overrides(ctx, in.OverrideFilter)
 		})
 	list(s, general.operation("list-ended-overrides", http.MethodGet, "/ended",
 		"List the history of overrides that have ended, ordered by id"), "list ended overrides", endedOf,
-		func(o rows.EndedOverride) string { return cursor(o.ID) },
+		func(o rows.EndedOverride) int64 { return o.ID },
 		func(ctx context.Context, in *listAllOverridesInput) ([]rows.EndedOverride, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.EndedOverrides(ctx, in.OverrideFilter)
@@ -93,8 +92,8 @@ func (s *Server) registerOverrides() {
 // overridesAt returns the overrides at a path.
 func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	return &overrideResource{
-		place: &place{s, path, "overrides", reads, writeAccess}, name: "override",
-		find: s.overrideAt, warn: s.overrideWarnings,
+		place: &place{s, path, "overrides", reads, writeAccess},
+		find:  s.overrideAt, warn: s.overrideWarnings,
 		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
 		location: func(o rows.Override) string {
 			at := strings.Replace(path, "{org}", answers.PathSegment(o.Tenant), 1)
@@ -118,7 +117,7 @@ func endedOf(v view, o rows.EndedOverride) EndedOverride {
 	return EndedOverride{v.override(o.Override), o.EndedAt, o.EndedBy, o.EndReason}
 }
 
-func overrideCursor(o rows.Override) string { return cursor(o.ID) }
+func idOf(o rows.Override) int64 { return o.ID }
 
 // registerOverride adds the operations on one override. id is the end of those of the operations.
 func (s *Server) registerOverride(r *overrideResource, id, what, change string) {
@@ -171,7 +170,6 @@ type putOverrideBody struct {
 	Revision  int64     `json:"revision,omitempty"`
 }
 
-// TransformSchema describes the body.
 func (b *putOverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
 	author, source := s.Properties["author"], s.Properties["source"]
 	s = b.OverrideBody.TransformSchema(r, s)
@@ -239,7 +237,7 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
 	now := max(s.now(), limit.Micros(o.StartsAt.UnixMicro()))
-	requests := requestsOf(&o.Override)
+	requests := Requests{User: o.User, Credential: o.Credential, IP: firstAddress(o.IP), Endpoint: o.Endpoint}
 	before, err := s.reportInForce(ctx, plan, in.Org, &requests, now, maxInForce)
 	if err != nil {
 		return nil, err
@@ -272,11 +270,6 @@ func withOverride(plan *resolve.Plan, o policy.Override) (*resolve.Plan, error) 
 	}
 	next, _ = next.WithCandidate(snapshot.CandidateSet()) // its faults are not about the override
 	return plan.With(next), nil
-}
-
-// requestsOf returns the requests that an override is about.
-func requestsOf(o *schema.Override) Requests {
-	return Requests{User: o.User, Credential: o.Credential, IP: firstAddress(o.IP), Endpoint: o.Endpoint}
 }
 
 // firstAddress returns the first address of a network; an address stands for itself.
@@ -316,7 +309,6 @@ func compare(p *answers.OverridePreview, before, after *inForceReport) {
 	}
 }
 
-// numbersOf returns the numbers of a limit.
 func numbersOf(l *answers.LimitInForce) answers.LimitNumbers {
 	return answers.LimitNumbers{Limit: l.Limit, WindowSize: l.WindowSize, Burst: l.Burst}
 }

@@ -103,10 +103,8 @@ type Waiting struct {
 	Wait waitText `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
-// waitText is the value of wait.
 type waitText string
 
-// Resolve implements [huma.Resolver].
 func (w *waitText) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
 	text := waitIn(u.Query())
@@ -163,79 +161,47 @@ func (s *Server) allowBareWait() {
 	}
 }
 
-// Paging selects a page of a list.
-type Paging struct {
-	Limit  int             `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Cursor cursorTo[int64] `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"64"`
+// Paging selects a page of a list, after an item's place: its id or its name.
+type Paging[P any] struct {
+	Limit  int         `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Cursor cursorTo[P] `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"256"`
 }
 
-// page returns the last id of the previous page, or 0 for the first page, and the most rows to read: one more than the
-// page has.
-func (p *Paging) page() (after int64, most int) { return p.Cursor.place(), p.Limit + 1 }
+// page returns the place of the last item of the previous page, or the zero value for the first page, and the most rows
+// to read: one more than the page has.
+func (p *Paging[P]) page() (after P, most int) { return p.Cursor.place(), p.Limit + 1 }
 
-func (p *Paging) size() int { return p.Limit }
-
-// cursor returns the cursor of the page after an id.
-func cursor(id int64) string { return string(newCursor(id)) }
+func (p *Paging[P]) size() int { return p.Limit }
 
 // cursorTo has the place of the last item of a page, in a form that does not invite clients to build their own.
 type cursorTo[P any] string
 
-// newCursor returns the cursor of the page after a place.
+// newCursor returns the cursor of the page after a place: a name as it is, or JSON.
 func newCursor[P any](place P) cursorTo[P] {
+	if name, ok := any(place).(string); ok {
+		return cursorTo[P](answers.Cursor(name))
+	}
 	text, _ := json.Marshal(place) // it has texts, numbers and times of 4-digit years only
 	return cursorTo[P](answers.Cursor(string(text)))
 }
 
 // place returns the place, or the zero value where there is none.
 func (c cursorTo[P]) place() (place P) {
-	raw, _ := base64.RawURLEncoding.DecodeString(string(c))
-	_ = json.Unmarshal(raw, &place) // Resolve has found a fault
+	raw, _ := base64.RawURLEncoding.DecodeString(string(c)) // Resolve has found a fault
+	if name, ok := any(&place).(*string); ok {
+		*name = string(raw)
+	} else {
+		_ = json.Unmarshal(raw, &place)
+	}
 	return place
 }
 
-// Resolve implements [huma.ResolverWithPath].
 func (c *cursorTo[P]) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	if *c == "" || newCursor(c.place()) == *c {
+	place := c.place()
+	if *c == "" || newCursor(place) == *c && isText(fmt.Sprint(place)) {
 		return nil
 	}
-	return []error{cursorFault(at, string(*c))}
-}
-
-// cursorFault returns the fault of a cursor that no list has returned.
-func cursorFault(at *huma.PathBuffer, text string) error {
-	return fault(at.String(), "must be a next_cursor returned by this list", text)
-}
-
-// NamePaging selects a page of a list of names.
-type NamePaging struct {
-	Limit  int        `query:"limit"  minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Cursor nameCursor `query:"cursor"                                          doc:"The next_cursor of the previous page." maxLength:"256"`
-}
-
-// page returns the last name of the previous page, or "" for the first page, and the most rows to read.
-func (p *NamePaging) page() (after string, most int) { return p.Cursor.name(), p.Limit + 1 }
-
-func (p *NamePaging) size() int { return p.Limit }
-
-// nameCursor has the name of the last item of a page.
-type nameCursor string
-
-// name returns the name, or "" where there is none.
-func (c nameCursor) name() string {
-	name, err := base64.RawURLEncoding.Strict().DecodeString(string(c))
-	if err != nil || !isText(string(name)) {
-		return ""
-	}
-	return string(name)
-}
-
-// Resolve implements [huma.ResolverWithPath].
-func (c *nameCursor) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	if *c != "" && c.name() == "" {
-		return []error{cursorFault(at, string(*c))}
-	}
-	return nil
+	return []error{fault(at.String(), "must be a next_cursor returned by this list", string(*c))}
 }
 
 const (
@@ -253,10 +219,8 @@ func isText(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsRune(text, 0) && !strings.ContainsRune(text, utf8.RuneError)
 }
 
-// reason is why a change is made.
 type reason string
 
-// Resolve implements [huma.ResolverWithPath].
 func (r *reason) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 	if strings.TrimSpace(string(*r)) == "" || len(*r) > maxReason {
 		return []error{fault(at.String(), reasonProblem, nil)}
@@ -267,7 +231,6 @@ func (r *reason) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 // optionalReason is why a change is made, or "".
 type optionalReason string
 
-// Resolve implements [huma.ResolverWithPath].
 func (r *optionalReason) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	if *r == "" {
 		return nil
@@ -292,15 +255,13 @@ const day = 24 * time.Hour
 // longest bounds the times that parseDuration returns exactly. It is far below the maximum of time.Duration.
 const longest = 100_000 * day
 
-var errDuration = errors.New("must be a time such as 30s, 1m, 1h or 1d")
-
 // duration matches the text of a time, even one that overflows time.Duration.
 var duration = regexp.MustCompile(`^([0-9]+d)?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`)
 
 // parseDuration parses 30s, 1m, 1h30m, 1d or 1d12h. A time above longest becomes longest+1, without an error.
 func parseDuration(text string) (time.Duration, error) {
 	if text == "" || !duration.MatchString(text) {
-		return 0, errDuration
+		return 0, errors.New("must be a time such as 30s, 1m, 1h or 1d")
 	}
 	var total time.Duration
 	if days, rest, ok := strings.Cut(text, "d"); ok {

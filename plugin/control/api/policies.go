@@ -26,14 +26,13 @@ type PolicyWritten struct {
 }
 
 type listPoliciesInput struct {
-	Paging
+	Paging[int64]
 	rows.PolicyFilter
 }
 
-// registerPolicies adds the operations on policies.
 func (s *Server) registerPolicies() {
 	r := &resource[*RowPath, rows.Policy, rows.Policy, PolicyWritten]{
-		place: &place{s, policiesPath, "policies", readAccess, writeAccess}, name: "policy",
+		place:    &place{s, policiesPath, "policies", readAccess, writeAccess},
 		find:     func(ctx context.Context, at *RowPath) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, at.ID) },
 		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
 		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },
@@ -41,7 +40,7 @@ func (s *Server) registerPolicies() {
 		answer:   func(p rows.Policy, w answers.Written) PolicyWritten { return PolicyWritten{p, w} },
 	}
 	list(s, r.operation("list-policies", http.MethodGet, "", "List policies, ordered by id"), "list policies", r.show,
-		func(p rows.Policy) string { return cursor(p.ID) },
+		func(p rows.Policy) int64 { return p.ID },
 		func(ctx context.Context, in *listPoliciesInput) ([]rows.Policy, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Policies(ctx, in.PolicyFilter)
@@ -177,30 +176,17 @@ func (*policyBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema
 	return s
 }
 
-// Resolve implements [huma.Resolver]: it adds the faults that the schema does not find.
 func (b *policyBody) Resolve(huma.Context) []error {
-	faults := b.spelled.faults("body")
-	if b.Window != "" {
-		if b.WindowSize != 0 {
-			faults = append(faults, fault("body.window", otherSpelling("window_size"), b.Window))
-		}
-		if _, err := windowSeconds(b.WindowSize, b.Window); err != nil {
-			faults = append(faults, fault("body.window", err.Error(), b.Window))
-		}
-	}
+	faults := append(b.spelled.faults("body"), windowFaults(b.WindowSize, b.Window)...)
 	p := b.policy()
 	for _, f := range schema.AppendNew(b.faults, schema.Faults(policy.Faults(p.Policy))) {
-		faults = append(faults, fault("body."+b.spelledField(f.Path), f.Message, nil))
+		name := b.spelled.name(f.Path)
+		if name == "window_size" && b.Window != "" {
+			name = "window"
+		}
+		faults = append(faults, fault("body."+name, f.Message, nil))
 	}
 	return faults
-}
-
-// spelledField returns the name that the caller has used for a field.
-func (b *policyBody) spelledField(field string) string {
-	if field == "window_size" && b.Window != "" {
-		return "window"
-	}
-	return b.spelled.name(field)
 }
 
 // policy returns the policy that the body requests, with the defaults of this API.
@@ -267,15 +253,14 @@ type CostWritten struct {
 }
 
 type listCostsInput struct {
-	Paging
+	Paging[int64]
 	rows.CostFilter
 }
 
-// registerCosts adds the operations on what requests to endpoints cost.
 func (s *Server) registerCosts() {
 	r := &resource[*RowPath, rows.Cost, rows.Cost, CostWritten]{
-		place: &place{s, costsPath, "costs", readAccess, writeAccess}, name: "cost",
-		find: func(ctx context.Context, at *RowPath) (rows.Cost, error) { return s.Rows.CostByID(ctx, at.ID) },
+		place: &place{s, costsPath, "costs", readAccess, writeAccess},
+		find:  func(ctx context.Context, at *RowPath) (rows.Cost, error) { return s.Rows.CostByID(ctx, at.ID) },
 		state: func(c rows.Cost) (string, int64) {
 			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision
 		},
@@ -288,7 +273,7 @@ func (s *Server) registerCosts() {
 	}
 	list(s, r.operation("list-costs", http.MethodGet, "",
 		"List what requests to endpoints cost, ordered by id; the plugin's config may have others"), "list costs", r.show,
-		func(c rows.Cost) string { return cursor(c.ID) },
+		func(c rows.Cost) int64 { return c.ID },
 		func(ctx context.Context, in *listCostsInput) ([]rows.Cost, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Costs(ctx, in.CostFilter)
@@ -303,7 +288,6 @@ func (s *Server) registerCosts() {
 		})
 }
 
-// costBody is a cost as a caller writes it.
 type costBody struct {
 	ID       int64 `json:"id,omitempty"       doc:"As returned by a read; a write ignores it."`
 	Revision int64 `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match."`
@@ -321,7 +305,6 @@ func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// Resolve implements [huma.Resolver]: it reports faults that the schema does not cover.
 func (b *costBody) Resolve(huma.Context) []error { return faultsIn("body", policy.CostFaults(b.Cost)) }
 
 type putCostInput struct {
@@ -331,7 +314,6 @@ type putCostInput struct {
 	Body costBody
 }
 
-// putCost creates a cost, or updates the one with the same namespace and endpoint.
 func (s *Server) putCost(ctx context.Context, in *putCostInput) *write[rows.Cost] {
 	desired := rows.Cost{Cost: in.Body.Cost}
 	return &write[rows.Cost]{

@@ -31,9 +31,12 @@ type Reservation struct {
 // reserves reports whether the check makes a reservation.
 func (c *Check) reserves() bool { return c.Reserve != nil && !c.DryRun }
 
-// reserveFaults returns the faults of a reservation that the schema does not cover. place is where the check is.
+// reserveFaults returns the faults of a reservation that the schema does not cover. place is where the check is: not in
+// a batch, whose answer has no place for the conflict of one id.
 func (c *Check) reserveFaults(place string) []error {
 	switch {
+	case c.Reserve != nil && place != "body":
+		return []error{fault(place+".reserve", "is not possible in a batch: send the check by itself, to "+decisionPath, nil)}
 	case c.reserves() && c.ReservationID == "":
 		return []error{fault(place+".reservation_id", "is required with reserve: choose a new id for each request", nil)}
 	case c.Reserve == nil && c.ReservationID != "":
@@ -44,26 +47,10 @@ func (c *Check) reserveFaults(place string) []error {
 	return nil
 }
 
-// denyReservations returns the faults of reservations in a batch: the answer of a batch has no place for the conflict
-// of one id. The error is an answer.
-func denyReservations(checks []Check, at func(int) string) error {
-	var faults []*huma.ErrorDetail
-	for i := range checks {
-		if checks[i].Reserve != nil {
-			faults = append(faults, fault(at(i)+".reserve", "is not possible in a batch: send the check by itself, to "+
-				decisionPath, nil))
-		}
-	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return unprocessable(faults...)
-}
-
 // reserve decides about a check that reserves, once for each id.
-func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) (*checkOutput, error) {
+func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) (*onceOutput[Checked], error) {
 	if s.Reservations == nil {
-		return nil, errNoReservations()
+		return nil, errNoReservations
 	}
 	request, err := s.newRequest(ctx, policies, c)
 	if err != nil {
@@ -74,7 +61,7 @@ func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) 
 		return nil, s.claimError(err)
 	}
 	if claim == nil {
-		out := &checkOutput{Replayed: "true"}
+		out := &onceOutput[Checked]{Replayed: "true"}
 		if err := json.Unmarshal(first, &out.Body); err != nil {
 			return nil, fmt.Errorf("read the first answer to a check: %w", err)
 		}
@@ -86,11 +73,11 @@ func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) 
 // decideClaimed decides about a check that reserves, and keeps what it has reserved.
 func (s *Server) decideClaimed(
 	ctx context.Context, policies *resolve.Plan, c *Check, claim *reservation.Claim,
-) (*checkOutput, error) {
+) (*onceOutput[Checked], error) {
 	made, decided := s.decideOne(ctx, policies, c)
 	if decided.Denied() {
 		claim.Release(ctx)
-		return &checkOutput{Body: made}, nil
+		return &onceOutput[Checked]{Body: made}, nil
 	}
 	record := reservation.NewRecord(s.viewOf(callerOf(ctx)).settledPart(decided), s.now())
 	made.addReservation(c, record, claim.SettleBy())
@@ -103,10 +90,9 @@ func (s *Server) decideClaimed(
 		return nil, huma.Error503ServiceUnavailable("the check was allowed and charged, but its reservation could not be " +
 			"kept: it stays charged, and cannot be settled. Choose a new id if you check again")
 	}
-	return &checkOutput{Body: made}, nil
+	return &onceOutput[Checked]{Body: made}, nil
 }
 
-// addReservation adds a reservation to the answer.
 func (c *Checked) addReservation(check *Check, record *reservation.Record, settleBy time.Time) {
 	c.Reservation = &Reservation{ID: check.ReservationID, Tokens: *check.Reserve, Policies: []string{}, SettleBy: settleBy}
 	if record == nil {
@@ -164,12 +150,10 @@ func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *C
 	return time.Duration(longest) * time.Microsecond, nil
 }
 
-// errNoReservations returns the answer of a process that cannot keep reservations.
-func errNoReservations() error {
-	return huma.Error503ServiceUnavailable(
-		"this process keeps no reservations: start it as ratelimit serve --config kong.yml",
-	)
-}
+// errNoReservations is the answer of a process that cannot keep reservations.
+var errNoReservations = huma.Error503ServiceUnavailable(
+	"this process keeps no reservations: start it as ratelimit serve --config kong.yml",
+)
 
 // claimError returns the answer to a check that could not be claimed: nothing was charged for it.
 func (s *Server) claimError(err error) error {
@@ -185,20 +169,18 @@ func (s *Server) claimError(err error) error {
 
 // ledgerError returns the answer to an error that checks and settlements have in common. effect says what was done.
 func (s *Server) ledgerError(err error, effect string) error {
-	soon := http.Header{"Retry-After": {"1"}}
 	switch answer := huma.StatusError(nil); {
 	case errors.As(err, &answer):
 		return err
 	case errors.Is(err, reservation.ErrUnderway):
-		return huma.ErrorWithHeaders(huma.NewError(http.StatusConflict, "the first request with this id is still in "+
-			"progress, so "+effect+": retry in a moment to get its answer"), soon)
+		return retryable(http.StatusConflict, "the first request with this id is still in progress, so "+effect+
+			": retry in a moment to get its answer")
 	case errors.Is(err, reservation.ErrFull):
 		s.Log.Warn("no room for another reservation")
-		return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable("too many reservations are kept: "+effect), soon)
+		return unavailable("too many reservations are kept: " + effect)
 	}
 	s.Log.Error("the store of reservations failed", "error", err)
-	return huma.ErrorWithHeaders(huma.Error503ServiceUnavailable("reservations cannot be read or written at the moment: "+
-		effect+"; retry with the same id"), soon)
+	return unavailable("reservations cannot be read or written at the moment: " + effect + "; retry with the same id")
 }
 
 // reservingBuckets take the tokens of a reservation from limits that settle: of all, or, for an org's token, of those
@@ -246,11 +228,6 @@ type SettleRequest struct {
 
 type settleInput struct{ Body SettleRequest }
 
-type settleOutput struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was changed, because the reservation was settled before."`
-	Body     Settled
-}
-
 // Settled says what became of a reservation.
 type Settled struct {
 	ID       string         `json:"id"       example:"chat-7f3a"`
@@ -271,15 +248,7 @@ type SettledLimit struct {
 	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed." enum:"settled,late,lost"`
 }
 
-// Outcomes of settlements.
-const (
-	outcomeSettled = "settled"
-	outcomeLate    = "late"
-	outcomeLost    = "lost"
-	outcomeUnknown = "unknown"
-)
-
-func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, error) {
+func (s *Server) settle(ctx context.Context, in *settleInput) (*onceOutput[Settled], error) {
 	caller := callerOf(ctx)
 	switch {
 	case caller.Role == Viewer:
@@ -287,7 +256,7 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 	case caller.Role == Tenant && in.Body.Org != "" && in.Body.Org != caller.Org:
 		return nil, huma.Error403Forbidden("an org's token may settle for its own org only")
 	case s.Reservations == nil || s.Decider == nil:
-		return nil, errNoReservations()
+		return nil, errNoReservations
 	}
 	name := reservation.Name{Namespace: s.Decider.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
 	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
@@ -298,7 +267,7 @@ func (s *Server) settle(ctx context.Context, in *settleInput) (*settleOutput, er
 	if err != nil {
 		return nil, s.settleError(err)
 	}
-	out := &settleOutput{Body: newSettled(in.Body.ID, &settled)}
+	out := &onceOutput[Settled]{Body: newSettled(in.Body.ID, &settled)}
 	if settled.Repeated {
 		out.Replayed = "true"
 	}
@@ -321,7 +290,6 @@ func (s *Server) settleBilledTo(
 	})
 }
 
-// settleError returns the answer to a settlement that was not made.
 func (s *Server) settleError(err error) error {
 	first := new(reservation.ActualError)
 	switch {
@@ -337,14 +305,13 @@ func (s *Server) settleError(err error) error {
 	return s.ledgerError(err, "nothing was settled")
 }
 
-// newSettled returns the answer to a settlement.
 func newSettled(id string, s *reservation.Settled) Settled {
-	out := Settled{ID: id, Reserved: s.Tokens, Actual: s.Actual, Outcome: outcomeSettled, Limits: []SettledLimit{}}
+	out := Settled{ID: id, Reserved: s.Tokens, Actual: s.Actual, Outcome: "settled", Limits: []SettledLimit{}}
 	switch {
 	case s.Unknown:
-		out.Outcome = outcomeUnknown
+		out.Outcome = "unknown"
 	case s.Late:
-		out.Outcome = outcomeLate
+		out.Outcome = "late"
 	}
 	for _, c := range s.Changes {
 		l := SettledLimit{
@@ -352,7 +319,7 @@ func newSettled(id string, s *reservation.Settled) Settled {
 			Refunded: max(-c.Change, 0), Charged: max(c.Change, 0), Outcome: out.Outcome,
 		}
 		if c.Lost {
-			l.Outcome = outcomeLost
+			l.Outcome = "lost"
 		}
 		out.Limits = append(out.Limits, l)
 	}

@@ -82,7 +82,6 @@ type RowPath struct {
 	ID int64 `path:"id" minimum:"1" example:"7"`
 }
 
-// bodyOutput is an answer that is a body alone.
 type bodyOutput[B any] struct{ Body B }
 
 // serve registers an operation whose answer is a body alone. action names the operation in errors of the store.
@@ -106,7 +105,6 @@ func serve[In, B any](
 // answer to a write.
 type resource[K, R, V, B any] struct {
 	*place
-	name     string // of a row, in words
 	find     func(context.Context, K) (R, error)
 	state    func(R) (tag string, revision int64)
 	location func(R) string
@@ -119,19 +117,19 @@ type resource[K, R, V, B any] struct {
 func asItIs[R any](_ view, row R) R { return row }
 
 // list registers the operation that lists rows in pages. read returns the rows of a page, and one more if there is
-// another page; cursor returns the cursor of a page that ends with a row.
-func list[R, V, In any, P interface {
+// another page; place returns what the cursor of a page that ends with a row has.
+func list[R, V, At, In any, P interface {
 	*In
 	size() int
 }](
-	s *Server, o huma.Operation, action string, show func(view, R) V, cursor func(R) string,
+	s *Server, o huma.Operation, action string, show func(view, R) V, place func(R) At,
 	read func(context.Context, P) ([]R, error),
 ) {
 	serve(s, o, action, func(ctx context.Context, in *In) (page answers.Page[V], err error) {
 		found, err := read(ctx, in)
 		if size := P(in).size(); len(found) > size {
 			found = found[:size]
-			page.NextCursor = cursor(found[size-1])
+			page.NextCursor = string(newCursor(place(found[size-1])))
 		}
 		page.Items = make([]V, len(found))
 		for i, row := range found {
@@ -141,7 +139,6 @@ func list[R, V, In any, P interface {
 	})
 }
 
-// getOutput is a resource with its ETag.
 type getOutput[V any] struct {
 	ETag string `header:"ETag"`
 	Body V
@@ -237,11 +234,10 @@ func (w *write[R]) do(
 	return 0, d, staleError("")
 }
 
-// rowOutput is the answer to a write of a row.
 type rowOutput[B any] struct {
 	Status   int
 	ETag     string `header:"ETag"`
-	Location string `header:"Location" doc:"Where the row is."`
+	Location string `header:"Location" doc:"Where it is."`
 	Body     B
 }
 
@@ -270,7 +266,6 @@ func put[K, R, V, B, In any, P interface {
 		created.Description = http.StatusText(http.StatusCreated)
 		o.Responses["201"] = &created
 	}
-	r.describeLocation(o)
 }
 
 // written finishes a write of a row, and returns the body of its answer.
@@ -281,11 +276,10 @@ func (r *resource[K, R, V, B]) written(ctx context.Context, d done[R], wait time
 	return r.answer(r.show(view{}, d.row), r.finishWrite(ctx, d.version, wait, d.warnings))
 }
 
-// createdOutput is the answer to the creation of a row.
 type createdOutput[B any] struct {
 	ETag     string `header:"ETag"`
-	Location string `header:"Location"            doc:"Where the row is."`
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
+	Location string `header:"Location"            doc:"Where it is."`
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because this is a retry of an answered request."`
 	Body     B
 }
 
@@ -304,13 +298,25 @@ func create[K, R, V, B, In any, P interface {
 		tag, _ := r.state(d.row)
 		return &createdOutput[B]{tag, r.location(d.row), replayedHeader(d.change), r.written(ctx, d, P(in).wait())}, nil
 	})
-	r.describeLocation(o)
 }
 
-// writeOutput is the answer to a write that an Idempotency-Key makes happen once.
-type writeOutput[B any] struct {
-	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was written, because this is a retry of an answered request."`
+// onceOutput is the answer to what happens once, also if it is sent again.
+type onceOutput[B any] struct {
+	Replayed string `header:"Idempotent-Replayed" doc:"true: nothing was done, because this is a retry of an answered request."`
 	Body     B
+}
+
+// once registers an operation that an Idempotency-Key makes happen once.
+func once[In, B any](
+	s *Server, o huma.Operation, action string, do func(context.Context, *In) (B, rows.Change, error),
+) {
+	huma.Register(s.api, o, func(ctx context.Context, in *In) (*onceOutput[B], error) {
+		body, c, err := do(ctx, in)
+		if err != nil {
+			return nil, s.writeError(action, err)
+		}
+		return &onceOutput[B]{replayedHeader(c), body}, nil
+	})
 }
 
 // change registers an operation that writes, and whose answer is what it has written.
@@ -321,23 +327,13 @@ func change[R, B, In any, P interface {
 	s *Server, o huma.Operation, action string, answer func(R, answers.Written) B,
 	write func(context.Context, P) (done[R], error),
 ) {
-	huma.Register(s.api, o, func(ctx context.Context, in *In) (*writeOutput[B], error) {
+	once(s, o, action, func(ctx context.Context, in *In) (body B, _ rows.Change, err error) {
 		d, err := write(ctx, in)
-		if err != nil {
-			return nil, s.writeError(action, err)
+		if err == nil {
+			body = answer(d.row, s.finishWrite(ctx, d.version, P(in).wait(), d.warnings))
 		}
-		body := answer(d.row, s.finishWrite(ctx, d.version, P(in).wait(), d.warnings))
-		return &writeOutput[B]{replayedHeader(d.change), body}, nil
+		return body, d.change, err
 	})
-}
-
-// describeLocation describes the header Location of the answers to a write.
-func (r *resource[K, R, V, B]) describeLocation(o huma.Operation) {
-	for _, answer := range o.Responses {
-		if location := answer.Headers["Location"]; location != nil {
-			location.Schema.Description = "Where the " + r.name + " is."
-		}
-	}
 }
 
 type deleteRow struct {

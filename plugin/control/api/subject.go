@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"strings"
 
@@ -33,13 +32,15 @@ func (r *Requests) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 }
 
 // subjectFaults returns the faults of an address and an endpoint, which is given by a name, that the schema does not
-// cover.
+// cover. Both may be empty.
 func subjectFaults(place, ip, name, endpoint string) (faults []error) {
-	if why := checkAddress(ip); why != "" {
-		faults = append(faults, fault(place+".ip", why, ip))
+	if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
+		faults = append(faults, fault(place+".ip", "must be an address, such as 192.0.2.1 or 2001:db8::1", ip))
 	}
-	if why := checkEndpoint(endpoint); why != "" {
-		faults = append(faults, fault(place+"."+name, why, endpoint))
+	method, path, _ := admit.Target(endpoint)
+	if strings.Contains(endpoint, " ") && (method == "" || path == "") {
+		faults = append(faults, fault(place+"."+name,
+			"must be METHOD /path, such as POST /records, a path alone, or the name of a route", endpoint))
 	}
 	return faults
 }
@@ -55,23 +56,6 @@ func scopeFaults(place, scope string, field func(string) string, values map[stri
 	return faults
 }
 
-// checkAddress returns the problem of a client's address, or "". An empty address is valid.
-func checkAddress(text string) string {
-	if _, err := netip.ParseAddr(text); text != "" && err != nil {
-		return "must be an address, such as 192.0.2.1 or 2001:db8::1"
-	}
-	return ""
-}
-
-// checkEndpoint returns the problem of an endpoint, or "". An empty endpoint is valid.
-func checkEndpoint(text string) string {
-	method, path, _ := admit.Target(text)
-	if strings.Contains(text, " ") && (method == "" || path == "") {
-		return "must be METHOD /path, such as POST /records, a path alone, or the name of a route"
-	}
-	return ""
-}
-
 // loadedPlan returns the plan that decides about requests now. The error is an answer.
 func (s *Server) loadedPlan() (*resolve.Plan, error) {
 	if s.Decider == nil {
@@ -82,17 +66,11 @@ func (s *Server) loadedPlan() (*resolve.Plan, error) {
 	}
 	policies := s.Decider.Policies.Load()
 	if !isLoaded(policies) {
-		return nil, huma.ErrorWithHeaders(
-			huma.Error503ServiceUnavailable(policiesNotLoaded),
-			http.Header{"Retry-After": {"1"}},
-		)
+		// The config alone does not decide, because a row may ban the caller.
+		return nil, unavailable("warming up: the policies of the database are not loaded yet")
 	}
 	return policies, nil
 }
-
-// policiesNotLoaded is the problem of a request before the rows are loaded. The config alone does not decide, because a
-// row may ban the caller.
-const policiesNotLoaded = "warming up: the policies of the database are not loaded yet"
 
 // now returns the current time, by the clock that overrides end by.
 func (s *Server) now() limit.Micros {

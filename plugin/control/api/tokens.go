@@ -15,7 +15,6 @@ import (
 // defaultOverlap is how long an old secret works after a rotation that does not say.
 const defaultOverlap = time.Hour
 
-// registerTokens adds the operations on tokens: those of operators, and those that an org manages.
 func (s *Server) registerTokens() {
 	s.registerOperatorTokens()
 	at := &place{s, orgPath + "/tokens", "tokens", orgAccess, ownAccess}
@@ -28,10 +27,10 @@ func (s *Server) registerTokens() {
 	create := at.operation("create-org-token", http.MethodPost, "", "Create a token of an org, and show its secret once\n"+
 		"Its role is tenant:{org}. An org has at most 20 live ones, and makes at most 100 a day.", http.StatusConflict)
 	create.DefaultStatus = http.StatusCreated
-	huma.Register(s.api, create, s.createOrgToken)
-	huma.Register(s.api, at.operation("rotate-org-token", http.MethodPost, "/{name}/rotate",
+	once(s, create, "create a token of an org", s.createOrgToken)
+	once(s, at.operation("rotate-org-token", http.MethodPost, "/{name}/rotate",
 		"Give a token of an org a new secret, and show it once\nIts validity begins again.",
-		http.StatusNotFound, http.StatusConflict), s.rotateOrgToken)
+		http.StatusNotFound, http.StatusConflict), "rotate a token of an org", s.rotateOrgToken)
 	huma.Register(s.api, at.operation("revoke-org-token", http.MethodDelete, "/{name}",
 		"Revoke a token of an org, with its old secrets", http.StatusNotFound), s.revokeOrgToken)
 }
@@ -42,22 +41,15 @@ type OrgTokenPath struct {
 	Name string `path:"name" maxLength:"64" pattern:"^[A-Za-z0-9_.@-]+$" patternDescription:"letters, digits, dots, dashes, underscores or @" example:"ci"`
 }
 
-// issued returns the answer to the write of a token.
-func issued(c rows.Change, t rows.OrgToken, secret string) *writeOutput[answers.IssuedToken] {
-	return &writeOutput[answers.IssuedToken]{replayedHeader(c), answers.IssuedToken{OrgToken: t, Secret: secret}}
-}
-
 // tokenName matches the names of tokens.
 var tokenName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
-// createTokenBody is a token as a caller writes it.
 type createTokenBody struct {
 	Name      string         `json:"name"                 doc:"1 to 64 letters, digits, dots, dashes, underscores or @. In the audit it is {org}/{name}." maxLength:"1024" example:"ci"`
 	ExpiresIn string         `json:"expires_in,omitempty" doc:"How long it is valid, from 1s to 365d. Default: 365d."                                   maxLength:"32"   example:"90d"`
 	Reason    optionalReason `json:"reason,omitempty"     doc:"Why; recorded in the audit. Default: changed by the API."                                maxLength:"1024"`
 }
 
-// Resolve implements [huma.Resolver].
 func (b *createTokenBody) Resolve(huma.Context) (faults []error) {
 	if !tokenName.MatchString(b.Name) {
 		faults = append(faults, fault("body.name", "must be 1 to 64 letters, digits, dots, dashes, underscores or @", b.Name))
@@ -77,23 +69,18 @@ type createOrgTokenInput struct {
 
 func (s *Server) createOrgToken(
 	ctx context.Context, in *createOrgTokenInput,
-) (*writeOutput[answers.IssuedToken], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
+) (made answers.IssuedToken, c rows.Change, err error) {
+	c = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
-	secret, t, err := s.Rows.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
-	if err != nil {
-		return nil, s.writeError("create a token of an org", err)
-	}
-	return issued(c, t, secret), nil
+	made.Secret, made.OrgToken, err = s.Rows.CreateOrgToken(ctx, c, in.Org, in.Body.Name, life)
+	return made, c, err
 }
 
-// rotateTokenBody says how a token is rotated.
 type rotateTokenBody struct {
 	Overlap string         `json:"overlap,omitempty" doc:"How long the old secret works too, from 0s to 7d. Default: 1h." maxLength:"32" example:"1h"`
 	Reason  optionalReason `json:"reason,omitempty"  doc:"Why; recorded in the audit. Default: changed by the API."      maxLength:"1024"`
 }
 
-// Resolve implements [huma.Resolver].
 func (b *rotateTokenBody) Resolve(huma.Context) (faults []error) {
 	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > rows.MaxOverlap) {
 		faults = append(faults, fault("body.overlap", "must be a time from 0s to 7d, such as 30m or 1h", b.Overlap))
@@ -109,23 +96,16 @@ type rotateOrgTokenInput struct {
 
 func (s *Server) rotateOrgToken(
 	ctx context.Context, in *rotateOrgTokenInput,
-) (*writeOutput[answers.IssuedToken], error) {
-	c := changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
-	secret, t, err := s.Rows.RotateOrgToken(ctx, c, in.Org, in.Name, spanOr(in.Body.Overlap, defaultOverlap))
-	if err != nil {
-		return nil, s.writeError("rotate a token of an org", err)
-	}
-	return issued(c, t, secret), nil
-}
-
-// OptionalReason has the reason of a deletion that needs none.
-type OptionalReason struct {
-	Reason string `query:"reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API." example:"the laptop was lost"`
+) (made answers.IssuedToken, c rows.Change, err error) {
+	c = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
+	overlap := spanOr(in.Body.Overlap, defaultOverlap)
+	made.Secret, made.OrgToken, err = s.Rows.RotateOrgToken(ctx, c, in.Org, in.Name, overlap)
+	return made, c, err
 }
 
 type revokeOrgTokenInput struct {
 	OrgTokenPath
-	OptionalReason
+	Reason string `query:"reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API." example:"the laptop was lost"`
 }
 
 func (s *Server) revokeOrgToken(ctx context.Context, in *revokeOrgTokenInput) (*struct{}, error) {
@@ -134,7 +114,7 @@ func (s *Server) revokeOrgToken(ctx context.Context, in *revokeOrgTokenInput) (*
 }
 
 type listTokensInput struct {
-	Paging
+	Paging[int64]
 	rows.TokenFilter
 }
 
@@ -142,7 +122,7 @@ type listTokensInput struct {
 func (s *Server) registerOperatorTokens() {
 	at := &place{s, "/v1/ratelimit/tokens", "tokens", readAccess, writeAccess}
 	list(s, at.operation("list-tokens", http.MethodGet, "", "List tokens, also expired and revoked ones, ordered by id"),
-		"list tokens", asItIs[rows.Token], func(t rows.Token) string { return cursor(t.ID) },
+		"list tokens", asItIs[rows.Token], func(t rows.Token) int64 { return t.ID },
 		func(ctx context.Context, in *listTokensInput) ([]rows.Token, error) {
 			in.After, in.Max = in.page()
 			return s.Rows.Tokens(ctx, in.TokenFilter)
@@ -163,7 +143,6 @@ type newTokenBody struct {
 	Reason    reason    `json:"reason"              doc:"Why; recorded in the audit."                                                                                                                       maxLength:"1024"`
 }
 
-// Resolve implements [huma.Resolver].
 func (b *newTokenBody) Resolve(huma.Context) []error {
 	if _, _, err := rows.ParseRole(b.Role); err != nil {
 		return []error{fault("body.role", "must be admin, viewer or tenant:{org}", b.Role)}

@@ -25,7 +25,6 @@ import (
 
 const usageTag = "usage"
 
-// registerUsage adds the operations on what orgs use and have used.
 func (s *Server) registerUsage() {
 	at := &place{s, orgPath + "/ratelimit", usageTag, orgAccess, writeAccess}
 	usage := at.operation("get-org-usage", http.MethodGet, "/usage",
@@ -41,10 +40,10 @@ func (s *Server) registerUsage() {
 	serve(s, usage, "read the usage history", s.usage)
 	serve(s, at.operation("get-org-usage-history", http.MethodGet, "/usage/history",
 		"Show what an org has used by minute, hour or day\n"+aboutHistory), "read the usage history", s.usageHistory)
-	huma.Register(s.api, at.operation("reset-org-usage", http.MethodPost, "/reset",
+	once(s, at.operation("reset-org-usage", http.MethodPost, "/reset",
 		"Empty the buckets of an org, which restores its full limits\n"+
 			"409: the first request with this Idempotency-Key is still in progress, and nothing was done. Send "+
-			"it again in a moment.", http.StatusConflict), s.reset)
+			"it again in a moment.", http.StatusConflict), "record the reset", s.reset)
 	all := &place{s, "/v1/ratelimit", usageTag, readAccess, writeAccess}
 	serve(s, all.operation("get-usage-top", http.MethodGet, "/usage/top", "List the orgs that used most\n"+
 		"The requests of all processes that report usage, without the last seconds. They are summed up from "+
@@ -67,7 +66,6 @@ type usageInput struct {
 	Policy string `query:"policy" maxLength:"64" doc:"Only buckets of the policies of this name; in a history what this policy did, instead of the requests themselves."`
 }
 
-// Resolve implements [huma.ResolverWithPath].
 func (in *usageInput) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	faults := in.Requests.Resolve(ctx, at)
 	if in.Period == (Period{}) {
@@ -93,18 +91,10 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	statuses, err := s.readBuckets(ctx, found)
-	if err != nil {
-		return nil, err
-	}
-	out := answers.Usage{
-		Org:       in.Org,
-		Namespace: found.policies.Namespace(),
-		Version:   found.policies.Version(),
-		Items:     found.items(statuses),
-	}
-	out.OrgTier = s.Tiers.Describe(found.policies, &found.id, s.now())
-	return out, nil
+	return answers.Usage{
+		Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.items(),
+		OrgTier: s.Tiers.Describe(found.policies, &found.id, s.now()),
+	}, nil
 }
 
 // schemaOf returns the schema of a body, and publishes it.
@@ -113,15 +103,16 @@ func (s *Server) schemaOf(body any) *huma.Schema {
 	return s.api.OpenAPI().Components.Schemas.Schema(of, true, of.Name())
 }
 
-// orgBuckets are buckets of an org.
+// orgBuckets are buckets of an org, with the status of each.
 type orgBuckets struct {
 	policies *resolve.Plan
 	id       identity.Identity
 	bounds   []policy.Bound
+	statuses []decision.Status
 }
 
-// findBuckets returns the buckets that requests of an org spend from; with a name, those of its policies. The error is
-// an answer.
+// findBuckets returns the buckets that requests of an org spend from; with a name, those of its policies. Of address
+// prefixes it returns those in use. The error is an answer.
 func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests, named string) (*orgBuckets, error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
@@ -150,19 +141,24 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 		}
 	}
 	bounds = slices.DeleteFunc(bounds, func(b policy.Bound) bool { return named != "" && b.Policy.Name != named })
-	return &orgBuckets{policies, id, addresses.WithPrefixes(bounds)}, nil
+	bounds = addresses.WithPrefixes(bounds)
+	statuses, err := s.readBuckets(ctx, bounds)
+	if err != nil {
+		return nil, err
+	}
+	bounds, statuses = addresses.InUse(bounds, statuses)
+	return &orgBuckets{policies, id, bounds, statuses}, nil
 }
 
 // readBatch is how many buckets one call reads.
 const readBatch = 64
 
-// readBuckets returns the status of each bucket, and removes unused buckets of address prefixes from the list. The
-// error is an answer.
-func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decision.Status, error) {
-	statuses := make([]decision.Status, 0, len(buckets.bounds))
-	for some := range slices.Chunk(buckets.bounds, readBatch) {
+// readBuckets returns the status of each bucket. The error is an answer.
+func (s *Server) readBuckets(ctx context.Context, bounds []policy.Bound) ([]decision.Status, error) {
+	statuses := make([]decision.Status, 0, len(bounds))
+	for some := range slices.Chunk(bounds, readBatch) {
 		batch := make([]decision.Status, len(some))
-		if err := s.operatorBuckets().Peek(ctx, some, batch); err != nil {
+		if err := s.OperatorBuckets.Peek(ctx, some, batch); err != nil {
 			return nil, s.bucketsError("read the buckets", "see the log", err)
 		}
 		for i := range batch {
@@ -172,15 +168,14 @@ func (s *Server) readBuckets(ctx context.Context, buckets *orgBuckets) ([]decisi
 		}
 		statuses = append(statuses, batch...)
 	}
-	buckets.bounds, statuses = addresses.InUse(buckets.bounds, statuses)
 	return statuses, nil
 }
 
-// items returns the buckets as the API shows them, given their statuses.
-func (f *orgBuckets) items(statuses []decision.Status) []answers.BucketUsage {
+// items returns the buckets as the API shows them.
+func (f *orgBuckets) items() []answers.BucketUsage {
 	items := make([]answers.BucketUsage, len(f.bounds))
 	for i := range items {
-		items[i] = usageOf(f.policies, &f.bounds[i], &statuses[i])
+		items[i] = usageOf(f.policies, &f.bounds[i], &f.statuses[i])
 	}
 	return items
 }
@@ -191,32 +186,17 @@ func (s *Server) bucketsError(action, why string, err error) error {
 	return huma.Error503ServiceUnavailable(fmt.Sprintf("%s: Redis did not answer as expected (%s)", action, why))
 }
 
-// usageOf returns a bucket as the API shows it.
 func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) answers.BucketUsage {
 	spec := b.Policy.Limit.Spec()
 	return answers.BucketUsage{
-		Policy:      b.Policy.Name,
-		Row:         b.Policy.Row,
-		Tier:        b.Ref().Tier,
-		Of:          cmp.Or(b.Key.SubjectText(), "the org"),
-		Endpoint:    b.Key.Endpoint,
-		Scope:       b.Policy.Scope.String(),
-		Description: b.Policy.Describe(),
-		Limit:       spec.Burst,
-		WindowSize:  int64(spec.Window / limit.Second),
-		Used:        status.Used,
-		Remaining:   status.Remaining,
-		Fraction:    fraction(status.Used, spec.Burst),
-		Reset:       timeOf(status.Reset),
-		ResetAfter:  (status.Reset - status.Now).Seconds(),
-		Mode:        b.Policy.Mode.String(),
-		PublicNote:  b.Policy.PublicNote,
-		MayLease:    policies.AccuracyOf(b) == policy.Leased,
+		Policy: b.Policy.Name, Row: b.Policy.Row, Tier: b.Ref().Tier, Of: cmp.Or(b.Key.SubjectText(), "the org"),
+		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Description: b.Policy.Describe(),
+		Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second), Used: status.Used, Remaining: status.Remaining,
+		Fraction: rounded(float64(status.Used) / float64(spec.Burst)), Reset: timeOf(status.Reset),
+		ResetAfter: (status.Reset - status.Now).Seconds(), Mode: b.Policy.Mode.String(),
+		PublicNote: b.Policy.PublicNote, MayLease: policies.AccuracyOf(b) == policy.Leased,
 	}
 }
-
-// fraction returns a ÷ b, rounded to a thousandth.
-func fraction(a, b int64) float64 { return rounded(float64(a) / float64(b)) }
 
 // rounded returns a fraction, rounded to a thousandth.
 func rounded(fraction float64) float64 {

@@ -244,7 +244,7 @@ func chilled(t *testing.T, before func(ctx context.Context) error) *planned {
 	t.Helper()
 	p := using(t)
 	options := p.server.Options
-	options.Buckets = &cold{p.store, before}
+	options.OperatorBuckets = &cold{p.store, before}
 	server, err := api.New(options)
 	require.NoError(t, err)
 	p.server = server

@@ -129,7 +129,7 @@ func (s *Server) usedLately(ctx context.Context, p rows.Policy) (int64, bool, er
 		key.Group, key.GroupID, key.Endpoint = policy.ByEndpoint, current.Endpoint, ""
 	}
 	statuses := make([]decision.Status, 1)
-	err = s.operatorBuckets().Peek(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
+	err = s.OperatorBuckets.Peek(ctx, []policy.Bound{{Policy: compiled, Key: key}}, statuses)
 	if err != nil || statuses[0].Failure != decision.NoFailure {
 		s.Log.Warn("reading the recent usage of a policy failed", "policy", current.Key().String(), "error", err)
 		return 0, false, nil

@@ -19,7 +19,6 @@ const (
 	generalWebhooksPath = "/v1/ratelimit/webhooks"
 )
 
-// registerWebhooks adds the operations on webhooks: those of all orgs, and those of one org.
 func (s *Server) registerWebhooks() {
 	s.registerWebhooksAt(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess},
 		"general-webhook", "of all orgs")
@@ -36,7 +35,7 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 	huma.Register(s.api, create, s.createWebhook)
 	list(s, p.operation("list-"+id+"s", read, "", "List the webhooks "+of+", ordered by id"), "list webhooks",
 		view.webhook,
-		func(w rows.Webhook) string { return cursor(w.ID) },
+		func(w rows.Webhook) int64 { return w.ID },
 		func(ctx context.Context, in *listWebhooksInput) ([]rows.Webhook, error) {
 			org := orgOf(ctx)
 			f := rows.WebhookFilter{Org: &org}
@@ -66,7 +65,7 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 
 type listWebhooksInput struct {
 	OptionalOrg
-	Paging
+	Paging[int64]
 }
 
 // webhookOf returns a webhook as a caller reads it. One of another org is not found.
@@ -86,7 +85,6 @@ func (v view) webhook(w rows.Webhook) rows.Webhook {
 	return w
 }
 
-// webhookBody is a webhook as a caller writes it.
 type webhookBody struct {
 	URL    string         `json:"url"              maxLength:"2048" doc:"Where events are posted to: https, without user and fragment, and not a private address." example:"https://example.com/webhooks/limits"`
 	Types  []string       `json:"types,omitempty"  maxItems:"16"    doc:"The types of events to send. Absent: all."                                                    example:"[\"io.github.tenant-rate-limiting.quota.threshold\"]"`
@@ -106,11 +104,9 @@ type createWebhookOutput struct {
 func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*createWebhookOutput, error) {
 	n := rows.NewWebhook{Org: orgOf(ctx), URL: in.Body.URL, Types: in.Body.Types}
 	if faults := n.Faults(&s.Webhooks); len(faults) > 0 {
-		details := make([]*huma.ErrorDetail, len(faults))
-		for i, f := range faults {
-			details[i] = fault("body."+f.Field, f.Problem, nil)
-		}
-		return nil, unprocessable(details...)
+		return nil, unprocessable(mapped(faults, func(f *rows.InvalidError) *huma.ErrorDetail {
+			return fault("body."+f.Field, f.Problem, nil)
+		})...)
 	}
 	secret, w, err := s.Rows.CreateWebhook(ctx, newChange(ctx, in.Body.Reason), n)
 	if err != nil {
@@ -141,7 +137,6 @@ func (s *Server) deleteWebhook(ctx context.Context, in *deleteWebhookInput) (*st
 	return nil, s.writeError("delete a webhook", err)
 }
 
-// whyBody has the reason of a change.
 type whyBody struct {
 	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
@@ -160,7 +155,6 @@ func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled
 	return s.viewOf(callerOf(ctx)).webhook(w), err
 }
 
-// rotateBody says how a secret is rotated.
 type rotateBody struct {
 	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 	Now    bool           `json:"now,omitempty"    doc:"End the old secrets at once, instead of letting them sign too for 24 hours. Deliveries fail until the receiver has the new one."`
@@ -172,15 +166,12 @@ type rotateWebhookInput struct {
 }
 
 func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (answers.WebhookSecret, error) {
-	_, err := s.webhookOf(ctx, &in.RowPath)
-	if err != nil {
-		return answers.WebhookSecret{}, err
+	w, err := s.webhookOf(ctx, &in.RowPath)
+	var secret webhook.Secret
+	if err == nil {
+		secret, w, err = s.Rows.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
 	}
-	secret, w, err := s.Rows.RotateWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, in.Body.Now)
-	if err != nil {
-		return answers.WebhookSecret{}, err
-	}
-	return s.showSecret(ctx, w, secret), nil
+	return s.showSecret(ctx, w, secret), err
 }
 
 func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (rows.Delivery, error) {
