@@ -37,9 +37,7 @@ type Enforcement struct {
 
 // OrgForgiven is an org after it was forgiven.
 type OrgForgiven struct {
-	Org       string    `json:"org_id"`
-	Until     time.Time `json:"forgiven_until"  doc:"The org is on no step until then."`
-	Overrides []int64   `json:"ended_overrides" doc:"The penalties that were ended, by id."`
+	rows.Forgiven
 	Written
 }
 

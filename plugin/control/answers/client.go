@@ -27,7 +27,6 @@ type Client struct {
 // maxAnswer bounds an answer, in bytes. The longest is a document of all rows.
 const maxAnswer = 256 << 20
 
-// errTooLong is the error of a longer answer.
 var errTooLong = errors.New("the answer of the API is too long")
 
 // answerTime bounds a request and its answer, which may be a document of all rows.
@@ -89,7 +88,6 @@ func (c *Client) newRequest(
 	return r, nil
 }
 
-// exchange sends a request, and decodes the answer.
 func (c *Client) exchange(r *http.Request, into any) error {
 	response, err := c.Transport.RoundTrip(r)
 	if err != nil {
@@ -113,7 +111,6 @@ func (c *Client) exchange(r *http.Request, into any) error {
 	return nil
 }
 
-// pageSize is how many items of a list Each reads at once.
 const pageSize = 1000
 
 // Each yields at most so many items of a list, page by page; most 0: all.
@@ -173,13 +170,10 @@ type answer struct {
 	body bytes.Buffer
 }
 
-// Header implements [http.ResponseWriter].
 func (a *answer) Header() http.Header { return a.Response.Header }
 
-// WriteHeader implements [http.ResponseWriter].
 func (a *answer) WriteHeader(status int) { a.StatusCode = cmp.Or(a.StatusCode, status) }
 
-// Write implements [io.Writer].
 func (a *answer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	if a.body.Len()+len(b) > maxAnswer {
@@ -206,7 +200,6 @@ type Fault struct {
 	Message  string `json:"message"`
 }
 
-// newProblem returns the problem of an answer.
 func newProblem(response *http.Response, body []byte) *Problem {
 	p := &Problem{}
 	if err := json.Unmarshal(body, p); err != nil {
@@ -217,7 +210,6 @@ func newProblem(response *http.Response, body []byte) *Problem {
 	return p
 }
 
-// isJSON reports whether an answer is JSON.
 func isJSON(response *http.Response) bool {
 	kind := response.Header.Get("Content-Type")
 	return strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "json")

@@ -224,7 +224,6 @@ func tidyProblem(_ huma.Context, _ string, body any) (any, error) {
 	return &tidied, nil
 }
 
-// maxFaults bounds how many faults an answer lists.
 const maxFaults = 20
 
 // isWithin reports whether a path leads into one of the others, as body.limit does into body.

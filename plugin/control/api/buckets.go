@@ -50,7 +50,6 @@ func (s *Server) peek(ctx context.Context, bounds []policy.Bound, statuses []dec
 	return err
 }
 
-// resetNote lists what a reset does not do.
 const resetNote = "Tokens that nodes hold on lease are not recalled: they can be spent in addition to the full " +
 	"bucket, at most the nodes' lease share of each limit that may be leased. A node that was just denied may deny " +
 	"for one more second."

@@ -90,7 +90,6 @@ func (in *reportCandidateInput) Resolve(huma.Context) []error {
 	return nil
 }
 
-// requiredReason is the reason of a change that must be explained.
 type requiredReason struct {
 	Reason reason `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
 }

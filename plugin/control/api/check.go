@@ -64,17 +64,14 @@ var checkFields = map[string]string{
 }
 
 // checkAliases are the other names of the fields of a check: those of a policy's.
-var checkAliases = newCheckAliases()
-
-func newCheckAliases() []schema.Alias {
-	var list []schema.Alias
+var checkAliases = func() (list []schema.Alias) {
 	for _, a := range policyAliases {
 		if field, ok := checkFields[a.Field]; ok {
 			list = append(list, schema.Alias{Name: a.Name, Field: field})
 		}
 	}
 	return list
-}
+}()
 
 // UnmarshalJSON reads a check.
 func (c *Check) UnmarshalJSON(raw []byte) error {

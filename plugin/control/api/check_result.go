@@ -251,12 +251,11 @@ func (s *Server) endpointNote(d *decision.Decision, of *Check, v view) string {
 
 // countedByRoute returns the name of the first policy that the caller may read and that has a bucket per route, or "".
 func countedByRoute(bounds []policy.Bound, v view) string {
-	for i := range bounds {
-		if p := bounds[i].Policy; p.ByRoute() && v.readsBound(&bounds[i]) {
-			return p.Name
-		}
+	i := slices.IndexFunc(bounds, func(b policy.Bound) bool { return b.Policy.ByRoute() && v.readsBound(&b) })
+	if i < 0 {
+		return ""
 	}
-	return ""
+	return bounds[i].Policy.Name
 }
 
 // anonymousNote notes that a limit counts the user or the credential of a check with others, because the check names no

@@ -19,7 +19,6 @@ import (
 
 const denialsPath = "/v1/ratelimit/denials"
 
-// aboutDenials describes a list of recent denials.
 const aboutDenials = "Nodes report a sample every few seconds: where a tenant is denied often, an item counts several denials. " +
 	"Denials are kept for at most 7 days, the last 5000 items of an org."
 
@@ -78,7 +77,6 @@ func (t *sinceText) before(now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// filter returns the filter of the page at a time.
 func (p *DenialPage) filter(now time.Time) rows.DenialFilter {
 	since, _ := p.Since.before(now) // Resolve has checked it
 	f := rows.DenialFilter{Policy: p.Policy, Endpoint: p.Endpoint, Since: since, AfterID: p.After, Max: p.Limit + 1}
@@ -113,7 +111,6 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 	return list, err
 }
 
-// addDenials adds denials as the caller reads them.
 func (v view) addDenials(to *answers.DenialList, found []rows.RecentDenial) {
 	to.Denials = []answers.Denial{}
 	for i := range found {
@@ -191,7 +188,7 @@ func (s *Server) registerAbuse() {
 	change(s, at.operation("forgive-org", http.MethodPost, "/orgs/{org}/ratelimit/abuse/forgive",
 		"Take an org off the ladder of abuse detection, and end its penalty", http.StatusNotFound), "forgive an org",
 		func(f rows.Forgiven, w answers.Written) answers.OrgForgiven {
-			return answers.OrgForgiven{Org: f.Tenant, Until: f.Until, Overrides: f.Overrides, Written: w}
+			return answers.OrgForgiven{Forgiven: f, Written: w}
 		}, s.forgive)
 }
 

@@ -147,7 +147,6 @@ type Partial struct {
 	Partial bool `query:"partial" doc:"Keep the rows that the lists leave out."`
 }
 
-// set returns the rows that a document requests.
 func (s *Server) set(d *Document, p Partial) rows.Set {
 	return rows.Set{
 		Namespace: d.Namespace, Partial: p.Partial, KeepPolicies: d.Policies == nil,

@@ -13,10 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// readOnly is the problem of a write to a read-only database.
 const readOnly = "the database is read-only: it is a standby, or set so"
 
-// invalidRequest is the detail of a problem document with faults.
 const invalidRequest = "the request is not valid"
 
 // writeProblem ends a request with a problem document.
@@ -26,7 +24,6 @@ func (s *Server) writeProblem(ctx huma.Context, status int, detail string, fault
 	}
 }
 
-// writeAnswer ends a request with an answer.
 func (s *Server) writeAnswer(ctx huma.Context, answer error) {
 	if with := huma.HeadersError(nil); errors.As(answer, &with) {
 		for name, values := range with.GetHeaders() {
@@ -44,7 +41,6 @@ func fault(path, problem string, value any) *huma.ErrorDetail {
 	return &huma.ErrorDetail{Location: path, Message: problem, Value: value}
 }
 
-// faultsIn returns the faults of a row at a place.
 func faultsIn(place string, list []schema.Fault) (faults []error) {
 	for _, f := range list {
 		faults = append(faults, fault(place+"."+f.Path, f.Message, nil))
@@ -52,7 +48,6 @@ func faultsIn(place string, list []schema.Fault) (faults []error) {
 	return faults
 }
 
-// unprocessable returns the 422 for a request with these faults.
 func unprocessable(faults ...*huma.ErrorDetail) error {
 	errs := mapped(faults, func(f *huma.ErrorDetail) error { return f })
 	return huma.Error422UnprocessableEntity(invalidRequest, errs...)

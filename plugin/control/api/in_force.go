@@ -31,7 +31,6 @@ func (s *Server) inForce(ctx context.Context, in *inForceInput) (*answers.InForc
 	return &w.InForce, nil
 }
 
-// maxInForce is the largest number of items of each list.
 const maxInForce = 1000
 
 // reportInForce returns the limits in force of requests of an org. The error is an answer.
@@ -47,8 +46,18 @@ func (s *Server) reportInForce(
 	if err := s.authorizeTier(ctx, policies, &id, requests.Tier); err != nil {
 		return nil, err
 	}
-	w := newInForceReport(policies, id, now, s.viewOf(callerOf(ctx)), most)
-	w.Org, w.OrgTier = org, s.Tiers.Describe(policies, &id, now)
+	w := &inForceReport{
+		most: most, policies: policies, id: id, now: now, view: s.viewOf(callerOf(ctx)),
+		explanation: policies.Explain(&id, now), overrides: map[int64]policy.Override{},
+		exceptions: map[exceptionKey]bool{}, inList: map[int64]bool{}, outcomes: map[int64][]resolve.Outcome{},
+		met: map[origin]bool{}, listed: map[changedPolicy]bool{},
+	}
+	w.InForce = answers.InForce{
+		Org: org, OrgTier: s.Tiers.Describe(policies, &id, now), Namespace: policies.Namespace(),
+		Version: w.explanation.Version, At: timeOf(now),
+		Limits: []answers.LimitInForce{}, Exceptions: []answers.Exception{},
+		NotInForce: []answers.PassedOver{}, Overrides: []answers.OverrideInForce{},
+	}
 	w.listOverrides()
 	for _, id := range ids {
 		if requests.Endpoint == "" {
@@ -106,27 +115,6 @@ type changedPolicy struct {
 	override, penalty int64
 }
 
-// newInForceReport returns an empty report, whose lists get at most so many items each.
-func newInForceReport(
-	policies *resolve.Plan, id identity.Identity, now limit.Micros, v view, most int,
-) *inForceReport {
-	w := &inForceReport{
-		most: most, policies: policies, id: id, now: now, view: v, explanation: policies.Explain(&id, now),
-		overrides: map[int64]policy.Override{}, exceptions: map[exceptionKey]bool{}, inList: map[int64]bool{},
-		outcomes: map[int64][]resolve.Outcome{}, met: map[origin]bool{}, listed: map[changedPolicy]bool{},
-	}
-	for i := range w.explanation.Overrides {
-		o := w.explanation.Overrides[i].Override
-		w.overrides[o.ID] = o
-	}
-	w.InForce = answers.InForce{
-		Namespace: policies.Namespace(), Version: w.explanation.Version, At: timeOf(now),
-		Limits: []answers.LimitInForce{}, Exceptions: []answers.Exception{},
-		NotInForce: []answers.PassedOver{}, Overrides: []answers.OverrideInForce{},
-	}
-	return w
-}
-
 // addResolution adds the limits of requests to one endpoint.
 func (w *inForceReport) addResolution(id *identity.Identity, r *resolve.Resolution) {
 	if w.verdict == "" {
@@ -136,7 +124,7 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *resolve.Resoluti
 	w.addException(r)
 	for i := range r.Bounds {
 		b := &r.Bounds[i]
-		source := originOf(b.Policy)
+		source := origin{b.Policy.Name, b.Policy.Endpoint, b.Policy.Match(), b.Policy.Row}
 		w.met[source] = true // also if the caller may not read its numbers
 		if !w.view.readsBound(b) {
 			continue
@@ -169,10 +157,6 @@ func hasRoom[T any](list []T, most int, leftOff *int) bool {
 	}
 	*leftOff++
 	return false
-}
-
-func originOf(p *policy.Policy) origin {
-	return origin{p.Name, p.Endpoint, p.Match(), p.Row}
 }
 
 func (w *inForceReport) exceptionOf(r *resolve.Resolution) answers.Exception {
@@ -236,7 +220,9 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 			continue
 		}
 		if everywhere && p.Endpoint != "" {
-			for _, there := range w.explainAt(p.Endpoint) {
+			id := w.id
+			id.Method, id.Path, _ = strings.Cut(p.Endpoint, " ")
+			for _, there := range w.policies.ExplainPolicies(&id, w.now) {
 				if there.Name == p.Name && there.ID == p.ID && there.Endpoint == p.Endpoint && there.Match == p.Match {
 					p = there
 				}
@@ -248,18 +234,12 @@ func (w *inForceReport) addNotInForce(everywhere bool) {
 	}
 }
 
-// explainAt explains the policies of requests to an endpoint.
-func (w *inForceReport) explainAt(pattern string) []resolve.ExplainedPolicy {
-	id := w.id
-	id.Method, id.Path, _ = strings.Cut(pattern, " ")
-	return w.policies.ExplainPolicies(&id, w.now)
-}
-
 // listOverrides adds the overrides to the list, as far as there is room. The token of an org does not read reason and
 // author.
 func (w *inForceReport) listOverrides() {
 	for _, x := range w.explanation.Overrides {
 		o := x.Override
+		w.overrides[o.ID] = o
 		if o.Tenant != "" && o.Tenant != w.Org || !hasRoom(w.Overrides, w.most, &w.leftOff.Overrides) {
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
-// summarize sets the summary.
 func (w *inForceReport) summarize() {
 	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.OrgTier))
 	switch {
@@ -69,7 +68,6 @@ func atEndpoint(endpoint string) string {
 	return " at " + endpoint
 }
 
-// sourceText returns the source of a policy in words.
 func sourceText(from origin) string {
 	switch {
 	case from.row == 0 && from.match == "global":
@@ -86,7 +84,6 @@ func sourceText(from origin) string {
 	return fmt.Sprintf("by policy %d for this %s", from.row, from.match)
 }
 
-// tierText returns the source of the tier of an org in words.
 func tierText(t answers.OrgTier) string {
 	text := ""
 	switch t.Source {

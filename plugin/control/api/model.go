@@ -52,7 +52,6 @@ func describeRecords(r huma.Registry) {
 	weights.PrecomputeMessages()
 }
 
-// describeFields gives the fields of a row their descriptions.
 func describeFields[T any](s *huma.Schema, fields []schema.Field[T]) {
 	for _, f := range fields {
 		s.Properties[f.Name].Description = f.Description
@@ -131,7 +130,6 @@ func (s *spellings) faults(place string) (faults []error) {
 	return faults
 }
 
-// describeAliases describes the other names of fields.
 func describeAliases(s *huma.Schema, aliases []schema.Alias) {
 	for _, a := range aliases {
 		other := *s.Properties[a.Field]

@@ -59,14 +59,6 @@ func (s *Server) registerOrgs() {
 			in.After, in.Max = in.page()
 			return s.Rows.Tenants(ctx, in.TenantFilter)
 		})
-	tiers := &place{s, tiersPath, orgsTag, readAccess, writeAccess}
-	list(s, tiers.operation("list-tiers", http.MethodGet, "",
-		"List the tiers in the database, ordered by name; the plugin's config may have others"),
-		"list tiers", asItIs[rows.Tier], func(t rows.Tier) string { return t.Name },
-		func(ctx context.Context, in *listTiersInput) ([]rows.Tier, error) {
-			in.After, in.Max = in.page()
-			return s.Rows.Tiers(ctx, in.TierFilter)
-		})
 	ofOrg := &place{s, orgPath, orgsTag, orgAccess, writeAccess}
 	get[getOrgInput](r, ofOrg.operation("get-org", http.MethodGet, "", "Get the tier and the time zone of an org"),
 		"read an org")
@@ -118,11 +110,9 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant
 	desired := rows.Tenant{Tenant: in.Body.Tenant}
 	desired.ID = in.Org
 	return &write[rows.Tenant]{
-		action:  "set an org",
-		absent:  "nothing is set for this org: omit If-Match to create it",
-		present: "this org has settings already",
-		read:    func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
-		isSame:  func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
+		action: "set an org",
+		read:   func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
+		isSame: func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
 		write: func(_ rows.Tenant, revision int64) (d done[rows.Tenant], err error) {
 			desired.Revision = revision
 			return d.with(s.Rows.SetTenant(ctx, newChange(ctx, in.Body.Reason), desired))
@@ -155,6 +145,13 @@ func (s *Server) registerTiers() {
 		show:     asItIs[rows.Tier],
 		answer:   func(t rows.Tier, w answers.Written) TierWritten { return TierWritten{t, w} },
 	}
+	list(s, r.operation("list-tiers", http.MethodGet, "",
+		"List the tiers in the database, ordered by name; the plugin's config may have others"), "list tiers", r.show,
+		func(t rows.Tier) string { return t.Name },
+		func(ctx context.Context, in *listTiersInput) ([]rows.Tier, error) {
+			in.After, in.Max = in.page()
+			return s.Rows.Tiers(ctx, in.TierFilter)
+		})
 	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its description"), s.putTier)
 	remove(r, r.operation("delete-tier", http.MethodDelete, name,
 		"Delete a tier; orgs and policies that name it are kept", conditional...),
@@ -187,7 +184,6 @@ func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier
 	desired := rows.Tier{Name: in.Name, Description: in.Body.Description}
 	return &write[rows.Tier]{
 		action: "put a tier",
-		absent: "there is no such tier: omit If-Match to create it", present: "this tier exists already",
 		read:   func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
 		isSame: func(current rows.Tier) bool { return current.Description == desired.Description },
 		write: func(_ rows.Tier, revision int64) (d done[rows.Tier], err error) {

@@ -90,7 +90,6 @@ type OverrideBody struct {
 	spelled spellings
 }
 
-// overrideAliases are the other names of the fields of an override.
 var overrideAliases = schema.Aliases[schema.Override]()
 
 // notInBody are the fields of an override that a body does not have: the org is in the path, the author is the caller,
@@ -165,7 +164,6 @@ func (b *OverrideBody) Resolve(ctx huma.Context) []error {
 	return faults
 }
 
-// checkExpiresIn reports what is wrong with expires_in.
 func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)) {
 	if !b.Override.ExpiresAt.IsZero() || b.Permanent {
 		add("expires_in", "must be left out beside expires_at or permanent: give only one of them", b.ExpiresIn)

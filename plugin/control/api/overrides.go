@@ -89,7 +89,6 @@ func (s *Server) registerOverrides() {
 		"Change an override that names no org in place")
 }
 
-// overridesAt returns the overrides at a path.
 func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	return &overrideResource{
 		place: &place{s, path, "overrides", reads, writeAccess},
@@ -280,7 +279,6 @@ func firstAddress(text string) string {
 	return text
 }
 
-// compare adds what the previewed override changes.
 func compare(p *answers.OverridePreview, before, after *inForceReport) {
 	for _, o := range after.Overrides {
 		if o.ID == previewedID {

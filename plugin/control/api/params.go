@@ -118,6 +118,12 @@ func (w *waitText) Resolve(ctx huma.Context) []error {
 // bareWait is the value of wait without a time, as of a flag.
 const bareWait = "true"
 
+// waiting is an input that has a Waiting.
+type waiting[In any] interface {
+	*In
+	wait() time.Duration
+}
+
 // waitIn returns the value of wait in a query: "" if it is absent, and bareWait if it has no value.
 func waitIn(query url.Values) string {
 	if text := query.Get("wait"); text != "" || !query.Has("wait") {
@@ -126,7 +132,6 @@ func waitIn(query url.Values) string {
 	return bareWait
 }
 
-// parseWait parses the value of wait.
 func parseWait(text string) (time.Duration, error) {
 	switch text {
 	case "":

@@ -88,13 +88,11 @@ type putPolicyInput struct {
 	Body policyBody
 }
 
-// putPolicy creates a policy, or updates the one with the same key.
 func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) *write[rows.Policy] {
 	p := in.Body.policy()
 	return &write[rows.Policy]{
 		action: "put a policy",
-		absent: "there is no such policy: omit If-Match to create it", present: "this policy exists already",
-		read: func() (rows.Policy, error) { return s.Rows.Policy(ctx, p.Key()) },
+		read:   func() (rows.Policy, error) { return s.Rows.Policy(ctx, p.Key()) },
 		isSame: func(current rows.Policy) bool {
 			d, err := rows.Compare([]rows.Policy{current}, []rows.Policy{p})
 			return err == nil && d.Empty()
@@ -148,10 +146,8 @@ type policyBody struct {
 	spelled spellings
 }
 
-// policyAliases are the other names of the fields of a policy.
 var policyAliases = schema.Aliases[schema.Policy]()
 
-// UnmarshalJSON reads a body.
 func (b *policyBody) UnmarshalJSON(raw []byte) error {
 	type plain policyBody
 	raw, spelled, err := respell(raw, policyAliases, (*plain)(b))
@@ -317,11 +313,9 @@ type putCostInput struct {
 func (s *Server) putCost(ctx context.Context, in *putCostInput) *write[rows.Cost] {
 	desired := rows.Cost{Cost: in.Body.Cost}
 	return &write[rows.Cost]{
-		action:  "put a cost",
-		absent:  "no cost is set for this endpoint: omit If-Match to set it",
-		present: "this endpoint has a cost already",
-		read:    func() (rows.Cost, error) { return s.Rows.Cost(ctx, desired.Namespace, desired.Endpoint) },
-		isSame:  func(current rows.Cost) bool { return current.Equal(desired) },
+		action: "put a cost",
+		read:   func() (rows.Cost, error) { return s.Rows.Cost(ctx, desired.Namespace, desired.Endpoint) },
+		isSame: func(current rows.Cost) bool { return current.Equal(desired) },
 		write: func(_ rows.Cost, revision int64) (d done[rows.Cost], err error) {
 			desired.Revision = revision
 			return d.with(s.Rows.PutCost(ctx, newChange(ctx, in.Body.Reason), desired))

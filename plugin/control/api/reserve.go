@@ -191,7 +191,6 @@ type reservingBuckets struct {
 	view   view
 }
 
-// Take implements [admit.Buckets].
 func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		if r.view.maySettle(&bounds[i]) {

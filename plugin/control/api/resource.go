@@ -113,7 +113,6 @@ type resource[K, R, V, B any] struct {
 	warn     func(context.Context, R) ([]string, error) // about a row that was written; nil: none
 }
 
-// asItIs shows a row as it is.
 func asItIs[R any](_ view, row R) R { return row }
 
 // list registers the operation that lists rows in pages. read returns the rows of a page, and one more if there is
@@ -191,10 +190,8 @@ type write[R any] struct {
 	action string // in words
 	read   func() (R, error)
 	write  func(current R, revision int64) (done[R], error)
-
-	// Of a write that creates the row if there is none.
-	isSame          func(current R) bool // the write would change nothing; nil: there must be a row
-	absent, present string               // why a condition does not hold: there is no row, or there is one
+	// isSame reports that a write that creates the row if there is none would change nothing; nil: there must be a row.
+	isSame func(current R) bool
 }
 
 // tries bounds how often a write starts over.
@@ -211,12 +208,13 @@ func (w *write[R]) do(
 		status, revision := http.StatusOK, int64(rows.Absent)
 		switch mayCreate := rows.IsMissing(err) && w.isSame != nil; {
 		case mayCreate && match.isGiven():
-			err = conditionalAnswer(http.StatusPreconditionFailed, "", w.absent)
+			err = conditionalAnswer(http.StatusPreconditionFailed, "",
+				"it does not exist: omit If-Match to create it")
 		case mayCreate:
 			status, err = http.StatusCreated, nil
 		case err != nil:
 		case w.isSame != nil && none.matches(tag):
-			err = conditionalAnswer(http.StatusPreconditionFailed, tag, w.present)
+			err = conditionalAnswer(http.StatusPreconditionFailed, tag, "it exists already")
 		case w.isSame != nil && !match.isGiven() && w.isSame(current):
 			revision = held
 		default:
@@ -241,7 +239,6 @@ type rowOutput[B any] struct {
 	Body     B
 }
 
-// put registers the operation that puts a row.
 func put[K, R, V, B, In any, P interface {
 	*In
 	ifMatch() *IfMatch
@@ -283,11 +280,7 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-// create registers the operation that creates a row.
-func create[K, R, V, B, In any, P interface {
-	*In
-	wait() time.Duration
-}](r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
+func create[K, R, V, B, In any, P waiting[In]](r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
 	o.DefaultStatus = http.StatusCreated
 	o.Errors = append(o.Errors, http.StatusConflict)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*createdOutput[B], error) {
@@ -320,10 +313,7 @@ func once[In, B any](
 }
 
 // change registers an operation that writes, and whose answer is what it has written.
-func change[R, B, In any, P interface {
-	*In
-	wait() time.Duration
-}](
+func change[R, B, In any, P waiting[In]](
 	s *Server, o huma.Operation, action string, answer func(R, answers.Written) B,
 	write func(context.Context, P) (done[R], error),
 ) {
@@ -343,7 +333,6 @@ type deleteRow struct {
 	Reason
 }
 
-// remove registers the operation that deletes a row.
 func remove[K, R, V, B, In any, P interface {
 	*In
 	key() K

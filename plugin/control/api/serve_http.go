@@ -46,7 +46,6 @@ type exchangeKey struct{}
 
 func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
 
-// WriteHeader implements [http.ResponseWriter].
 func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 {
 		x.status = status
@@ -55,7 +54,6 @@ func (x *exchange) WriteHeader(status int) {
 	x.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements [io.Writer].
 func (x *exchange) Write(b []byte) (int, error) {
 	if x.status == 0 {
 		x.WriteHeader(http.StatusOK)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -287,9 +288,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 // the API uses become labels.
 func (m *metrics) observeRequest(route, method string, status int, took time.Duration) {
 	route = cmp.Or(route, noRoute)
-	switch method {
-	case "GET", "HEAD", "POST", "PUT", "DELETE":
-	default:
+	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "DELETE"}, method) {
 		method = otherMethod
 	}
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()

@@ -103,7 +103,6 @@ func (s *Server) authorizeTier(ctx context.Context, policies *resolve.Plan, id *
 // cost set by the policy itself still applies.
 type singleTokenBuckets struct{ admit.Buckets }
 
-// Take implements [admit.Buckets].
 func (m singleTokenBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
 		if b := &bounds[i]; b.Key.Group != policy.ByTenant && b.Policy.Cost < 0 {

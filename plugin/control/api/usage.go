@@ -150,7 +150,6 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 	return &orgBuckets{policies, id, bounds, statuses}, nil
 }
 
-// readBatch is how many buckets one call reads.
 const readBatch = 64
 
 // readBuckets returns the status of each bucket. The error is an answer.
@@ -171,7 +170,6 @@ func (s *Server) readBuckets(ctx context.Context, bounds []policy.Bound) ([]deci
 	return statuses, nil
 }
 
-// items returns the buckets as the API shows them.
 func (f *orgBuckets) items() []answers.BucketUsage {
 	items := make([]answers.BucketUsage, len(f.bounds))
 	for i := range items {
@@ -198,7 +196,6 @@ func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) a
 	}
 }
 
-// rounded returns a fraction, rounded to a thousandth.
 func rounded(fraction float64) float64 {
 	const thousandths = 1000
 	return float64(int64(fraction*thousandths+0.5)) / thousandths

@@ -14,7 +14,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// aboutHistory describes a usage history.
 const aboutHistory = "A row has the requests of one step, of all processes that report usage. It lacks the last seconds, " +
 	"and what a process could not report yet. Minutes are kept for 2 days, hours for 60 days, days for 3 years."
 
@@ -36,7 +35,6 @@ type usageHistoryInput struct {
 // defaultSteps has the number of steps of a history without a begin.
 var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
 
-// query returns the query of a request at a time.
 func (in *usageHistoryInput) query(now time.Time) (rows.UsageQuery, error) {
 	name := cmp.Or(in.Step, "1h")
 	step, err := rows.UsageStepOf(name)
@@ -166,7 +164,6 @@ func (in *UsageExportQuery) Resolve(huma.Context) (faults []error) {
 	return faults
 }
 
-// month returns the begin of the month.
 func (in *UsageExportQuery) month() (time.Time, error) { return time.Parse("2006-01", in.Month) }
 
 // exportCursor is the place of the last item of a page.

@@ -30,7 +30,6 @@ func (s *Server) configPlan() *resolve.Plan {
 	return plan.With(nil)
 }
 
-// overrideWarnings returns what an operator should check of an override.
 func (s *Server) overrideWarnings(ctx context.Context, o rows.Override) ([]string, error) {
 	return s.Rows.OverrideWarnings(ctx, s.configPlan(), s.IsConsumer, o)
 }
@@ -93,7 +92,6 @@ func (s *Server) approval(f Force, warnings *[]string) rows.Approval {
 	}}
 }
 
-// forceRequired returns the fault of a policy that needs force.
 func forceRequired(format string, args ...any) *huma.ErrorDetail {
 	return fault("query.force", "must be true for this policy: "+fmt.Sprintf(format, args...), nil)
 }

@@ -119,7 +119,6 @@ func (s *Server) createWebhook(ctx context.Context, in *createWebhookInput) (*cr
 	return &createWebhookOutput{at + strconv.FormatInt(w.ID, 10), s.showSecret(ctx, w, secret)}, nil
 }
 
-// showSecret returns a webhook with its secret.
 func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.Secret) answers.WebhookSecret {
 	return answers.WebhookSecret{Webhook: s.viewOf(callerOf(ctx)).webhook(w), Secret: secret.Text()}
 }
@@ -146,7 +145,6 @@ type changeWebhookInput struct {
 	Body whyBody
 }
 
-// setWebhook enables or disables a webhook.
 func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (rows.Webhook, error) {
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {

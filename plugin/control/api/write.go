@@ -84,7 +84,6 @@ func replayedHeader(c rows.Change) string {
 // conditional has the codes of the answers to a write that names the state that it was made from.
 var conditional = []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired}
 
-// etag returns the ETag of a revision of a row.
 func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revision) }
 
 // IfMatch is the state that a write was made from.
@@ -95,7 +94,6 @@ type IfMatch struct {
 	Overwrite bool `query:"overwrite" doc:"Write over any version, and where there is none."`
 }
 
-// isGiven reports whether the caller names a state.
 func (m *IfMatch) isGiven() bool { return m.IfMatch != "" || m.Revision != 0 }
 
 // IfNoneMatch is a state that the caller has, or that a write must not find.
@@ -106,7 +104,6 @@ type IfNoneMatch struct {
 func (m *IfMatch) ifMatch() *IfMatch           { return m }
 func (m *IfNoneMatch) noneMatch() *IfNoneMatch { return m }
 
-// matches reports whether the header lists a tag.
 func (m *IfNoneMatch) matches(tag string) bool { return listsTag(m.IfNoneMatch, tag, true) }
 
 // listsTag reports whether a list of ETags has one, or is *. A weak ETag counts only if weak is set.

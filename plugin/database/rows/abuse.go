@@ -105,8 +105,8 @@ func abuseOf(tenant string) string { return fmt.Sprintf("a score of tenant %q", 
 // Forgiven reports what ForgiveAbuse has done.
 type Forgiven struct {
 	Tenant    string    `json:"org_id"`
-	Until     time.Time `json:"forgiven_until"`
-	Overrides []int64   `json:"ended_overrides"`
+	Until     time.Time `json:"forgiven_until"  doc:"The org is on no step until then."`
+	Overrides []int64   `json:"ended_overrides" doc:"The penalties that were ended, by id."`
 }
 
 // ForgiveAbuse takes a tenant off the ladder of abuse detection, ends its penalty, and keeps it off the ladder for a
