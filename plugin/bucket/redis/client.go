@@ -44,10 +44,10 @@ type server struct {
 }
 
 // newServer returns a server without a connection: one is opened when it is needed.
-func newServer(client *redis.Client, gate Gate, pipelined bool) *server {
-	s := &server{client: client, gate: gate}
+func newServer(newClient func() *redis.Client, gate Gate, pipelined bool) *server {
+	s := &server{client: newClient(), gate: gate}
 	if pipelined {
-		s.pipeline = newPipeline(client)
+		s.pipeline = &pipeline{options: s.client.Options(), newClient: newClient}
 	}
 	return s
 }

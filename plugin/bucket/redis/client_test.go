@@ -1,13 +1,11 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -132,84 +131,18 @@ func TestACallEndsAfterReadTimeout(t *testing.T) {
 	})
 }
 
-// breaker is a proxy in front of a Redis. While breaking, it loses the reply to a script, and the connection with it.
-type breaker struct {
-	listener net.Listener
-	server   string
-	breaking atomic.Bool
-	ended    sync.WaitGroup
-}
-
-func startBreaker(t *testing.T, server *redistest.Server) *breaker {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	b := &breaker{listener: listener, server: server.Address()}
-	b.ended.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // the test is over
-			}
-			b.ended.Go(func() { b.serve(conn) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		b.ended.Wait()
-	})
-	return b
-}
-
-// serve passes requests and replies on. The reply to a script that it loses ends the connection.
-func (b *breaker) serve(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", b.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	var losing atomic.Bool
-	b.ended.Go(func() {
-		defer client.Close()
-		buffer := make([]byte, 1<<16)
-		for {
-			n, err := server.Read(buffer)
-			if err != nil || losing.Load() {
-				return
-			}
-			if _, err := client.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-	})
-	buffer := make([]byte, 1<<16)
-	for {
-		n, err := client.Read(buffer)
-		if err != nil {
-			return
-		}
-		if b.breaking.Load() && bytes.Contains(buffer[:n], []byte("evalsha")) {
-			losing.Store(true)
-		}
-		if _, err := server.Write(buffer[:n]); err != nil {
-			return
-		}
-	}
-}
-
 func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
 	server := redistest.Single(t)
 	client := server.Client(t)
-	proxy := startBreaker(t, server)
+	proxy := faultproxy.New(t, server.Address())
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		block := at(server, pipelined)
-		block.Port = int64(proxy.listener.Addr().(*net.TCPAddr).Port)
+		block.Port = int64(proxy.Port())
 		c := checked(t, newScript(countScript), block)
 		for _, callers := range []int{1, 8} {
 			require.NoError(t, atOnce(callers, 5, func() error { return run(c, "k") }))
 			must(t, client, "del", "k")
-			proxy.breaking.Store(true)
+			proxy.CutReplies(-1, faultproxy.Reset)
 			var unknown atomic.Int64
 			if err := atOnce(callers, 1, func() error {
 				err := run(c, "k")
@@ -221,7 +154,7 @@ func TestAScriptWhoseReplyIsLostIsNotRunAgain(t *testing.T) {
 			}); err != nil {
 				t.Error(err)
 			}
-			proxy.breaking.Store(false)
+			require.NoError(t, proxy.Heal())
 			if err := atOnce(callers, 5, func() error { return run(c, "k") }); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}

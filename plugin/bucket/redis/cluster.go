@@ -132,7 +132,7 @@ func (c *cluster) serverAt(address string) (*server, error) {
 	if c.isClosed {
 		return nil, notSent(redis.ErrClosed)
 	}
-	s = newServer(c.connect(address), c.gate(address), c.pipelined)
+	s = newServer(func() *redis.Client { return c.connect(address) }, c.gate(address), c.pipelined)
 	if s.pipeline != nil {
 		s.pipeline.apart.Store(true) // its calls are of many slots
 	}

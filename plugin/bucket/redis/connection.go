@@ -42,7 +42,7 @@ func (c *connection) reject(err error) {
 	case err != nil && before != nil:
 		now = &rejection{err, before.gate}
 	case err != nil:
-		now = &rejection{err, c.gates.NewGate(c.settings.place(), c.settings.place(), c.timeout)}
+		now = &rejection{err, c.newGate(c.settings.place())}
 	}
 	c.rejection.Store(now)
 	if now == nil {
@@ -85,23 +85,22 @@ func connect(s *settings, script *script, gates Gates) *connection {
 		return c.backend.Close()
 	})
 	options := c.settings.options()
-	if s.isCluster() {
-		gate := func(address string) Gate { return gates.NewGate(s.place(), address, c.timeout) }
-		c.backend = newCluster(options, gate, s.Pipeline)
-		return c
+	switch {
+	case s.isCluster():
+		c.backend = newCluster(options, c.newGate, s.Pipeline)
+	case s.SentinelMaster != "":
+		newClient := func() *redis.Client { return redis.NewFailoverClient(options.Failover()) }
+		c.backend = single{newServer(newClient, c.newGate(s.place()), s.Pipeline)}
+	default:
+		newClient := func() *redis.Client { return redis.NewClient(options.Simple()) }
+		c.backend = single{newServer(newClient, c.newGate(s.place()), s.Pipeline)}
 	}
-	var client *redis.Client
-	if s.SentinelMaster != "" {
-		client = redis.NewFailoverClient(options.Failover())
-	} else {
-		client = redis.NewClient(options.Simple())
-	}
-	one := newServer(client, gates.NewGate(s.place(), s.place(), c.timeout), s.Pipeline)
-	if s.SentinelMaster != "" && one.pipeline != nil {
-		one.pipeline.newClient = func() *redis.Client { return redis.NewFailoverClient(options.Failover()) }
-	}
-	c.backend = single{one}
 	return c
+}
+
+// newGate returns the gate of a server.
+func (c *connection) newGate(server string) Gate {
+	return c.gates.NewGate(c.settings.place(), server, c.timeout)
 }
 
 // Groups implements transport.

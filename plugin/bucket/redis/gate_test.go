@@ -199,11 +199,10 @@ func (panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 }
 
 func TestACallThatPanicsLeavesTheGateBehindIt(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer client.Close()
-	client.AddHook(panicking{})
 	gate := new(turnstile)
-	s := newServer(client, gate, false)
+	s := newServer(func() *redis.Client { return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) }, gate, false)
+	defer s.client.Close()
+	s.client.AddHook(panicking{})
 	for what, call := range map[string]func(){
 		"a script": func() { _ = s.run(t.Context(), beatScript, newCall([]string{"k"}), false) },
 		"a probe":  func() { s.probe(t.Context(), "k") },

@@ -15,7 +15,7 @@ import (
 // pipeline keeps a wire to a server open, once there is a call for it. go-redis opens and authenticates the connection,
 // so it is as any other: at the same address, with the same certificates, user and database.
 type pipeline struct {
-	options   redis.Options        // of the server
+	options   *redis.Options       // of the server
 	newClient func() *redis.Client // returns a client for one wire
 	serving   sync.WaitGroup       // counts the wires that have not ended
 
@@ -24,16 +24,6 @@ type pipeline struct {
 	mu     sync.Mutex
 	wire   *wire // nil: the next call makes one
 	closed bool
-}
-
-func newPipeline(client *redis.Client) *pipeline {
-	p := &pipeline{options: *client.Options()}
-	p.options.MinIdleConns, p.options.PipelinePoolSize, p.options.MaxRetries = 0, -1, -1
-	p.newClient = func() *redis.Client {
-		options := p.options
-		return redis.NewClient(&options)
-	}
-	return p
 }
 
 // run sends a call and waits for its reply. It returns errEnded when the pipeline is closed.

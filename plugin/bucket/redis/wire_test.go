@@ -25,12 +25,15 @@ import (
 // dialed returns a pipeline whose connections go where dial leads, and go-redis's client of the same server.
 func dialed(t *testing.T, timeout time.Duration, dial func() (net.Conn, error)) (*pipeline, *redis.Client) {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{
-		Protocol: 2, MaxRetries: -1, DialerRetries: 1, ReadTimeout: timeout, WriteTimeout: timeout,
-		DialTimeout: time.Minute, DisableIdentity: true,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return dial() },
-	})
-	p := newPipeline(client)
+	newClient := func() *redis.Client {
+		return redis.NewClient(&redis.Options{
+			Protocol: 2, MaxRetries: -1, DialerRetries: 1, ReadTimeout: timeout, WriteTimeout: timeout,
+			DialTimeout: time.Minute, DisableIdentity: true,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return dial() },
+		})
+	}
+	client := newClient()
+	p := &pipeline{options: client.Options(), newClient: newClient}
 	t.Cleanup(func() {
 		p.close()
 		p.serving.Wait()
@@ -200,16 +203,9 @@ func TestADecisionAllocatesLittle(t *testing.T) {
 func TestAWireThatIsDeniedItsDatabaseNamesTheCause(t *testing.T) {
 	server := redistest.Single(t)
 	must(t, server.Client(t), "acl", "setuser", "u", "on", ">secret", "~*", "+@all", "-select")
-	client := redis.NewClient(&redis.Options{
-		Addr: server.Address(), Username: "u", Password: "secret", DB: 1, Protocol: 2, MaxRetries: -1, DisableIdentity: true,
-	})
-	t.Cleanup(func() { _ = client.Close() })
-	p := newPipeline(client)
-	defer func() {
-		p.close()
-		p.serving.Wait()
-	}()
-	_, err := runIn(t, p, "k")
+	block := at(server, true)
+	block.Username, block.Password, block.Database = "u", "secret", 1
+	_, err := runIn(t, open(t, takeScript, block).backend.(single).pipeline, "k")
 	if kindErr := wantKind(err, Rejected); kindErr != nil {
 		t.Fatal(kindErr)
 	}
