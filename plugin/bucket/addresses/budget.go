@@ -116,15 +116,12 @@ func (b *Budget) hash(k *policy.Key, bytes uint32) uint64 {
 // route decides how the bound of an address is counted now. Bytes are what its sliding log may grow to; 0: it has none.
 func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Micros) route {
 	r := route{way: byAddress, hash: hash}
-	kept, shared := b.own.findKey(hash, now, now+reserved)
+	kept, shared := b.own.extend(hash, now, now+reserved)
 	if kept && !shared {
 		return r
 	}
-	inUse := false
-	if b.prefixes.mayHaveKeys(now) {
-		r.prefix, r.prefixHash = b.prefixOf(key, bytes)
-		inUse, _ = b.prefixes.findKey(r.prefixHash, now, 0)
-	}
+	r.prefix, r.prefixHash = b.prefixOf(key, bytes)
+	inUse, _ := b.prefixes.extend(r.prefixHash, now, 0)
 	switch {
 	case kept && inUse:
 		r.way = byBoth
@@ -134,14 +131,12 @@ func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Mic
 		if b.counts[byAddress].Add(1); inUse {
 			r.way = byBoth
 		}
+	case b.prefixes.add(r.prefixHash, false, bytes, now):
+		r.way = byPrefix
+		b.counts[byPrefix].Add(1)
 	default:
-		if r.prefix == "" {
-			r.prefix, r.prefixHash = b.prefixOf(key, bytes)
-		}
-		if r.way = inProcess; b.prefixes.add(r.prefixHash, false, bytes, now) {
-			r.way = byPrefix
-		}
-		b.counts[r.way].Add(1)
+		r.way = inProcess
+		b.counts[inProcess].Add(1)
 	}
 	return r
 }

@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +20,8 @@ const places = 32
 // A key is kept as 64 bits of a hash that no client can predict: two of a million are equal with a probability below
 // 10^-7.
 type table struct {
-	sets   []set
-	pace   *rate.Limiter
-	latest atomic.Int64 // until when any key is kept
+	sets []set
+	pace *rate.Limiter
 
 	mostBytes int64        // of sliding logs
 	bytes     atomic.Int64 // that are reserved for the logs of all places, expired ones included until they are freed
@@ -60,12 +60,9 @@ func (s *set) place(hash uint64, now limit.Micros) int {
 	return -1
 }
 
-// mayHaveKeys reports whether any key may be kept at now.
-func (t *table) mayHaveKeys(now limit.Micros) bool { return limit.Micros(t.latest.Load()) > now }
-
-// findKey reports whether a key is kept, and whether it was added as shared. If it is, it stays until an instant at
-// least.
-func (t *table) findKey(hash uint64, now, until limit.Micros) (kept, shared bool) {
+// extend keeps a key that is in the table until an instant at least. It reports whether the key is there, and whether
+// it was added as shared.
+func (t *table) extend(hash uint64, now, until limit.Micros) (kept, shared bool) {
 	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +70,7 @@ func (t *table) findKey(hash uint64, now, until limit.Micros) (kept, shared bool
 	if i < 0 {
 		return false, false
 	}
-	t.keepUntil(s, i, until)
+	s.until[i] = max(s.until[i], until)
 	return true, s.shared>>i&1 != 0
 }
 
@@ -81,7 +78,7 @@ func (t *table) findKey(hash uint64, now, until limit.Micros) (kept, shared bool
 // allows it. Shared says that the subject may have spent from another bucket before. A key that is kept already needs
 // none of that.
 func (t *table) add(hash uint64, shared bool, bytes uint32, now limit.Micros) bool {
-	if kept, _ := t.findKey(hash, now, now+reserved); kept {
+	if kept, _ := t.extend(hash, now, now+reserved); kept {
 		return true
 	}
 	if !t.reserve(bytes, now) {
@@ -101,30 +98,19 @@ func (t *table) put(hash uint64, shared bool, bytes uint32, now limit.Micros) (k
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := s.place(hash, now); i >= 0 {
-		t.keepUntil(s, i, now+reserved)
+		s.until[i] = max(s.until[i], now+reserved)
 		return true, false
 	}
-	i := s.free(now)
+	i := slices.IndexFunc(s.until[:], func(until limit.Micros) bool { return until <= now })
 	if i < 0 || !t.pace.AllowN(time.UnixMicro(int64(now)), 1) {
 		return false, false
 	}
 	t.bytes.Add(-int64(s.bytes[i])) // of the key that had the place
-	s.hashes[i], s.until[i], s.bytes[i], s.shared = hash, 0, bytes, s.shared&^(1<<i)
+	s.hashes[i], s.until[i], s.bytes[i], s.shared = hash, now+reserved, bytes, s.shared&^(1<<i)
 	if shared {
 		s.shared |= 1 << i
 	}
-	t.keepUntil(s, i, now+reserved)
 	return true, true
-}
-
-// free returns a place at which nothing is kept at now; -1: there is none.
-func (s *set) free(now limit.Micros) int {
-	for i, until := range s.until {
-		if until <= now {
-			return i
-		}
-	}
-	return -1
 }
 
 // reserve takes bytes for a sliding log, and reports whether there were so many.
@@ -172,30 +158,6 @@ func (t *table) separate(hash uint64) {
 	for i := range s.hashes {
 		if s.hashes[i] == hash {
 			s.shared &^= 1 << i
-		}
-	}
-}
-
-// extend keeps a key that is in the table until an instant at least.
-func (t *table) extend(hash uint64, now, until limit.Micros) {
-	s := t.setOf(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := s.place(hash, now); i >= 0 {
-		t.keepUntil(s, i, until)
-	}
-}
-
-// keepUntil keeps the key of a place until an instant at least. The caller holds the set's lock.
-func (t *table) keepUntil(s *set, i int, until limit.Micros) {
-	if until <= s.until[i] {
-		return
-	}
-	s.until[i] = until
-	for {
-		latest := t.latest.Load()
-		if int64(until) <= latest || t.latest.CompareAndSwap(latest, int64(until)) {
-			return
 		}
 	}
 }
