@@ -170,13 +170,12 @@ const maxPause = 30 * time.Second
 func (c *connection) watch(ctx context.Context, log *slog.Logger, pause time.Duration) {
 	log = log.With("redis", c.settings.place())
 	logged := map[string]bool{}
-	logOnce := func(level slog.Level, line string) {
+	logOnce := func(level slog.Level, line string, args ...any) {
 		if !logged[line] {
-			log.Log(ctx, level, line)
+			log.Log(ctx, level, line, args...)
 			logged[line] = true
 		}
 	}
-	failing := false
 	for ; ; pause = min(2*pause, maxPause) {
 		warnings, rejection, err := c.check(ctx)
 		if errors.Is(err, redis.ErrClosed) || ctx.Err() != nil {
@@ -188,11 +187,9 @@ func (c *connection) watch(ctx context.Context, log *slog.Logger, pause time.Dur
 		if rejection != nil {
 			logOnce(slog.LevelError, "no limit can be counted: "+rejection.Error())
 		}
-		if err != nil && !failing {
-			log.Warn("Redis cannot be checked; trying again until it can", "error", err)
-		}
-		failing = err != nil
-		if rejection == nil && err == nil {
+		if err != nil {
+			logOnce(slog.LevelWarn, "Redis cannot be checked; trying again until it can", "error", err)
+		} else if rejection == nil {
 			log.Info("Redis is ready")
 			return
 		}
