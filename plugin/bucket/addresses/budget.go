@@ -126,7 +126,7 @@ func (b *Budget) route(key *policy.Key, hash uint64, bytes uint32, now limit.Mic
 	case kept && inUse:
 		r.way = byBoth
 	case kept:
-		b.own.separate(hash)
+		b.own.separate(hash, now)
 	case b.own.add(hash, inUse, bytes, now):
 		if b.counts[byAddress].Add(1); inUse {
 			r.way = byBoth

@@ -3,6 +3,7 @@ package addresses
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -18,7 +19,7 @@ func (v *Store) Settle(
 	if err := store.CheckActual(bounds, statuses, actual); err != nil {
 		return err
 	}
-	if !anyAddress(bounds) {
+	if !slices.ContainsFunc(bounds, func(b policy.Bound) bool { return Address(&b.Key) != nil }) {
 		return v.next.Settle(ctx, bounds, statuses, actual)
 	}
 	now := v.budget.now()

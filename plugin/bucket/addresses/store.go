@@ -3,6 +3,7 @@ package addresses
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
@@ -97,16 +98,6 @@ func (v *Store) decide(
 	return err
 }
 
-// anyAddress reports whether a bound is counted by an address.
-func anyAddress(bounds []policy.Bound) bool {
-	for i := range bounds {
-		if Address(&bounds[i].Key) != nil {
-			return true
-		}
-	}
-	return false
-}
-
 // chooseRoutes decides how each bound is counted, and reports whether next can decide the request unchanged. Bounds of
 // one address are counted in one way, but for its sliding logs: each is counted on its own.
 func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros) (asItIs bool) {
@@ -119,24 +110,17 @@ func (b *Budget) chooseRoutes(d *draft, bounds []policy.Bound, now limit.Micros)
 		}
 		bytes := logBytes(&bounds[i])
 		hash := b.hash(key, bytes)
-		r, again := d.routeOf(hash)
-		if !again {
+		var r route
+		same := func(earlier route) bool { return earlier.way != notByAddress && earlier.hash == hash }
+		if at := slices.IndexFunc(d.routes, same); at >= 0 {
+			r = d.routes[at]
+		} else {
 			r = b.route(key, hash, bytes, now)
 		}
 		d.routes = append(d.routes, r)
 		asItIs = asItIs && r.way == byAddress
 	}
 	return asItIs
-}
-
-// routeOf returns the route of an earlier bound of the same subject, and whether there is one.
-func (d *draft) routeOf(hash uint64) (route, bool) {
-	for i := range d.routes {
-		if d.routes[i].way != notByAddress && d.routes[i].hash == hash {
-			return d.routes[i], true
-		}
-	}
-	return route{}, false
 }
 
 // decideParts decides first what is counted in this process, because that does no I/O and can be refunded.

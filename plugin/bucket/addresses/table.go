@@ -151,14 +151,12 @@ func (t *table) freeExpired(now limit.Micros) bool {
 }
 
 // separate marks a key as not shared any more.
-func (t *table) separate(hash uint64) {
+func (t *table) separate(hash uint64, now limit.Micros) {
 	s := t.setOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.hashes {
-		if s.hashes[i] == hash {
-			s.shared &^= 1 << i
-		}
+	if i := s.place(hash, now); i >= 0 {
+		s.shared &^= 1 << i
 	}
 }
 
