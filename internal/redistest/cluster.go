@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,22 +89,13 @@ func (n *Nodes) meet(t testing.TB) {
 	first, all := n.Masters[0], n.All()
 	client := first.Client(t)
 	for _, s := range all[1:] {
-		do(t, client, "cluster", "meet", s.Host, s.Port, busPort(t, s))
+		busPort := s.command[slices.Index(s.command, "--cluster-port")+1]
+		do(t, client, "cluster", "meet", s.Host, s.Port, busPort)
 	}
 	for _, s := range all {
 		client := s.Client(t)
 		await.NoError(t, s.Address()+" meets its cluster", func() error { return checkComplete(client, len(all)) })
 	}
-}
-
-// busPort returns the port of a node for other nodes.
-func busPort(t testing.TB, s *Server) int {
-	t.Helper()
-	answer, err := s.Client(t).ConfigGet(context.Background(), "cluster-port").Result()
-	require.NoErrorf(t, err, "read the cluster-port of %s", s.Address())
-	port, err := strconv.Atoi(answer["cluster-port"])
-	require.NoErrorf(t, err, "cluster-port of %s", s.Address())
-	return port
 }
 
 // checkComplete returns an error unless a node reports its cluster complete.

@@ -51,7 +51,7 @@ func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server
 	running, clients := n.running(t)
 	var master *Server
 	await.NoError(t, "the nodes agree on the master of "+key, func() error {
-		agreed, err := agreedMaster(clients, key)
+		agreed, err := agreedMaster(running, clients, key)
 		if err != nil {
 			return err
 		}
@@ -67,9 +67,9 @@ func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server
 }
 
 // agreedMaster returns the address of the master of a key, or an error if the nodes do not name the same one.
-func agreedMaster(clients []*redis.Client, key string) (string, error) {
+func agreedMaster(nodes []*Server, clients []*redis.Client, key string) (string, error) {
 	agreed := ""
-	for _, client := range clients {
+	for i, client := range clients {
 		info, err := client.ClusterInfo(context.Background()).Result()
 		if err != nil {
 			return "", err
@@ -78,8 +78,12 @@ func agreedMaster(clients []*redis.Client, key string) (string, error) {
 		if !strings.Contains(info, "cluster_state:ok\r\n") || !strings.Contains(info, served) {
 			return "", errors.New("a node reports its cluster incomplete")
 		}
-		address, err := masterAccordingTo(client, key)
-		if err != nil {
+		err = client.Exists(context.Background(), key).Err()
+		address, moved := redis.IsMovedError(err)
+		switch {
+		case err == nil:
+			address = nodes[i].Address()
+		case !moved:
 			return "", err
 		}
 		if agreed != "" && address != agreed {
@@ -88,24 +92,6 @@ func agreedMaster(clients []*redis.Client, key string) (string, error) {
 		agreed = address
 	}
 	return agreed, nil
-}
-
-// masterAccordingTo returns the address of the master of a key that one node reports.
-func masterAccordingTo(client *redis.Client, key string) (string, error) {
-	slot, err := client.ClusterKeySlot(context.Background(), key).Result()
-	if err != nil {
-		return "", err
-	}
-	ranges, err := client.ClusterSlots(context.Background()).Result() //nolint:staticcheck // Redis 6.2 has no SHARDS
-	if err != nil {
-		return "", err
-	}
-	for _, r := range ranges {
-		if r.Start <= int(slot) && int(slot) <= r.End && len(r.Nodes) > 0 {
-			return r.Nodes[0].Addr, nil
-		}
-	}
-	return "", errors.New("its slot has no master")
 }
 
 // running returns the nodes that have not been killed, and a client of each.

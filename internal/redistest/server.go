@@ -100,9 +100,13 @@ func start(t testing.TB, environment []string, args ...string) *Server {
 
 // startOnce starts a server on a free port.
 func startOnce(t testing.TB, environment, args []string) (*Server, error) {
+	path, err := program()
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: environment}
 	s.Socket = filepath.Join(s.Dir, "redis.sock")
-	s.command = append([]string{redisServer(t)}, args...)
+	s.command = append([]string{path}, args...)
 	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no",
 		"--save", "", "--appendonly", "no", "--unixsocket", s.Socket, "--unixsocketperm", "700")
 	return s, s.run()
@@ -159,14 +163,6 @@ var faketime = sync.OnceValues(func() (string, error) {
 		return found[0], nil
 	})
 })
-
-// redisServer returns the path of redis-server, or fails the test.
-func redisServer(t testing.TB) string {
-	t.Helper()
-	path, err := program()
-	require.NoError(t, err)
-	return path
-}
 
 // Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
 // and the expiry of keys), but not the monotonic clock of its event loop.
