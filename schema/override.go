@@ -141,18 +141,14 @@ func inWords(named ...string) string {
 // Faults returns everything that is wrong with o by itself, in the order of its fields; the paths are their names. The
 // checks find what needs more than the schema, as those of Parse do.
 func (o Override) Faults(checks ...func(Override) error) []Fault {
-	var own []Fault
 	writable := o
-	if o.ExpiresAt.UTC().Year() > maxYear {
-		writable.ExpiresAt = time.Time{}
-		own = append(own, Fault{"expires_at", FieldNamed[Override]("expires_at").Must()})
+	for _, at := range [...]*time.Time{&writable.StartsAt, &writable.ExpiresAt} {
+		if year := at.UTC().Year(); year > maxYear || year < 0 {
+			*at = time.Time{}
+		}
 	}
-	if year := o.StartsAt.UTC().Year(); year > maxYear || year < 0 {
-		writable.StartsAt = time.Time{}
-	}
-	own = append(o.Conflicts(), own...)
-	return modelOf[Override]().faults(writable,
-		append([]func(Override) error{func(Override) error { return asError(own) }}, checks...)...)
+	own := func(Override) error { return asError(o.Conflicts()) }
+	return modelOf[Override]().faults(writable, append([]func(Override) error{own}, checks...)...)
 }
 
 // maxYear is the last year that JSON can write.
@@ -301,7 +297,7 @@ func (o Override) endProblem() string {
 		return "must be left out of a permanent override"
 	case !o.Permanent && o.ExpiresAt.IsZero():
 		return "is required, unless permanent is true"
-	case !o.Permanent && o.ExpiresAt.UnixMicro() <= 0: // to a node, that is none
+	case o.ExpiresAt.UTC().Year() > maxYear, !o.Permanent && o.ExpiresAt.UnixMicro() <= 0: // to a node, that is none
 		return FieldNamed[Override]("expires_at").Must()
 	}
 	return ""

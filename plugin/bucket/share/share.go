@@ -181,7 +181,7 @@ func weightOf(d *decision.Decision, rules *policy.Fair) int64 {
 	if tenantOf(d) == "" {
 		return max(rules.Record.Default, 1)
 	}
-	return rules.Weight(d.Resolution.Tier)
+	return rules.Record.Weight(d.Resolution.Tier)
 }
 
 // Count implements admit.Shares.

@@ -41,7 +41,7 @@ func TestTheTokenOfAnOrgSpendsOneOfASharedLimitAndTheCostOfItsOwn(t *testing.T) 
 	t.Parallel()
 	daily := limitOf("daily", "", 1000)
 	perUser := with(daily, func(l *schema.Limit) { l.Scope = "user" })
-	exempt := policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "acme"})
+	exempt := policytest.Override(1, schema.Override{Kind: schema.KindExempt, Tenant: "acme"})
 	for name, test := range map[string]struct {
 		own    []schema.Limit
 		rows   policy.Rows

@@ -167,10 +167,11 @@ func TestOverridesDecideChecksAndAreNamed(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
-		policytest.Override(3, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
-		policytest.Override(4, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
-		policytest.Override(5, schema.Override{Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000}),
-		policytest.Override(6, schema.Override{Kind: policy.Multiplier, Tenant: "globex", Factor: 2000}),
+		policytest.Override(3,
+			schema.Override{Kind: schema.KindBan, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
+		policytest.Override(4, schema.Override{Kind: schema.KindExempt, Tenant: "acme", User: "root"}),
+		policytest.Override(5, schema.Override{Kind: schema.KindCustomLimit, Tenant: "acme", Policy: "daily", Limit: 2000}),
+		policytest.Override(6, schema.Override{Kind: schema.KindMultiplier, Tenant: "globex", Factor: 2000}),
 	}
 	rows.Tenants = append(rows.Tenants, schema.Tenant{ID: "globex", Tier: "enterprise"})
 	p := planning(t, plan(), rows)

@@ -80,7 +80,7 @@ func TestNoPolicyIsListedAsNotInForceThatRequestsMeet(t *testing.T) {
 	}
 	for name, rows := range map[string]policy.Rows{
 		"none": enterprise(), "eventful": eventful(), "everywhere": everywhereRows(""),
-		"exempt": everywhereRows(policy.Exempt), "ban": everywhereRows(policy.Ban),
+		"exempt": everywhereRows(schema.KindExempt), "ban": everywhereRows(schema.KindBan),
 	} {
 		for _, missing := range []string{"skip", "ip", "credential"} {
 			p := planning(t, crowdedConfig(missing), rows)
@@ -146,7 +146,7 @@ func TestTheListsOfTheLimitsInForceAreBounded(t *testing.T) {
 	rows := enterprise()
 	for i := range 1200 {
 		rows.Overrides = append(rows.Overrides, policytest.Override(int64(i+1), schema.Override{
-			Kind: policy.CustomLimit, Policy: fmt.Sprint("policy-", i), Limit: 5, Tenant: "acme",
+			Kind: schema.KindCustomLimit, Policy: fmt.Sprint("policy-", i), Limit: 5, Tenant: "acme",
 		}))
 	}
 	p := planning(t, config, rows)
@@ -196,8 +196,8 @@ func TestOverridesInForceNameWhatDecidesAtEachEndpoint(t *testing.T) {
 	}{
 		"an exemption and a ban of one endpoint": {
 			[]schema.Override{
-				{Kind: policy.Exempt, Tenant: "acme"},
-				{Kind: policy.Ban, Tenant: "acme", Endpoint: writes},
+				{Kind: schema.KindExempt, Tenant: "acme"},
+				{Kind: schema.KindBan, Tenant: "acme", Endpoint: writes},
 			},
 			[]string{
 				"true it exempts the request; at " + writes + " override 2 goes before it: a ban goes before an exemption",
@@ -206,8 +206,8 @@ func TestOverridesInForceNameWhatDecidesAtEachEndpoint(t *testing.T) {
 		},
 		"two on the limit of one endpoint": {
 			[]schema.Override{
-				{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
-				{Kind: policy.Multiplier, Factor: 2000, Policy: "writes", Tenant: "acme", Endpoint: writes},
+				{Kind: schema.KindCustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
+				{Kind: schema.KindMultiplier, Factor: 2000, Policy: "writes", Tenant: "acme", Endpoint: writes},
 			},
 			[]string{
 				"false override 2 goes before it: endpoint is more specific than tenant",
@@ -216,8 +216,8 @@ func TestOverridesInForceNameWhatDecidesAtEachEndpoint(t *testing.T) {
 		},
 		"one on all limits, and one on that of one endpoint": {
 			[]schema.Override{
-				{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme"},
-				{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
+				{Kind: schema.KindMultiplier, Factor: 2000, Tenant: "acme"},
+				{Kind: schema.KindCustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
 			},
 			[]string{
 				"true it changes daily; on writes at " + writes +
@@ -227,8 +227,8 @@ func TestOverridesInForceNameWhatDecidesAtEachEndpoint(t *testing.T) {
 		},
 		"an exemption of the one endpoint with the limit": {
 			[]schema.Override{
-				{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
-				{Kind: policy.Exempt, Tenant: "acme", Endpoint: writes},
+				{Kind: schema.KindCustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"},
+				{Kind: schema.KindExempt, Tenant: "acme", Endpoint: writes},
 			},
 			[]string{"false override 2 exempts the request", "true it exempts the request"},
 		},
@@ -250,8 +250,8 @@ func TestOverridesOfAllOrgsAreMarkedAmongThoseInForce(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
-		policytest.Override(1, schema.Override{Kind: policy.Ban, IP: "192.0.2.7"}),
-		policytest.Override(2, schema.Override{Kind: policy.Multiplier, Factor: 2000, Tenant: "acme"}),
+		policytest.Override(1, schema.Override{Kind: schema.KindBan, IP: "192.0.2.7"}),
+		policytest.Override(2, schema.Override{Kind: schema.KindMultiplier, Factor: 2000, Tenant: "acme"}),
 	}
 	p := planning(t, plan(), rows)
 	found := read[answers.InForce](p.world, p.want(p.as("GET", "/v1/orgs/acme/ratelimit/policies?ip=192.0.2.7", ""),

@@ -83,15 +83,16 @@ func eventful() policy.Rows {
 	}
 	rows.Overrides = []policy.Override{
 		policytest.Override(3, schema.Override{
-			Kind: policy.Multiplier, Factor: 2000, Tenant: "acme", ExpiresAt: timeOf(tomorrow),
+			Kind: schema.KindMultiplier, Factor: 2000, Tenant: "acme", ExpiresAt: timeOf(tomorrow),
 		}),
 		policytest.Override(4, schema.Override{
-			Kind: policy.CustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk",
+			Kind: schema.KindCustomLimit, Policy: "daily", Limit: 99, Tenant: "acme", Endpoint: "POST /bulk",
 		}),
-		policytest.Override(5, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
-		policytest.Override(6, schema.Override{Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
-		policytest.Override(7, schema.Override{Kind: policy.Ban, IP: "192.0.2.1"}),
-		policytest.Override(8, schema.Override{Kind: policy.Multiplier, Factor: 500, IP: "192.0.2.1", Tenant: "globex"}),
+		policytest.Override(5, schema.Override{Kind: schema.KindExempt, Tenant: "acme", Endpoint: "GET /free"}),
+		policytest.Override(6,
+			schema.Override{Kind: schema.KindBan, Tenant: "acme", User: "eve", ExpiresAt: timeOf(tomorrow)}),
+		policytest.Override(7, schema.Override{Kind: schema.KindBan, IP: "192.0.2.1"}),
+		policytest.Override(8, schema.Override{Kind: schema.KindMultiplier, Factor: 500, IP: "192.0.2.1", Tenant: "globex"}),
 	}
 	return rows
 }
@@ -143,18 +144,19 @@ func TestWhyAnOverrideIsInForceAgreesWithWhetherItApplies(t *testing.T) {
 		Tier: "enterprise", Limit: limitOf("extra", "GET /search", 30),
 	}}}
 	rows.Overrides = []policy.Override{
-		policytest.Override(10, schema.Override{Kind: policy.CustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"}),
-		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"}),
-		policytest.Override(2, schema.Override{Kind: policy.CustomLimit, Policy: "all", Limit: 70, Tenant: "acme"}),
-		policytest.Override(3, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 70, Tenant: "acme"}),
-		policytest.Override(4, schema.Override{Kind: policy.CustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"}),
-		policytest.Override(5, schema.Override{Kind: policy.Multiplier, Factor: 500, Tenant: "acme", ExpiresAt: timeOf(1)}),
-		policytest.Override(6, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /free"}),
+		policytest.Override(10, schema.Override{Kind: schema.KindCustomLimit, Policy: "extra", Limit: 7, Tenant: "acme"}),
+		policytest.Override(1, schema.Override{Kind: schema.KindCustomLimit, Policy: "writes", Limit: 7, Tenant: "acme"}),
+		policytest.Override(2, schema.Override{Kind: schema.KindCustomLimit, Policy: "all", Limit: 70, Tenant: "acme"}),
+		policytest.Override(3, schema.Override{Kind: schema.KindCustomLimit, Policy: "daily", Limit: 70, Tenant: "acme"}),
+		policytest.Override(4, schema.Override{Kind: schema.KindCustomLimit, Policy: "daily", Limit: 80, Tenant: "acme"}),
+		policytest.Override(5,
+			schema.Override{Kind: schema.KindMultiplier, Factor: 500, Tenant: "acme", ExpiresAt: timeOf(1)}),
+		policytest.Override(6, schema.Override{Kind: schema.KindExempt, Tenant: "acme", Endpoint: "GET /free"}),
 		policytest.Override(7, schema.Override{
-			Kind: policy.CustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*",
+			Kind: schema.KindCustomLimit, Policy: "writes", Limit: 9, Tenant: "acme", Endpoint: "* /*",
 		}),
-		policytest.Override(8, schema.Override{Kind: policy.CustomLimit, Policy: "none", Limit: 9, Tenant: "acme"}),
-		policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", Endpoint: "GET /pages/{page}"}),
+		policytest.Override(8, schema.Override{Kind: schema.KindCustomLimit, Policy: "none", Limit: 9, Tenant: "acme"}),
+		policytest.Override(9, schema.Override{Kind: schema.KindExempt, Tenant: "acme", Endpoint: "GET /pages/{page}"}),
 	}
 	p := planning(t, plan(), rows)
 	const exempt = "; at GET /free override 6 exempts the request; at GET /pages/{page} override 9 exempts the request"

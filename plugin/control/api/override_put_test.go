@@ -181,7 +181,7 @@ func previews(t *testing.T) *world {
 	t.Helper()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
-		policytest.Override(1, schema.Override{Kind: policy.CustomLimit, Policy: "per-user", Limit: 7, Tenant: "acme"}),
+		policytest.Override(1, schema.Override{Kind: schema.KindCustomLimit, Policy: "per-user", Limit: 7, Tenant: "acme"}),
 	}
 	return open(t, func(o *api.Options) {
 		o.Decider = deciderOf(t, plan(), shelf{memory.New(memory.Options{Now: clock})}, rows)

@@ -124,7 +124,7 @@ func TestACheckNotesThatATierIsTheDefault(t *testing.T) {
 	rows.Tenants = append(rows.Tenants, schema.Tenant{ID: "small", Tier: "essentials"}, schema.Tenant{
 		ID: "odd", Tier: "gold",
 	}, schema.Tenant{ID: "berlin", TimeZone: "Europe/Berlin"})
-	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: policy.Exempt, Tenant: "free"})}
+	rows.Overrides = []policy.Override{policytest.Override(1, schema.Override{Kind: schema.KindExempt, Tenant: "free"})}
 	decider := deciderOf(t, plan(), buckets, rows)
 	w := open(t, func(o *api.Options) { o.Decider, o.Buckets = decider, buckets })
 	for body, words := range map[string]string{

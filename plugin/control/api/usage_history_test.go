@@ -249,8 +249,8 @@ func nearing(t *testing.T) *world {
 	t.Helper()
 	rows := enterprise()
 	rows.Overrides = []policy.Override{
-		policytest.Override(1, schema.Override{Kind: policy.Ban, Tenant: "banned"}),
-		policytest.Override(2, schema.Override{Kind: policy.Exempt, Tenant: "exempt"}),
+		policytest.Override(1, schema.Override{Kind: schema.KindBan, Tenant: "banned"}),
+		policytest.Override(2, schema.Override{Kind: schema.KindExempt, Tenant: "exempt"}),
 	}
 	buckets := shelf{memory.New(memory.Options{Now: clock})}
 	decider := deciderOf(t, plan(), buckets, rows)

@@ -41,7 +41,7 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			decider, buckets, observed := deciderOf(t, config())
-			ban := schema.Override{Kind: policy.Ban}
+			ban := schema.Override{Kind: schema.KindBan}
 			if test.expires > 0 {
 				ban.ExpiresAt = time.UnixMicro(int64(test.expires))
 			}
@@ -59,7 +59,7 @@ func TestABannedTenantIsDeniedWithoutSpendingUntilItsBanEnds(t *testing.T) {
 
 func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
 	decider, buckets, _ := deciderOf(t, config("%mode%", "shadow"))
-	overridden(t, decider, schema.Override{Kind: policy.Ban})
+	overridden(t, decider, schema.Override{Kind: schema.KindBan})
 	var x admit.Exchange
 	admitted(t, decider, &gateway{request: ofTier("paid", "u", "GET", "/")}, &x)
 	if d := &x.Decision; !d.ShadowDenied || d.ShadowReason != decision.Banned || buckets.takes != 1 {
@@ -69,7 +69,7 @@ func TestABanInAConfigThatDoesNotEnforceIsOnlyRecorded(t *testing.T) {
 
 func TestAnExemptTenantHasNoLimitsAndReadsNone(t *testing.T) {
 	decider, buckets, _ := deciderOf(t, config("%user%", "deny"))
-	overridden(t, decider, schema.Override{Kind: policy.Exempt})
+	overridden(t, decider, schema.Override{Kind: schema.KindExempt})
 	var x admit.Exchange
 	for range 5 {
 		admitted(t, decider, &gateway{request: ofTier("trial", "", "POST", "/records")}, &x)
@@ -158,7 +158,7 @@ func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 		t.Errorf("above the meta limit: %s", describe(d))
 	}
 	decider.Meta = nil
-	overridden(t, decider, schema.Override{Kind: policy.Ban})
+	overridden(t, decider, schema.Override{Kind: schema.KindBan})
 	if d := sendTo(t, decider, request, &x); d.Reason != decision.Banned || !x.Response.Denied || buckets.takes != 0 {
 		t.Errorf("banned: %s", describe(d))
 	}
@@ -167,7 +167,7 @@ func TestBansAndTheMetaLimitHoldForExemptRequests(t *testing.T) {
 // A doubled header hides who a request is from, and so the bans of its tenant.
 func TestADoubledTrustedHeaderIsDeniedForExemptRequestsToo(t *testing.T) {
 	decider, buckets, _ := deciderOf(t, exempting())
-	overridden(t, decider, schema.Override{Kind: policy.Ban})
+	overridden(t, decider, schema.Override{Kind: schema.KindBan})
 	for _, request := range []identity.Request{ofTier("trial", "u", "GET", "/healthz"), preflightOf(anonymous)} {
 		var x admit.Exchange
 		request.Repeated = "X-User-Id"

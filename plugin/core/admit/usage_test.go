@@ -18,7 +18,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -164,7 +163,7 @@ func TestARequestForUsageThatCannotBeAnsweredSaysWhy(t *testing.T) {
 }
 
 func TestUsageOfABannedTenantIsDeniedAndThatOfAnExemptOneHasNoLimits(t *testing.T) {
-	for kind, status := range map[string]int{policy.Ban: 429, policy.Exempt: 200} {
+	for kind, status := range map[string]int{schema.KindBan: 429, schema.KindExempt: 200} {
 		usage, _ := usageDecider(t, withGlobal(), newShelf())
 		overridden(t, usage, schema.Override{Kind: kind})
 		r, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), ""))
@@ -222,7 +221,7 @@ func TestAnAnswerAboutUsageIsNotGivenAgainWhenThePoliciesChange(t *testing.T) {
 	if _, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), "")); len(got.Limits) != 2 {
 		t.Fatalf("%+v", got)
 	}
-	overridden(t, usage, schema.Override{Kind: policy.Exempt})
+	overridden(t, usage, schema.Override{Kind: schema.KindExempt})
 	if _, got := answered(t, usage, asking(ofTier("paid", "u", "", ""), "")); !got.Exempt {
 		t.Errorf("after an exemption usage is %+v", got)
 	}

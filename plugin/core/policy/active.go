@@ -154,7 +154,10 @@ func (a *ActiveOverrides) Strongest(b *Bound, detector bool) *ActiveOverride {
 
 // stronger returns which of two overrides of one source applies; a may be nil.
 func stronger(a, b *ActiveOverride) *ActiveOverride {
-	if a == nil || precede(a.CompiledOverride, b.CompiledOverride, a.rank, b.rank) == secondWins {
+	if a == nil {
+		return b
+	}
+	if order, _ := decidePrecedence(a.CompiledOverride, b.CompiledOverride, a.rank, b.rank); order > 0 {
 		return b
 	}
 	return a
@@ -181,34 +184,6 @@ func WhyBefore(winner, loser *ActiveOverride) string {
 	return fmt.Sprintf("override %d goes before it: %s", winner.ID, reason)
 }
 
-// order describes how two overrides of one request relate.
-type order int8
-
-const (
-	firstWins       order = iota // only the first applies
-	secondWins                   // only the second applies
-	firstThenSecond              // both apply: the second changes the result of the first
-	secondThenFirst
-)
-
-// precede returns which of two overrides applies where both cover one request (bans and exemptions) or one of its
-// bounds (custom limits and multipliers). It is the only place that defines their precedence:
-//
-//   - A ban beats all; of two bans the one that lasts longer sets the time to retry.
-//   - An exemption beats all but a ban.
-//   - A detector's penalty applies to the result of a commercial override, whatever the targets, so nothing masks it;
-//     of two penalties the stricter one applies.
-//   - Of two commercial overrides the more specific one applies: user+endpoint, user, credential, ip, endpoint, tenant,
-//     and of two endpoints or networks the narrower. For one target a custom limit goes before a multiplier, one that
-//     names its policy before one that does not, the one that starts later, and the younger before the older. One
-//     without a start started before all others.
-//
-// A rank orders the endpoints or networks of overrides that match the request, the narrowest first.
-func precede(a, b *CompiledOverride, rankA, rankB int) order {
-	o, _ := decidePrecedence(a, b, rankA, rankB)
-	return o
-}
-
 // criterion names what decides which of two overrides applies.
 type criterion uint8
 
@@ -222,53 +197,51 @@ const (
 	byPolicy                          // one that names its policy before one that does not
 	byStart                           // the one that starts later
 	byAge                             // the younger
-	bySource                          // both apply: a penalty changes the result of a commercial override
 	numberOfCriteria = iota
 )
 
-// decidePrecedence returns what precede does, and what decided it.
-func decidePrecedence(a, b *CompiledOverride, rankA, rankB int) (order, criterion) {
+// decidePrecedence compares two overrides that both cover one request (bans and exemptions) or one of its bounds
+// (custom limits and multipliers of one source). The one that applies is the smaller. It also returns what decided, and
+// is the only place that defines their precedence:
+//
+//   - A ban beats all; of two bans the one that lasts longer sets the time to retry.
+//   - An exemption beats all but a ban.
+//   - Of two penalties of a detector the stricter one applies. [ActiveOverrides.Change] applies it to the result of a
+//     commercial override, whatever the targets, so nothing masks it.
+//   - Of two commercial overrides the more specific one applies: user+endpoint, user, credential, ip, endpoint, tenant,
+//     and of two endpoints or networks the narrower. For one target a custom limit goes before a multiplier, one that
+//     names its policy before one that does not, the one that starts later, and the younger before the older. One
+//     without a start started before all others.
+//
+// A rank orders the endpoints or networks of overrides that match the request, the narrowest first.
+func decidePrecedence(a, b *CompiledOverride, rankA, rankB int) (order int, by criterion) {
 	if a.kind == ban || b.kind == ban || a.kind == exempt || b.kind == exempt {
 		if a.kind != b.kind {
-			return orderOf(cmp.Compare(a.kind, b.kind)), byKind
+			return cmp.Compare(a.kind, b.kind), byKind
 		}
 		if a.kind == ban && a.Expires != b.Expires {
 			// 0 is permanent: less 1 it is the largest of unsigned numbers.
-			return orderOf(cmp.Compare(uint64(b.Expires)-1, uint64(a.Expires)-1)), byEnd
+			return cmp.Compare(uint64(b.Expires)-1, uint64(a.Expires)-1), byEnd
 		}
-		return compareSpecificity(a, b, rankA, rankB)
-	}
-	switch {
-	case !a.Detector && b.Detector:
-		return firstThenSecond, bySource
-	case a.Detector && !b.Detector:
-		return secondThenFirst, bySource
-	case a.Detector && a.quantity != b.quantity:
-		return orderOf(cmp.Compare(a.quantity, b.quantity)), byStrictness
+	} else if a.Detector && a.quantity != b.quantity {
+		return cmp.Compare(a.quantity, b.quantity), byStrictness
 	}
 	return compareSpecificity(a, b, rankA, rankB)
 }
 
 // compareSpecificity returns which of two overrides is more specific, and by what.
-func compareSpecificity(a, b *CompiledOverride, rankA, rankB int) (order, criterion) {
+func compareSpecificity(a, b *CompiledOverride, rankA, rankB int) (order int, by criterion) {
 	switch {
 	case a.target != b.target:
-		return orderOf(cmp.Compare(a.target, b.target)), byTarget
+		return cmp.Compare(a.target, b.target), byTarget
 	case rankA != rankB:
-		return orderOf(cmp.Compare(rankA, rankB)), byNarrowness
+		return cmp.Compare(rankA, rankB), byNarrowness
 	case a.kind != b.kind:
-		return orderOf(cmp.Compare(a.kind, b.kind)), byLimitKind
+		return cmp.Compare(a.kind, b.kind), byLimitKind
 	case (a.policy == "") != (b.policy == ""):
-		return orderOf(cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1))), byPolicy
+		return cmp.Compare(min(len(b.policy), 1), min(len(a.policy), 1)), byPolicy
 	case a.Starts != b.Starts:
-		return orderOf(cmp.Compare(b.Starts, a.Starts)), byStart
+		return cmp.Compare(b.Starts, a.Starts), byStart
 	}
-	return orderOf(cmp.Compare(b.ID, a.ID)), byAge
-}
-
-func orderOf(comparison int) order {
-	if comparison <= 0 {
-		return firstWins
-	}
-	return secondWins
+	return cmp.Compare(b.ID, a.ID), byAge
 }

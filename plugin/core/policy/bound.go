@@ -2,7 +2,7 @@
 //
 // A [Snapshot] holds all rows at one version, indexed by what requests look them up by: [NewSnapshot] and
 // [Snapshot.Apply] compile it. A [Bound] is a policy that was resolved for one request, with the [Key] of its bucket.
-// The function precede defines which of several overrides applies.
+// The function decidePrecedence defines which of several overrides applies.
 //
 // Package resolve finds the bounds of requests. Other packages define the arithmetic of limits (limit), keep buckets
 // (bucket) and read the database (policysync).
@@ -105,12 +105,11 @@ type Policy struct {
 
 	Description string // what denied clients read about the limit; empty: nothing
 	PublicNote  string // shown to the tenant; "" for none
-	quota       string // item of the RateLimit-Policy field: "burst";q=100;w=60; "": the field has no unit for it
-}
 
-// Quota returns the policy as an item of the IETF RateLimit-Policy field, or "" where the field has no unit for what
-// the policy counts.
-func (p *Policy) Quota() string { return p.quota }
+	// Quota is the policy as an item of the IETF RateLimit-Policy field: "burst";q=100;w=60. It is "" where the field has
+	// no unit for what the policy counts.
+	Quota string
+}
 
 // Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the
 // names of tenants, users and credentials.
@@ -206,17 +205,6 @@ func newFair(record *schema.Fair, l *limit.Limit) *Fair {
 		Record: record, Rate: float64(spec.Quantity) * float64(limit.Second) / float64(spec.Window),
 		Capacity: float64(l.Capacity()),
 	}
-}
-
-// Weight returns the weight of the tenants of a tier.
-func (f *Fair) Weight(tier string) int64 { return f.Record.Weight(tier) }
-
-// Equal reports whether two policies divide alike; nil is one that does not.
-func (f *Fair) Equal(other *Fair) bool {
-	if f == nil || other == nil {
-		return f == other
-	}
-	return f.Record.Equal(other.Record)
 }
 
 // divides reports whether a node can divide a row's limit, which p has. It is cheaper than the row's Faults.

@@ -160,7 +160,7 @@ func (b *builder) editTenant(tenant string, edit func(*TenantRows)) {
 
 func (b *builder) putTenant(in schema.Tenant) {
 	if in.ID == "" || len(in.ID) > maxPart || len(in.Tier) > maxName {
-		b.faults = append(b.faults, rowFaults(InTenants, in.ID, in.Faults())...)
+		b.report(InTenants, in.ID, in.Faults())
 		last := b.previous.Tenant(in.ID)
 		if last == nil || !last.hasRow {
 			return
@@ -187,15 +187,26 @@ func (b *builder) dropTenant(id string) {
 	b.editTenant(id, func(a *TenantRows) { a.hasRow, a.Tier, a.timeZone = false, "", "" })
 }
 
+// report adds the faults of a row.
+func (b *builder) report(table, key string, faults []schema.Fault) {
+	for _, f := range faults {
+		b.faults = append(b.faults, Fault{table, key, f.Path, f.Message})
+	}
+}
+
 // put puts a compiled row in place of the one with its id. If the row does not compile (nil), or its endpoint does not
 // go with others, its last good value stays. own returns what is wrong with the row by itself.
-func put[R row](b *builder, table string, rows, previous *index[R], id int64, r R, own func() []Fault) {
+func put[R row](
+	b *builder, table string, rows, previous *index[R], id int64, r R, own func() []schema.Fault,
+) {
 	drop(b, rows, id) // first: the new endpoint may cross the old one
 	var none R
+	key := strconv.FormatInt(id, 10)
 	if r == none {
-		b.faults = append(b.faults, own()...)
+		b.report(table, key, own())
 	} else if err := b.snapshot.endpoints.acquire(r.pattern()); err != nil {
-		b.faults, r = append(b.faults, endpointFaults(own(), table, id, err)...), none
+		b.report(table, key, endpointFaults(own(), err))
+		r = none
 	}
 	if r == none {
 		last, ok := previous.get(id)
@@ -203,7 +214,7 @@ func put[R row](b *builder, table string, rows, previous *index[R], id int64, r 
 			return
 		}
 		if err := b.snapshot.endpoints.acquire(last.pattern()); err != nil {
-			b.faults = append(b.faults, endpointFaults(nil, table, id, err)...)
+			b.report(table, key, endpointFaults(nil, err))
 			return
 		}
 		r = last
@@ -223,13 +234,13 @@ func drop[R row](b *builder, rows *index[R], id int64) {
 
 // endpointFaults returns the faults of a row whose endpoint is not accepted: what is wrong with the endpoint by itself,
 // which says more, or else that it does not go with others.
-func endpointFaults(own []Fault, table string, id int64, err error) []Fault {
+func endpointFaults(own []schema.Fault, err error) []schema.Fault {
 	for _, f := range own {
-		if f.Field == "endpoint" {
-			return []Fault{f}
+		if f.Path == "endpoint" {
+			return []schema.Fault{f}
 		}
 	}
-	return []Fault{{table, strconv.FormatInt(id, 10), "endpoint", err.Error()}}
+	return []schema.Fault{{Path: "endpoint", Message: err.Error()}}
 }
 
 func (b *builder) putPolicy(in PolicyRow) {
@@ -238,7 +249,8 @@ func (b *builder) putPolicy(in PolicyRow) {
 	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
 	r := compileRow(in)
 	b.internRule(r)
-	put(b, InPolicies, &b.snapshot.policies, &b.previous.policies, in.ID, r, in.faults)
+	own := func() []schema.Fault { return Faults(in.Policy) }
+	put(b, InPolicies, &b.snapshot.policies, &b.previous.policies, in.ID, r, own)
 }
 
 func (r *CompiledPolicy) link(b *builder, linked bool) {
@@ -281,7 +293,8 @@ func (m match) subject(tenant, name string) subject {
 func (b *builder) putOverride(in Override) {
 	in.Tenant, in.Endpoint, in.Policy = b.intern(in.Tenant), b.intern(in.Endpoint), b.intern(in.Policy)
 	in.Reason, in.Author = b.intern(in.Reason), b.intern(in.Author)
-	put(b, inOverrides, &b.snapshot.overrides, &b.previous.overrides, in.ID, compileOverride(in), in.faults)
+	own := func() []schema.Fault { return OverrideFaults(in.Override) }
+	put(b, inOverrides, &b.snapshot.overrides, &b.previous.overrides, in.ID, compileOverride(in), own)
 }
 
 func (o *CompiledOverride) link(b *builder, linked bool) {

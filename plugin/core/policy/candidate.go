@@ -100,14 +100,6 @@ func (s *Snapshot) WithCandidate(set *CandidateSet) (*Snapshot, []Fault) {
 	return &next, faults
 }
 
-// Candidate returns the name of the open candidate; "": none is open. s may be nil.
-func (s *Snapshot) Candidate() string {
-	if s == nil || s.candidate == nil {
-		return ""
-	}
-	return s.candidate.Set.Name
-}
-
 // CandidateSet returns the open candidate; nil: none is open. It must not be changed.
 func (s *Snapshot) CandidateSet() *CandidateSet {
 	if s == nil || s.candidate == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"unicode"
@@ -213,7 +212,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	if config.Fair != nil {
 		p.Fair = newFair(config.Fair, &p.Limit)
 	}
-	p.quota = p.quotaItem()
+	p.Quota = p.quotaItem()
 	return p, nil
 }
 
@@ -279,11 +278,6 @@ func (in *PolicyRow) hasTarget() bool {
 // isAmong reports whether value is one of an enum's, or absent.
 func isAmong(values []string, value string) bool {
 	return value == "" || slices.Contains(values, value)
-}
-
-// faults returns what is wrong with a row that does not compile.
-func (in PolicyRow) faults() []Fault {
-	return rowFaults(InPolicies, strconv.FormatInt(in.ID, 10), Faults(in.Policy))
 }
 
 // ParseNetwork parses the address of an override: an IPv4 address stands for itself, an IPv6 address for its /64, which

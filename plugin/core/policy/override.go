@@ -2,7 +2,6 @@ package policy
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -19,7 +18,7 @@ const (
 	multiplier
 )
 
-var kindNames = [...]string{Ban, Exempt, CustomLimit, Multiplier}
+var kindNames = [...]string{schema.KindBan, schema.KindExempt, schema.KindCustomLimit, schema.KindMultiplier}
 
 // target selects what an override applies to, the most specific first.
 type target uint8
@@ -90,7 +89,7 @@ func (o *CompiledOverride) derive(base *Policy) *Policy {
 	}
 	p := *base
 	p.Limit = compiled
-	p.quota = p.quotaItem()
+	p.Quota = p.quotaItem()
 	return &p
 }
 
@@ -171,10 +170,11 @@ func (o *CompiledOverride) Covers(b *Bound) bool {
 func (o *CompiledOverride) Normalized() Override {
 	out := Override{ID: o.ID, Override: schema.Override{
 		Kind: kindNames[o.kind], Tenant: o.Tenant, Endpoint: o.endpoint, Policy: o.policy,
-		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.Expires == 0, Source: Commercial,
+		Reason: o.reason, Author: o.author, PublicNote: o.publicNote, Permanent: o.Expires == 0,
+		Source: schema.SourceCommercial,
 	}}
 	if o.Starts != 0 {
-		out.StartsAt, out.Source = time.UnixMicro(int64(o.Starts)).UTC(), Scheduled
+		out.StartsAt, out.Source = time.UnixMicro(int64(o.Starts)).UTC(), schema.SourceScheduled
 	}
 	if o.Expires != 0 {
 		out.ExpiresAt = time.UnixMicro(int64(o.Expires)).UTC()
@@ -198,7 +198,7 @@ func (o *CompiledOverride) Normalized() Override {
 	default:
 	}
 	if o.Detector {
-		out.Source = Detector
+		out.Source = schema.SourceDetector
 	}
 	return out
 }
@@ -207,7 +207,7 @@ func (o *CompiledOverride) Normalized() Override {
 // endpoint goes with others is found when they are compiled together.
 func compileOverride(in Override) *CompiledOverride {
 	o := &CompiledOverride{
-		ID: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), Detector: in.Source == Detector,
+		ID: in.ID, kind: kind(slices.Index(kindNames[:], in.Kind)), Detector: in.Source == schema.SourceDetector,
 		Tenant: in.Tenant, endpoint: in.Endpoint, policy: in.Policy,
 		reason: in.Reason, author: in.Author, publicNote: in.PublicNote,
 		Starts: micros(in.StartsAt), Expires: micros(in.ExpiresAt),
@@ -228,7 +228,7 @@ func compileOverride(in Override) *CompiledOverride {
 // valid reports whether a node can use a row, apart from its address. It accepts some rows that OverrideFaults rejects,
 // and is cheaper.
 func (in *Override) valid() bool {
-	if in.Kind == CustomLimit {
+	if in.Kind == schema.KindCustomLimit {
 		if _, err := limit.New(customSpec(in.Override)); err != nil {
 			return false
 		}
@@ -236,13 +236,8 @@ func (in *Override) valid() bool {
 	return len(in.Conflicts()) == 0 && slices.Contains(kindNames[:], in.Kind) && isAmong(sources, in.Source) &&
 		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
-		(in.Kind != Multiplier || in.Factor >= 1 && int64(in.Factor) <= maxFactor) &&
-		(in.Kind != Exempt || CheckExemptable(in.Endpoint) == nil)
-}
-
-// faults returns what is wrong with a row that does not compile.
-func (in *Override) faults() []Fault {
-	return rowFaults(inOverrides, strconv.FormatInt(in.ID, 10), OverrideFaults(in.Override))
+		(in.Kind != schema.KindMultiplier || in.Factor >= 1 && int64(in.Factor) <= maxFactor) &&
+		(in.Kind != schema.KindExempt || CheckExemptable(in.Endpoint) == nil)
 }
 
 // setTarget sets the target of o from a valid row. It reports false if that is an address that does not parse.

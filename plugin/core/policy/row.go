@@ -2,11 +2,9 @@ package policy
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -74,21 +72,6 @@ func (p *PolicyRow) match() (match, string) {
 	return byTier, ""
 }
 
-// The kinds of overrides.
-const (
-	Ban         = schema.KindBan
-	Exempt      = schema.KindExempt
-	CustomLimit = schema.KindCustomLimit
-	Multiplier  = schema.KindMultiplier
-)
-
-// The sources of overrides.
-const (
-	Commercial = schema.SourceCommercial
-	Scheduled  = schema.SourceScheduled
-	Detector   = schema.SourceDetector
-)
-
 // Override is an override that a database holds. Its key is ID.
 //
 // An IPv6 address stands for its /64. A custom_limit without a window has the policy's, without a burst the algorithm's
@@ -96,35 +79,6 @@ const (
 type Override struct {
 	ID int64 `json:"id"`
 	schema.Override
-}
-
-// MarshalJSON writes the start and the end as instants in microseconds, and the factor in thousandths. A permanent
-// override has no end.
-func (o Override) MarshalJSON() ([]byte, error) {
-	type fields Override // without this method
-	return json.Marshal(struct {
-		fields
-		StartsAt  limit.Micros `json:"starts_at,omitempty"`
-		ExpiresAt limit.Micros `json:"expires_at,omitempty"`
-		Permanent bool         `json:"permanent,omitempty"`
-		Factor    int64        `json:"factor,omitempty"`
-	}{fields(o), micros(o.StartsAt), micros(o.ExpiresAt), false, int64(o.Factor)})
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (o *Override) UnmarshalJSON(text []byte) error {
-	type fields Override // without this method
-	var read struct {
-		fields
-		StartsAt  limit.Micros `json:"starts_at"`
-		ExpiresAt limit.Micros `json:"expires_at"`
-		Factor    int64        `json:"factor"`
-	}
-	err := json.Unmarshal(text, &read)
-	*o = Override(read.fields)
-	o.StartsAt, o.ExpiresAt, o.Permanent = timeOf(read.StartsAt), timeOf(read.ExpiresAt), read.ExpiresAt == 0
-	o.Factor = schema.Factor(read.Factor)
-	return err
 }
 
 // ActiveAt reports whether o is in force at an instant: it has begun, and has not ended.
@@ -140,14 +94,6 @@ func micros(at time.Time) limit.Micros {
 	return limit.Micros(at.UnixMicro())
 }
 
-// timeOf returns an instant of microseconds, or none for 0.
-func timeOf(at limit.Micros) time.Time {
-	if at == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(int64(at)).UTC()
-}
-
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.
 type Fault struct {
 	Table   string `json:"table"` // tiers, tenants, policies, overrides, costs or candidate_policies
@@ -158,14 +104,6 @@ type Fault struct {
 
 func (f Fault) Error() string {
 	return fmt.Sprintf("%s %s: %s: %s", f.Table, f.Key, f.Field, f.Problem)
-}
-
-// rowFaults returns the faults of a row with the table and the key of the row.
-func rowFaults(table, key string, faults []schema.Fault) (list []Fault) {
-	for _, f := range faults {
-		list = append(list, Fault{table, key, f.Path, f.Message})
-	}
-	return list
 }
 
 // The tables of faults.
@@ -200,9 +138,9 @@ func overrideCompiles(o schema.Override) error {
 	faults := AppendFaults(nil, "ip", checkAddress(must, o.IP))
 	faults = AppendFaults(faults, "endpoint", checkPattern(o.Endpoint))
 	switch o.Kind {
-	case Exempt:
+	case schema.KindExempt:
 		faults = AppendFaults(faults, "endpoint", CheckExemptable(o.Endpoint))
-	case CustomLimit:
+	case schema.KindCustomLimit:
 		_, err := limit.New(customSpec(o))
 		faults = AppendFaults(faults, "", err)
 	}
@@ -303,7 +241,7 @@ func (r *CostRow) link(*builder, bool) {} // each build lists the costs of a nam
 
 func (b *builder) putCost(in CostRow) {
 	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
-	own := func() []Fault { return rowFaults(inCosts, strconv.FormatInt(in.ID, 10), CostFaults(in.Cost)) }
+	own := func() []schema.Fault { return CostFaults(in.Cost) }
 	compiled := &in
 	if len(own()) > 0 {
 		compiled = nil

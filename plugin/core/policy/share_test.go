@@ -42,7 +42,7 @@ func TestAChangeCopiesOnlyTheShardThatItTouches(t *testing.T) {
 	}
 	ban := func(id int64, tenant, user string) Override {
 		return Override{ID: id, Override: schema.Override{
-			Permanent: true, Kind: Ban, Tenant: tenant, User: user, Reason: "r", Author: "a",
+			Permanent: true, Kind: schema.KindBan, Tenant: tenant, User: user, Reason: "r", Author: "a",
 		}}
 	}
 	for i := range int64(5000) {

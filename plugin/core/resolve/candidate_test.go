@@ -149,13 +149,13 @@ func TestTheNextSnapshotHasNoCandidateUntilItIsPutBesideIt(t *testing.T) {
 	set := &policy.CandidateSet{Name: "spring", Rows: []policy.CandidateRow{{Policy: perMinute("a", "free", "tenant", 5)}}}
 	both, _ := snapshot.WithCandidate(set)
 	next, _ := both.Apply(policy.Changes{Rows: policy.Rows{Version: 8}})
-	if both.Candidate() != "spring" || snapshot.Candidate() != "" || next.Candidate() != "" {
-		t.Errorf("candidates are %q, %q and %q", both.Candidate(), snapshot.Candidate(), next.Candidate())
+	if both.CandidateSet() != set || snapshot.CandidateSet() != nil || next.CandidateSet() != nil {
+		t.Errorf("candidates are %v, %v and %v", both.CandidateSet(), snapshot.CandidateSet(), next.CandidateSet())
 	}
 	again, _ := next.WithCandidate(set)
 	without, _ := again.WithCandidate(nil)
-	if again.Candidate() != "spring" || again.Version() != 8 || without.Candidate() != "" {
-		t.Errorf("candidates are %q at version %d, then %q", again.Candidate(), again.Version(), without.Candidate())
+	if again.CandidateSet() != set || again.Version() != 8 || without.CandidateSet() != nil {
+		t.Errorf("candidates are %v at version %d, then %v", again.CandidateSet(), again.Version(), without.CandidateSet())
 	}
 }
 

@@ -47,7 +47,7 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 	plan := example(t)
 	var got []string
 	for _, p := range plan.Policies() {
-		got = append(got, p.Tier+"/"+p.Name+": "+p.Describe()+" "+p.Quota())
+		got = append(got, p.Tier+"/"+p.Name+": "+p.Describe()+" "+p.Quota)
 	}
 	slices.Sort(got)
 	want := []string{

@@ -259,7 +259,7 @@ func TestAPolicyThatSettlesIsNotLeasableAndDescribesIt(t *testing.T) {
 func TestAnOverrideOfALimitKeepsItsSettling(t *testing.T) {
 	plan := compile(t, settling)
 	for factor, want := range map[int64]int64{500: 500, 400: 400} { // never more than the limit then holds
-		part := schema.Override{Kind: policy.Multiplier, Tenant: "acme", Factor: schema.Factor(factor)}
+		part := schema.Override{Kind: schema.KindMultiplier, Tenant: "acme", Factor: schema.Factor(factor)}
 		snapshot := build(t, policy.Rows{Overrides: numbered(part)})
 		var r resolve.Resolution
 		id := identity.Identity{Tenant: tenant("acme")}

@@ -126,7 +126,7 @@ func faultyEntry(c policytest.OverrideCase) (entry map[string]any, field string,
 		entry[names[name]] = value
 	}
 	text, _ := c.Override[c.Field].(string)
-	isSubject := names[c.Field] != "" && c.Override["kind"] == policy.Exempt && c.Override["credential"] == nil
+	isSubject := names[c.Field] != "" && c.Override["kind"] == schema.KindExempt && c.Override["credential"] == nil
 	switch {
 	case c.Field == "ip" && (text == "" || !slices.Contains([]string{"239.1.0.0/16", "ff02::/16"}, text)):
 		return nil, "", false // an entry has networks alone, whose other faults are their own
@@ -169,7 +169,7 @@ func TestTheAddressOfARequestIsExemptOrBannedInFull(t *testing.T) {
 			"2001:db8:0:1::7":     {"2001:db8:0:2::7"}, // which stands for its /64
 			"2001:db8:0::/48":     {"2001:db8:1::7"},
 		} {
-			for _, kind := range []string{policy.Exempt, policy.Ban} {
+			for _, kind := range []string{schema.KindExempt, schema.KindBan} {
 				with := plan.With(build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: kind, IP: ip})}))
 				applies := func(address string) bool {
 					id := identityOf(t, &with.Rules, address)

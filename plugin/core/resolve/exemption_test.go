@@ -164,15 +164,15 @@ func TestABanGoesBeforeEveryExemptionAndARowBeforeTheConfig(t *testing.T) {
 		banned bool
 		source string
 	}{
-		"a ban of the tenant":     {schema.Override{Kind: policy.Ban, Tenant: "acme"}, true, ""},
-		"a ban of the address":    {schema.Override{Kind: policy.Ban, IP: "192.0.2.7"}, true, ""},
-		"a detector's ban":        {schema.Override{Kind: policy.Ban, Tenant: "acme", Source: policy.Detector}, true, ""},
-		"an exemption by a row":   {schema.Override{Kind: policy.Exempt, Tenant: "acme"}, false, "override 1"},
+		"a ban of the tenant":     {schema.Override{Kind: schema.KindBan, Tenant: "acme"}, true, ""},
+		"a ban of the address":    {schema.Override{Kind: schema.KindBan, IP: "192.0.2.7"}, true, ""},
+		"a detector's ban":        {schema.Override{Kind: schema.KindBan, Tenant: "acme", Source: "detector"}, true, ""},
+		"an exemption by a row":   {schema.Override{Kind: schema.KindExempt, Tenant: "acme"}, false, "override 1"},
 		"a penalty":               {penalty(100, schema.Override{Tenant: "acme"}), false, "exempt[0]"},
 		"a custom limit":          {custom("t", 1, schema.Override{Tenant: "acme"}), false, "exempt[0]"},
-		"an exemption of another": {schema.Override{Kind: policy.Exempt, Tenant: "globex"}, false, "exempt[0]"},
+		"an exemption of another": {schema.Override{Kind: schema.KindExempt, Tenant: "globex"}, false, "exempt[0]"},
 		"a ban that has come to an end": {
-			schema.Override{Kind: policy.Ban, Tenant: "acme", ExpiresAt: instant(5)}, false, "exempt[0]",
+			schema.Override{Kind: schema.KindBan, Tenant: "acme", ExpiresAt: instant(5)}, false, "exempt[0]",
 		},
 	} {
 		with := plan.With(build(t, policy.Rows{Overrides: numbered(test.row)}))
@@ -344,7 +344,7 @@ func TestARowExemptsATagAnEndpointOfAllTenantsOrANetwork(t *testing.T) {
 			func(id *identity.Identity) { id.Method = "POST" },
 		},
 	} {
-		test.row.Kind = policy.Exempt
+		test.row.Kind = schema.KindExempt
 		with := plan.With(build(t, policy.Rows{Overrides: numbered(test.row)}))
 		id := caller()
 		var r resolve.Resolution

@@ -57,9 +57,9 @@ func explained(t *testing.T) *resolve.Plan {
 			policytest.Override(6, times(10, schema.Override{Tenant: "acme", Endpoint: "POST /records/bulk"})),
 			policytest.Override(7, times(2000, schema.Override{Tenant: "beta", IP: "192.0.2.1"})),
 			policytest.Override(8, times(2000, schema.Override{Credential: "key"})),
-			policytest.Override(9, schema.Override{Kind: policy.Exempt, Tenant: "acme", User: "root"}),
+			policytest.Override(9, schema.Override{Kind: schema.KindExempt, Tenant: "acme", User: "root"}),
 			policytest.Override(10, schema.Override{
-				Kind: policy.Ban, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000),
+				Kind: schema.KindBan, Tenant: "acme", User: "eve", ExpiresAt: instant(5_000_000),
 			}),
 		},
 	}))
@@ -258,8 +258,8 @@ func TestWhyAnOverrideGoesBeforeAnotherNamesWhatDecided(t *testing.T) {
 		o.Endpoint = endpoint
 		return o
 	}
-	ban := schema.Override{Kind: policy.Ban, Tenant: "acme"}
-	exempt := schema.Override{Kind: policy.Exempt, Tenant: "acme"}
+	ban := schema.Override{Kind: schema.KindBan, Tenant: "acme"}
+	exempt := schema.Override{Kind: schema.KindExempt, Tenant: "acme"}
 	short := ban
 	short.ExpiresAt = instant(5_000_000)
 	for why, overrides := range map[string][2]schema.Override{ // the first loses
@@ -278,7 +278,7 @@ func TestWhyAnOverrideGoesBeforeAnotherNamesWhatDecided(t *testing.T) {
 			times(500, acme), times(600, schema.Override{Tenant: "acme", Policy: "daily"}),
 		},
 		"its network is narrower": {
-			{Kind: policy.Exempt, IP: "2001:db8::/32"}, {Kind: policy.Exempt, IP: "2001:db8::/64"},
+			{Kind: schema.KindExempt, IP: "2001:db8::/32"}, {Kind: schema.KindExempt, IP: "2001:db8::/64"},
 		},
 	} {
 		rows := policy.Rows{Overrides: []policy.Override{

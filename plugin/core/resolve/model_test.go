@@ -159,9 +159,9 @@ func endOf(o policy.Override) limit.Micros {
 func judged(overrides []policy.Override) (want wanted) {
 	for _, o := range overrides {
 		switch {
-		case o.Kind == policy.Ban && (!want.banned || o.Permanent || (want.until > 0 && endOf(o) > want.until)):
+		case o.Kind == schema.KindBan && (!want.banned || o.Permanent || (want.until > 0 && endOf(o) > want.until)):
 			want.banned, want.until = true, endOf(o)
-		case o.Kind == policy.Exempt:
+		case o.Kind == schema.KindExempt:
 			want.exempt = true
 		}
 	}
@@ -185,8 +185,8 @@ func (b *modelBound) change(overrides []policy.Override, place func(string) int)
 	var commercial, penalties []policy.Override
 	for _, o := range overrides {
 		switch {
-		case o.Kind == policy.Ban || o.Kind == policy.Exempt || !b.coveredBy(o):
-		case o.Source == policy.Detector:
+		case o.Kind == schema.KindBan || o.Kind == schema.KindExempt || !b.coveredBy(o):
+		case o.Source == schema.SourceDetector:
 			penalties = append(penalties, o)
 		default:
 			commercial = append(commercial, o)
@@ -235,7 +235,7 @@ func (b *modelBound) coveredBy(o policy.Override) bool {
 }
 
 func (b *modelBound) apply(o policy.Override) {
-	if o.Kind == policy.Multiplier {
+	if o.Kind == schema.KindMultiplier {
 		b.spec.Quantity, b.spec.Burst = max(b.spec.Quantity*int64(o.Factor)/1000, 1), max(b.spec.Burst*int64(o.Factor)/1000, 1)
 		return
 	}

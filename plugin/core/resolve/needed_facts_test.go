@@ -153,7 +153,7 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
 	plan, err := resolve.ForCallers(parse(t, `{}`))
 	require.NoError(t, err)
-	rows := policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, Tenant: "acme", User: "u"})}
+	rows := policy.Rows{Overrides: numbered(schema.Override{Kind: schema.KindBan, Tenant: "acme", User: "u"})}
 	snapshot, faults := policy.NewSnapshot(rows, nil)
 	if len(faults) > 0 {
 		t.Fatal(faults)

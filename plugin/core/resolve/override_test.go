@@ -64,17 +64,17 @@ var visitor = identity.Identity{
 }
 
 func times(factor schema.Factor, o schema.Override) schema.Override {
-	o.Kind, o.Factor = policy.Multiplier, factor
+	o.Kind, o.Factor = schema.KindMultiplier, factor
 	return o
 }
 
 func penalty(factor schema.Factor, o schema.Override) schema.Override {
-	o.Source = policy.Detector
+	o.Source = schema.SourceDetector
 	return times(factor, o)
 }
 
 func custom(name string, quantity int64, o schema.Override) schema.Override {
-	o.Kind, o.Policy, o.Limit = policy.CustomLimit, name, quantity
+	o.Kind, o.Policy, o.Limit = schema.KindCustomLimit, name, quantity
 	return o
 }
 
@@ -190,17 +190,17 @@ func TestAChangedLimitKeepsWhatTheOverrideDoesNotSay(t *testing.T) {
 	for _, test := range tests {
 		_, r := quotas(t, 1, test.override)
 		i := slices.IndexFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Name == test.policy })
-		if got := r.Bounds[i]; got.Policy.Limit.Spec() != test.want || got.Policy.Quota() != test.quota ||
+		if got := r.Bounds[i]; got.Policy.Limit.Spec() != test.want || got.Policy.Quota != test.quota ||
 			got.Override != 1 || got.Penalty != 0 {
 			t.Errorf("%s: limit is %+v (%s) by override %d, want %+v (%s) by 1",
-				test.name, got.Policy.Limit.Spec(), got.Policy.Quota(), got.Override, test.want, test.quota)
+				test.name, got.Policy.Limit.Spec(), got.Policy.Quota, got.Override, test.want, test.quota)
 		}
 	}
 }
 
 func TestARowOfAnotherSourceIsLeftOutAndReported(t *testing.T) {
 	row := policytest.Override(1, times(500, acme))
-	for _, source := range []string{policy.Scheduled, "of a later release"} {
+	for _, source := range []string{schema.SourceScheduled, "of a later release"} {
 		row.Source = source
 		snapshot, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{row}}, nil)
 		if snapshot.Len() != 0 || len(faults) != 1 || faults[0].Key != "1" {
@@ -231,7 +231,7 @@ func TestABanOfAnAddressOrANetworkHoldsForAnonymousRequestsTooAndInAnySpelling(t
 		{"192.0.2.1", "", false},
 	}
 	for _, test := range tests {
-		snapshot := build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: policy.Ban, IP: test.written})})
+		snapshot := build(t, policy.Rows{Overrides: numbered(schema.Override{Kind: schema.KindBan, IP: test.written})})
 		for _, id := range []identity.Identity{
 			{Anonymous: true, IP: test.seen},
 			{Anonymous: true, Tenant: address(test.seen), IP: test.seen},
@@ -273,7 +273,7 @@ func TestARowWithoutAModeOrAnAccuracyHasThatOfTheConfigThatARequestMeets(t *test
 
 // What overrides make of policies is made once, by the first request, and is the same for all.
 func TestManyRequestsAtOnceGetTheSameLimits(t *testing.T) {
-	halved := numbered(schema.Override{Kind: policy.Multiplier, Factor: 500, Tenant: "acme"})
+	halved := numbered(schema.Override{Kind: schema.KindMultiplier, Factor: 500, Tenant: "acme"})
 	plan := compile(t, overridden).With(build(t, policy.Rows{Overrides: halved}))
 	var group sync.WaitGroup
 	for range 8 {
@@ -298,14 +298,14 @@ func TestAllFaultsOfARowAreReportedAtOnce(t *testing.T) {
 	long := strings.Repeat("x", 129)
 	for want, o := range map[string]schema.Override{
 		"endpoint factor ip user": {
-			Kind: policy.Multiplier, Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a",
+			Kind: "multiplier", Tenant: "acme", User: "u", IP: "nonsense", Endpoint: "records", Reason: "r", Author: "a",
 		},
-		"ip tenant user":  {Kind: policy.Ban, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
-		"ip reason":       {Kind: policy.Ban, Tenant: "acme", IP: "nonsense", Author: "a"},
-		"endpoint reason": {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Author: "a"},
-		"endpoint tenant": {Kind: policy.Ban, Endpoint: "records", Reason: "r", Author: "a"},
-		"endpoint":        {Kind: policy.Ban, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
-		"user":            {Kind: policy.Ban, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
+		"ip tenant user":  {Kind: schema.KindBan, Tenant: long, User: long, IP: "nonsense", Reason: "r", Author: "a"},
+		"ip reason":       {Kind: schema.KindBan, Tenant: "acme", IP: "nonsense", Author: "a"},
+		"endpoint reason": {Kind: schema.KindBan, Tenant: "acme", Endpoint: "records", Author: "a"},
+		"endpoint tenant": {Kind: schema.KindBan, Endpoint: "records", Reason: "r", Author: "a"},
+		"endpoint":        {Kind: schema.KindBan, Tenant: "acme", Endpoint: "records", Reason: "r", Author: "a"},
+		"user":            {Kind: schema.KindBan, Tenant: "acme", User: "u", Credential: "k", Reason: "r", Author: "a"},
 	} {
 		o.Permanent = true
 		_, faults := policy.NewSnapshot(policy.Rows{Overrides: []policy.Override{{Override: o}}}, nil)

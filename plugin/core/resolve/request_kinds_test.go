@@ -110,7 +110,7 @@ func TestRowsAskForWhatTheyNeedOnTopOfTheConfig(t *testing.T) {
 		}
 	}
 	overriding := func(o schema.Override) policy.Rows {
-		o.Kind = policy.Ban
+		o.Kind = schema.KindBan
 		return policy.Rows{Overrides: numbered(o)}
 	}
 	ofTin := schema.Policy{Tier: "tin", Limit: schema.Limit{Name: "x", Scope: "tenant", Limit: 1, WindowSize: 1}}

@@ -106,18 +106,19 @@ func someOverride(t *rapid.T, id int64) policy.Override {
 	kinds := []string{"ban", "exempt", "custom", "custom", "custom", "factor", "factor", "factor", "penalty", "penalty"}
 	switch rapid.SampledFrom(kinds).Draw(t, "kind") {
 	case "ban":
-		o.Kind = policy.Ban
+		o.Kind = schema.KindBan
 	case "exempt":
-		o.Kind = policy.Exempt
+		o.Kind = schema.KindExempt
 	case "custom":
-		o.Kind, o.Policy, o.Limit = policy.CustomLimit, someName.Draw(t, "policy"), rapid.Int64Range(1, 1000).Draw(t, "limit")
+		o.Kind, o.Policy, o.Limit = "custom_limit", someName.Draw(t, "policy"), rapid.Int64Range(1, 1000).Draw(t, "limit")
 		o.WindowSize, o.Burst = rapid.Int64Range(0, 9).Draw(t, "window"), rapid.Int64Range(0, 9).Draw(t, "burst")
 	case "factor":
-		o.Kind, o.Factor = policy.Multiplier, schema.Factor(rapid.Int64Range(1, 5000).Draw(t, "factor"))
+		o.Kind, o.Factor = schema.KindMultiplier, schema.Factor(rapid.Int64Range(1, 5000).Draw(t, "factor"))
 		o.Policy = rapid.OneOf(rapid.Just(""), someName).Draw(t, "policy")
 	case "penalty":
 		o.StartsAt = time.Time{}
-		o.Kind, o.Factor, o.Source = policy.Multiplier, schema.Factor(rapid.Int64Range(1, 999).Draw(t, "factor")), policy.Detector
+		o.Kind, o.Source = schema.KindMultiplier, schema.SourceDetector
+		o.Factor = schema.Factor(rapid.Int64Range(1, 999).Draw(t, "factor"))
 	}
 	return policytest.Override(id, o)
 }
@@ -127,7 +128,7 @@ func someExempt(t *rapid.T, o *schema.Override) bool {
 	if o.Tenant+o.Credential+o.IP != "" {
 		return false
 	}
-	o.Kind = policy.Exempt
+	o.Kind = schema.KindExempt
 	o.Tag = rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "tag")
 	if o.Endpoint = somewhere.Draw(t, "endpoint"); o.Tag == "" && o.Endpoint == "" {
 		o.Endpoint = endpoints[0]

@@ -65,7 +65,7 @@ func perTenant(id int64, tenant string, quantity int64) policy.PolicyRow {
 
 // banned is a valid row: a tenant that is banned for good.
 func banned(id int64, tenant string) policy.Override {
-	return policytest.Override(id, schema.Override{Kind: policy.Ban, Tenant: tenant})
+	return policytest.Override(id, schema.Override{Kind: schema.KindBan, Tenant: tenant})
 }
 
 func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
@@ -92,18 +92,18 @@ func TestABookGivesItsRowsBackAsTheyWere(t *testing.T) {
 		},
 		Overrides: []policy.Override{
 			{ID: 1, Override: schema.Override{
-				Kind: policy.CustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1,
-				WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: instant(9), Source: policy.Commercial,
+				Kind: schema.KindCustomLimit, Tenant: "acme", User: "u", Endpoint: "GET /x", Policy: "a", Limit: 1,
+				WindowSize: 2, Burst: 3, Reason: "why", Author: "ann", ExpiresAt: instant(9), Source: schema.SourceCommercial,
 			}},
 			{ID: 2, Override: schema.Override{
-				Kind: policy.Multiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot",
-				Permanent: true, Source: policy.Detector,
+				Kind: schema.KindMultiplier, Tenant: "acme", Credential: "key", Factor: 500, Reason: "why", Author: "bot",
+				Permanent: true, Source: schema.SourceDetector,
 			}},
 			{ID: 3, Override: schema.Override{
-				Kind: policy.Ban, IP: "2001:db8::/64", Reason: "why", Author: "ann", Permanent: true, Source: policy.Commercial,
+				Kind: schema.KindBan, IP: "2001:db8::/64", Reason: "why", Author: "ann", Permanent: true, Source: "commercial",
 			}},
 			{ID: 4, Override: schema.Override{
-				Kind: policy.Exempt, Tenant: "beta", Reason: "why", Author: "ann", Permanent: true, Source: policy.Commercial,
+				Kind: schema.KindExempt, Tenant: "beta", Reason: "why", Author: "ann", Permanent: true, Source: "commercial",
 			}},
 		},
 	}
@@ -133,7 +133,7 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		return policy.Rows{Policies: []policy.PolicyRow{row}}
 	}
 	type overrideRow = policy.Override
-	const custom = policy.CustomLimit
+	const custom = schema.KindCustomLimit
 	override := func(edit func(*overrideRow)) policy.Rows {
 		row := policytest.Override(5, times(500, acme))
 		edit(&row)
@@ -160,7 +160,7 @@ func TestEveryFaultOfARowIsReportedWithItsField(t *testing.T) {
 		"policies 5: cost: ":                   policyRow(func(p *policy.PolicyRow) { p.Limit.Cost = &costly }),
 		"policies 5: endpoint: ":               policyRow(func(p *policy.PolicyRow) { p.Limit.Endpoint = "GET records" }),
 		"overrides 5: kind: ":                  override(func(o *overrideRow) { o.Kind, o.Factor = "bless", 0 }),
-		"overrides 5: source: ":                override(func(o *overrideRow) { o.Source, o.Factor = policy.Detector, 1000 }),
+		"overrides 5: source: ":                override(func(o *overrideRow) { o.Source, o.Factor = "detector", 1000 }),
 		"overrides 5: user: must be left out":  override(func(o *overrideRow) { o.User, o.IP = "u", "192.0.2.1" }),
 		"overrides 5: tenant: ":                override(func(o *overrideRow) { o.Tenant, o.User = "", "u" }),
 		"overrides 5: ip: ":                    override(func(o *overrideRow) { o.IP = "192.0.2" }),

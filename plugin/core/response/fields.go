@@ -82,7 +82,7 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 	room := maxField // for the others: items and their commas
 	for _, i := range current {
-		room -= len(d.Resolution.Bounds[i].Policy.Quota()) + 1
+		room -= len(d.Resolution.Bounds[i].Policy.Quota) + 1
 	}
 	start := len(r.buf)
 	for i := range d.Resolution.Bounds {
@@ -90,7 +90,7 @@ func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 		if !re.lists(bound) {
 			continue
 		}
-		quota := bound.Policy.Quota()
+		quota := bound.Policy.Quota
 		if !slices.Contains(current, i) {
 			if room -= len(quota) + 1; room < 0 {
 				continue
@@ -129,7 +129,7 @@ func (re *Renderer) current(d *decision.Decision, shown int, all bool, into []in
 // lists reports whether the structured fields list a bound: it is enforced, clients read its numbers, and the fields
 // have a unit for what it counts.
 func (re *Renderer) lists(b *policy.Bound) bool {
-	return b.Policy.Quota() != "" && b.Enforced() && re.Shows(b)
+	return b.Policy.Quota != "" && b.Enforced() && re.Shows(b)
 }
 
 // remaining appends an item to the RateLimit field that begins at start.

@@ -35,7 +35,7 @@ func underCandidate(t *testing.T, snapshot *policy.Snapshot) (name string, tried
 	active = limitOf(plan, &r)
 	c := plan.Candidate()
 	if c == nil {
-		return snapshot.Candidate(), 0, active, false
+		return "", 0, active, false
 	}
 	return c.Name(), limitOf(c.Plan, &r), active, c.Assigned(identity.Name{Kind: identity.Tenant, ID: "acme"})
 }

@@ -21,7 +21,7 @@ import (
 
 // The file of a saved snapshot is JSON in gzip, which finds damage by a checksum: a savedHeader, and a savedRow for
 // each row. A reader rejects all formats but its own.
-const format = 3
+const format = 4
 
 // Saved holds the content of the file of a saved snapshot.
 type Saved struct {

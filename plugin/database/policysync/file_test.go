@@ -46,9 +46,9 @@ func crowd(tenants int) policy.Rows {
 		}
 		for i := range 5 {
 			rows.Overrides = append(rows.Overrides, policy.Override{ID: int64(n*10 + i), Override: schema.Override{
-				Kind: policy.Multiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
+				Kind: schema.KindMultiplier, Tenant: tenant, User: fmt.Sprint("user-", i), Factor: 1500,
 				Reason: "contract 7", Author: "ann", PublicNote: "until we know more", ExpiresAt: ends,
-				Permanent: n == 0, Source: policy.Commercial,
+				Permanent: n == 0, Source: schema.SourceCommercial,
 			}})
 		}
 	}
@@ -79,8 +79,8 @@ func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	for i, p := range policytest.Full(t) {
 		rows.Policies[i].Policy = p
 	}
-	rows.Overrides[5].ExpiresAt = time.Date(200_000, 1, 1, 0, 0, 0, 1000, time.UTC)
-	rows.Overrides[6].Source, rows.Overrides[6].StartsAt = policy.Scheduled, time.UnixMicro(7).UTC()
+	rows.Overrides[5].ExpiresAt = time.Date(9999, 1, 1, 0, 0, 0, 1000, time.UTC)
+	rows.Overrides[6].Source, rows.Overrides[6].StartsAt = schema.SourceScheduled, time.UnixMicro(7).UTC()
 	snapshot := built(t, rows)
 	saved, err := read(encoded(t, snapshot), 501)
 	require.NoError(t, err)

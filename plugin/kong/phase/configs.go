@@ -281,7 +281,7 @@ func (r *configs) reportConflicts(c *compiled) {
 // sameDefinition reports whether two policies limit alike.
 func sameDefinition(p, q *policy.Policy) bool {
 	return p.Scope == q.Scope && p.Limit.Spec() == q.Limit.Spec() && p.Leasable() == q.Leasable() && settlesAlike(p, q) &&
-		p.Fair.Equal(q.Fair)
+		(p.Fair == q.Fair || p.Fair != nil && q.Fair != nil && p.Fair.Record.Equal(q.Fair.Record))
 }
 
 // settlesAlike reports whether two policies charge alike what a request has really used.

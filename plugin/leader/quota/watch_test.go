@@ -124,14 +124,14 @@ func TestOverridesAreTakenIntoAccount(t *testing.T) {
 		w.spend(tenant, "a", 40, 0)
 	}
 	w.enforce(policy.Rows{Version: 2, Overrides: []policy.Override{
-		policytest.Override(1, schema.Override{Kind: policy.Ban, Tenant: "banned"}),
-		policytest.Override(2, schema.Override{Kind: policy.Exempt, Tenant: "exempt"}),
-		policytest.Override(3, schema.Override{Kind: policy.CustomLimit, Tenant: "acme", Policy: "daily", Limit: 50}),
+		policytest.Override(1, schema.Override{Kind: schema.KindBan, Tenant: "banned"}),
+		policytest.Override(2, schema.Override{Kind: schema.KindExempt, Tenant: "exempt"}),
+		policytest.Override(3, schema.Override{Kind: schema.KindCustomLimit, Tenant: "acme", Policy: "daily", Limit: 50}),
 		policytest.Override(4, schema.Override{
-			Kind: policy.Multiplier, Tenant: "penalized", Factor: 500, Source: policy.Detector,
+			Kind: schema.KindMultiplier, Tenant: "penalized", Factor: 500, Source: schema.SourceDetector,
 		}),
 		policytest.Override(5, schema.Override{
-			Kind: policy.CustomLimit, Tenant: "=cmd,\"b\"\n", Policy: "daily", Limit: 40,
+			Kind: schema.KindCustomLimit, Tenant: "=cmd,\"b\"\n", Policy: "daily", Limit: 40,
 		}),
 	}}, daily(100))
 	w.want("with overrides", "=cmd,\"b\"\n daily 100% of 40: 40, acme daily 80% of 50: 40, penalized daily 80% of 50: 40")

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // stores returns how all Redis in use are.
@@ -68,11 +69,11 @@ func (i *inventory) count(snapshot *policy.Snapshot) (metrics.Overrides, []metri
 	for o := range snapshot.Overrides() {
 		switch {
 		case !o.ActiveAt(now):
-		case o.Kind == policy.Ban:
+		case o.Kind == schema.KindBan:
 			i.overrides.Bans++
-		case o.Kind == policy.Exempt:
+		case o.Kind == schema.KindExempt:
 			i.overrides.Exemptions++
-		case o.Source == policy.Detector:
+		case o.Source == schema.SourceDetector:
 			i.overrides.Penalties++
 		default:
 			i.overrides.Limits++
