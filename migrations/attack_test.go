@@ -91,7 +91,7 @@ func TestNoRoleGetsTheRightsOfTheOwnerThroughItsOwnTypesAndTriggers(t *testing.T
 			s := pgtest.Start(t)
 			s.SetUpRoles(t)
 			s.MigrateAs(t, owner)
-			s.GrantAs(t, owner)
+			s.RunBlock(t, owner, pgtest.GrantsBlock)
 			grantDefaults(t, s)
 			exec(t, pgtest.Pool(t, s.RoleDSN(pgtest.Operator)), `INSERT INTO rate_limiter.tiers (name) VALUES ('gold')`)
 			for _, role := range pgtest.Roles {

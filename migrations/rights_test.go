@@ -207,12 +207,12 @@ func TestTheSchemaOfASuperuserCanBeGivenToAnotherOwner(t *testing.T) {
 	s := pgtest.Start(t)
 	s.SetUpRoles(t)
 	s.MigrateAs(t, "postgres")
-	s.GrantAs(t, "postgres")
+	s.RunBlock(t, "postgres", pgtest.GrantsBlock)
 	root := parse(t, s.RoleDSN("postgres"))
 	if owner, err := migrations.SuperuserOwner(t.Context(), root); err != nil || owner != "postgres" {
 		t.Errorf("the superuser that owns the schema is %q (%v), want postgres", owner, err)
 	}
-	s.HandOver(t)
+	s.RunBlock(t, "postgres", pgtest.HandOverBlock)
 	if owner, err := migrations.SuperuserOwner(t.Context(), root); err != nil || owner != "" {
 		t.Errorf("after it was handed over, the superuser that owns the schema is %q (%v)", owner, err)
 	}

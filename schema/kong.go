@@ -6,18 +6,10 @@ import (
 	"fmt"
 )
 
-// Properties of the plugin in the server info, besides its schema.
+// The names of the plugins in Kong. The executable has the name of the first.
 const (
-	Name     = "tenant-rate-limiting" // the plugin's name in Kong; the executable has the same name
-	Priority = 912                    // after authentication, acl (950) and opa (920); before Kong's own limiters (910)
-	Phase    = "access"               // the only phase; response would buffer bodies, log would cost every request a timer
-)
-
-// Properties of the companion plugin, which settles what limits have reserved.
-const (
-	SettlingName     = "tenant-rate-settling"
-	SettlingPriority = 13 // among Kong's log plugins; the order makes no difference
-	SettlingPhase    = "log"
+	Name         = "tenant-rate-limiting"
+	SettlingName = "tenant-rate-settling" // the companion, which settles what limits have reserved
 )
 
 var (
@@ -27,44 +19,35 @@ var (
 	settlingSchema []byte
 )
 
-// KongSchema returns the plugin's schema in the form of Kong's metaschema. The caller may change the returned bytes.
-func KongSchema() []byte {
-	return append([]byte(nil), kongSchema...)
-}
-
-// SettlingKongSchema returns the schema of the companion plugin. It has no settings: a limit says what it settles. The
-// caller may change the returned bytes.
-func SettlingKongSchema() []byte {
-	return append([]byte(nil), settlingSchema...)
-}
-
-// Dump returns the server info that Kong reads from the standard output of pluginserver_*_query_cmd: the protocol, the
-// socket on which the plugin server will listen, and the one plugin with its schema. Kong shows version in its Admin
-// API.
-func Dump(version, socketPath string) []byte {
-	return dump(socketPath, pluginInfo{Name, []string{Phase}, version, Priority, kongSchema})
-}
-
-// DumpSettling returns the server info of the companion plugin, as [Dump] does.
-func DumpSettling(version, socketPath string) []byte {
-	return dump(socketPath, pluginInfo{SettlingName, []string{SettlingPhase}, version, SettlingPriority, settlingSchema})
-}
-
-// pluginInfo is one plugin of a server info.
-type pluginInfo struct {
+// Plugin is a plugin of a server info.
+type Plugin struct {
 	Name     string
 	Phases   []string
 	Version  string
 	Priority int
-	Schema   json.RawMessage
+	Schema   json.RawMessage // in the form of Kong's metaschema
 }
 
-func dump(socketPath string, plugin pluginInfo) []byte {
+// Limiting returns the plugin. It comes after authentication, acl (950) and opa (920), and before Kong's own limiters
+// (910). It has no other phase than access: response would buffer bodies, and log would cost every request a timer.
+func Limiting(version string) Plugin {
+	return Plugin{Name, []string{"access"}, version, 912, kongSchema}
+}
+
+// Settling returns the companion plugin. It has no settings: a limit says what it settles. Its priority is one of Kong's
+// log plugins, where the order makes no difference.
+func Settling(version string) Plugin {
+	return Plugin{SettlingName, []string{"log"}, version, 13, settlingSchema}
+}
+
+// Dump returns the server info that Kong reads from the standard output of pluginserver_*_query_cmd: the protocol, the
+// socket on which the plugin server will listen, and the plugin. Kong shows the version in its Admin API.
+func (p Plugin) Dump(socketPath string) []byte {
 	info := struct {
 		Protocol   string
 		SocketPath string
-		Plugins    []pluginInfo
-	}{"ProtoBuf:1", socketPath, []pluginInfo{plugin}}
+		Plugins    []Plugin
+	}{"ProtoBuf:1", socketPath, []Plugin{p}}
 	dump, err := json.Marshal(info)
 	if err != nil {
 		panic(fmt.Sprintf("schema: the embedded Kong schema is not JSON: %v", err))

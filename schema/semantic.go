@@ -2,6 +2,7 @@ package schema
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -140,18 +141,9 @@ func (c Config) nameFaults() []Fault {
 
 // CanonicalEndpoint returns one spelling for patterns that differ only in the names of parameters. Package policy finds
 // out whether two different patterns overlap.
-func CanonicalEndpoint(pattern string) string {
-	var b strings.Builder
-	for {
-		head, tail, opened := strings.Cut(pattern, "{")
-		_, rest, closed := strings.Cut(tail, "}")
-		if !opened || !closed {
-			return b.String() + pattern
-		}
-		b.WriteString(head + "{}")
-		pattern = rest
-	}
-}
+func CanonicalEndpoint(pattern string) string { return parameter.ReplaceAllString(pattern, "{}") }
+
+var parameter = regexp.MustCompile(`\{[^}]*\}`)
 
 func (c Config) limitFaults() []Fault {
 	var faults []Fault

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,35 +93,14 @@ func (s *Server) database(t testing.TB, from string) string {
 }
 
 // copyDatabase creates a copy of a database. A copy of the files takes half of the time of one through the log, which
-// Postgres makes by default since version 15, and has the files with which connections start faster.
+// Postgres makes by default, and has the files with which connections start faster.
 func (s *Server) copyDatabase(from, to string) error {
-	return s.with(func(ctx context.Context, connection *pgx.Conn) error {
-		statement := "CREATE DATABASE " + to + " TEMPLATE " + from
-		if major, err := strconv.Atoi(majorVersion(connection)); err == nil && major >= 15 {
-			statement += " STRATEGY file_copy"
-		}
-		_, err := connection.Exec(ctx, statement)
-		return err
-	})
+	return s.do("CREATE DATABASE " + to + " TEMPLATE " + from + " STRATEGY file_copy")
 }
 
-// majorVersion returns the digits of a server's major version.
-func majorVersion(connection *pgx.Conn) string {
-	major, _, _ := strings.Cut(connection.PgConn().ParameterStatus("server_version"), ".")
-	return major
-}
-
-// do runs one statement in the superuser's database.
+// do runs one statement in the superuser's database, over its one connection: connecting for each statement takes
+// longer than most of them.
 func (s *Server) do(statement string) error {
-	return s.with(func(ctx context.Context, connection *pgx.Conn) error {
-		_, err := connection.Exec(ctx, statement)
-		return err
-	})
-}
-
-// with calls use with the connection to the superuser's database. Connecting for each statement takes longer than most
-// of them.
-func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
 	s.mu.Lock()
@@ -130,7 +108,8 @@ func (s *Server) with(use func(context.Context, *pgx.Conn) error) error {
 	if s.connection == nil {
 		return errors.New("the server does not run")
 	}
-	return use(ctx, s.connection)
+	_, err := s.connection.Exec(ctx, statement)
+	return err
 }
 
 // Pool returns a pool of connections to a database, closed at the end of the test.

@@ -30,10 +30,12 @@ const (
 	// rightsDatabase is the database that the README creates.
 	rightsDatabase = "ratelimit"
 
-	// The first words of the README's blocks of SQL.
-	setUpBlock  = "-- As a superuser, once: the roles and the database."
-	grantsBlock = "-- As owner, after every ratelimit migrate up: the grants."
-	handBlock   = "-- As a superuser, in that database, once: give what another user has migrated to owner."
+	// setUpBlock creates the roles and the database.
+	setUpBlock = "-- As a superuser, once: the roles and the database."
+	// GrantsBlock grants the rights, as the role that has migrated.
+	GrantsBlock = "-- As owner, after every ratelimit migrate up: the grants."
+	// HandOverBlock gives the tables of a superuser to the owner, as that superuser.
+	HandOverBlock = "-- As a superuser, in that database, once: give what another user has migrated to owner."
 )
 
 // Granted starts a server with the roles, the database and the grants of migrations/README.md. The role Owner, which is
@@ -53,7 +55,7 @@ func (s *Server) grant() error {
 		err = s.migrate(s.RoleDSN(Owner))
 	}
 	if err == nil {
-		err = s.runBlock(s.RoleDSN(Owner), grantsBlock)
+		err = s.runBlock(s.RoleDSN(Owner), GrantsBlock)
 	}
 	return err
 }
@@ -64,16 +66,10 @@ func (s *Server) SetUpRoles(t testing.TB) {
 	require.NoError(t, s.runBlock(s.DSN(superuser), setUpBlock), "set up the roles")
 }
 
-// GrantAs runs the README's grants as the role that has migrated.
-func (s *Server) GrantAs(t testing.TB, role string) {
+// RunBlock runs a block of SQL of the README as a role: GrantsBlock or HandOverBlock.
+func (s *Server) RunBlock(t testing.TB, role, block string) {
 	t.Helper()
-	require.NoError(t, s.runBlock(s.RoleDSN(role), grantsBlock), "grant the rights")
-}
-
-// HandOver runs the README's block that gives the tables of a superuser to the owner.
-func (s *Server) HandOver(t testing.TB) {
-	t.Helper()
-	require.NoError(t, s.runBlock(s.RoleDSN(superuser), handBlock), "give the tables to the owner")
+	require.NoError(t, s.runBlock(s.RoleDSN(role), block), "run as %s: %s", role, block)
 }
 
 // MigrateAs applies all migrations to the README's database as a role.

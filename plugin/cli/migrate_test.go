@@ -73,7 +73,7 @@ func TestMigrateUpWarnsOfASchemaThatBelongsToASuperuser(t *testing.T) {
 		}
 	}
 	check("postgres", true)
-	server.HandOver(t)
+	server.RunBlock(t, "postgres", pgtest.HandOverBlock)
 	check("postgres", false)
 	check(pgtest.Owner, false)
 }

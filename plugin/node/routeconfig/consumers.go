@@ -55,7 +55,7 @@ func (f *File) ConsumerTiers(config schema.Config) ([]ConsumerTier, error) {
 // Consumer returns the file's consumer with the id, the username or the custom id of another, or nil.
 func (f *File) Consumer(like *identity.Consumer) *identity.Consumer {
 	for _, key := range keysOf(like) {
-		if c := f.byName[key]; c != nil && key.name != "" {
+		if c := f.byName[key]; c != nil {
 			return c
 		}
 	}
@@ -75,7 +75,9 @@ func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
 	named := map[consumerKey]*identity.Consumer{}
 	for i := range consumers {
 		for _, key := range keysOf(&consumers[i]) {
-			named[key] = &consumers[i]
+			if key.name != "" {
+				named[key] = &consumers[i]
+			}
 		}
 	}
 	return named
@@ -91,17 +93,4 @@ func consumerOf(item *yaml.Node) identity.Consumer {
 	}
 	_ = item.Decode(&c)
 	return identity.Consumer(c)
-}
-
-// namesOf returns the usernames, custom ids and ids of consumers.
-func namesOf(consumers []identity.Consumer) map[string]bool {
-	names := map[string]bool{}
-	for i := range consumers {
-		for _, key := range keysOf(&consumers[i]) {
-			if key.name != "" {
-				names[key.name] = true
-			}
-		}
-	}
-	return names
 }

@@ -52,7 +52,10 @@ func Load(text []byte, file, route string) (*Config, *resolve.Plan, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen.Routes, chosen.ConsumerNames = f.routes, namesOf(f.consumers)
+	chosen.Routes, chosen.ConsumerNames = f.routes, map[string]bool{}
+	for key := range f.byName {
+		chosen.ConsumerNames[key.name] = true
+	}
 	for _, name := range slices.Sorted(maps.Keys(f.routes)) {
 		if config, err := f.choose(file, name); err == nil && config == chosen {
 			chosen.Serves = append(chosen.Serves, name)

@@ -63,9 +63,9 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 // dump returns what Kong's query_cmd reads.
 func (s *settings) dump(socket string) []byte {
 	if s.DumpSettling {
-		return schema.DumpSettling(process.Version, s.settlingSocketPath())
+		return schema.Settling(process.Version).Dump(s.settlingSocketPath())
 	}
-	return schema.Dump(process.Version, socket)
+	return schema.Limiting(process.Version).Dump(socket)
 }
 
 func fail(stderr io.Writer, err error) int {
