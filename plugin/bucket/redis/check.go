@@ -145,14 +145,10 @@ func (c *connection) check(ctx context.Context) (warnings []string, rejection, e
 		rejections = append(rejections,
 			errors.New("redis.cluster_nodes names a Redis that is not part of a Redis Cluster: use redis.host"))
 	}
-	if rejection = errors.Join(rejections...); rejection != nil {
+	if rejection = errors.Join(rejections...); rejection != nil || err == nil {
 		c.reject(rejection)
-		return warnings, rejection, err
 	}
-	if err == nil {
-		c.reject(nil)
-	}
-	return warnings, nil, err
+	return warnings, rejection, err
 }
 
 // address returns where a client leads to: its own address in a cluster, else the place of the settings.

@@ -34,21 +34,20 @@ type rejection struct {
 
 // reject makes all calls fail with err from now on; nil: none any more.
 func (c *connection) reject(err error) {
-	var now *rejection
 	before := c.rejection.Load()
-	switch {
-	case err == nil && before == nil:
+	if err == nil {
+		if c.rejection.Store(nil); before != nil {
+			before.gate.Close()
+		}
 		return
-	case err != nil && before != nil:
-		now = &rejection{err, before.gate}
-	case err != nil:
-		now = &rejection{err, c.newGate(c.settings.place())}
+	}
+	now := &rejection{err: err}
+	if before != nil {
+		now.gate = before.gate
+	} else {
+		now.gate = c.newGate(c.settings.place())
 	}
 	c.rejection.Store(now)
-	if now == nil {
-		before.gate.Close()
-		return
-	}
 	select {
 	case <-c.closed: // close may have run before it could see this gate
 		now.gate.Close()

@@ -50,10 +50,9 @@ func (l *levels) learn(k *policy.Key, level int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := subjectOf(k)
-	if _, exists := l.bySubject[id]; level == 0 {
-		delete(l.bySubject, id)
-	} else {
-		if !exists && len(l.bySubject) >= maxLevels {
+	delete(l.bySubject, id)
+	if level > 0 {
+		if len(l.bySubject) >= maxLevels {
 			for other := range l.bySubject {
 				delete(l.bySubject, other)
 				break
@@ -62,10 +61,7 @@ func (l *levels) learn(k *policy.Key, level int) {
 		if l.bySubject == nil {
 			l.bySubject = map[policy.Key]int{}
 		}
-		if !exists {
-			id = id.Clone()
-		}
-		l.bySubject[id] = level
+		l.bySubject[id.Clone()] = level
 	}
 	l.count.Store(int64(len(l.bySubject)))
 }
