@@ -3,6 +3,7 @@
 package jsonline
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"unicode"
@@ -13,22 +14,13 @@ import (
 // Escape returns JSON text with every character escaped that is not printable. The JSON has the same value. Escape
 // leaves ASCII control characters, which JSON escapes within strings. The result may be the text itself.
 func Escape(text []byte) []byte {
+	if !bytes.ContainsFunc(text, isUnsafe) {
+		return text
+	}
+	out := make([]byte, 0, 2*len(text))
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRune(text[i:])
-		if !isSafe(r) {
-			return escape(text, i)
-		}
-		i += size
-	}
-	return text
-}
-
-// escape returns text escaped. The first bytes need no escape.
-func escape(text []byte, first int) []byte {
-	out := append(make([]byte, 0, 2*len(text)), text[:first]...)
-	for i := first; i < len(text); {
-		r, size := utf8.DecodeRune(text[i:])
-		if isSafe(r) {
+		if !isUnsafe(r) {
 			out = append(out, text[i:i+size]...)
 		} else {
 			for _, unit := range utf16.AppendRune(nil, r) {
@@ -40,7 +32,7 @@ func escape(text []byte, first int) []byte {
 	return out
 }
 
-func isSafe(r rune) bool { return r < 0x7f || unicode.IsPrint(r) }
+func isUnsafe(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
 
 // Writer returns a writer that escapes each line of JSON as Escape does, and writes it to out in one call.
 func Writer(out io.Writer) io.Writer { return writer{out} }

@@ -24,8 +24,8 @@ func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	r.cut()
 	var left []string
 	isDue := !last && time.Since(r.lookedAt) >= lookEvery
-	if isDue && r.options.Dir != "" {
-		left = r.left()
+	if isDue {
+		r.lookedAt, left = time.Now(), r.left()
 	}
 	until := time.Now().Add(r.options.Every)
 	for len(r.queue) > 0 && time.Now().Before(until) && r.send(ctx, r.queue[0]) {
@@ -34,9 +34,6 @@ func (r *Reporter) report(ctx context.Context, last bool) (done bool) {
 	if isDue && len(r.queue) == 0 {
 		r.sendLeft(ctx, left, until)
 		r.readBacklog(ctx)
-	}
-	if isDue {
-		r.lookedAt = time.Now()
 	}
 	return !slices.ContainsFunc(r.queue, func(w *waiting) bool { return w.file == "" })
 }
