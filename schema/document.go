@@ -46,7 +46,6 @@ type member struct {
 	value *node
 }
 
-// get returns the value of key in an object, or nil.
 func (n *node) get(key string) *node {
 	for _, m := range n.members {
 		if m.key == key {
@@ -193,7 +192,6 @@ func pathOrder(n *node) map[string]int {
 	return order
 }
 
-// appendJSON appends n as JSON text.
 func (n *node) appendJSON(b []byte) []byte {
 	switch n.kind {
 	case kindNull:

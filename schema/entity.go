@@ -104,7 +104,6 @@ func nonEmpty(n *node) bool {
 	return true
 }
 
-// lookup follows a dotted name through records.
 func lookup(n *node, name string) *node {
 	for part := range strings.SplitSeq(name, ".") {
 		if n == nil {

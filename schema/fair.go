@@ -96,7 +96,6 @@ func (l LocatedLimit) fairFaults() []Fault {
 	return faults
 }
 
-// fairWarnings returns warnings of weights of tiers that c does not have.
 func (c Config) fairWarnings(l LocatedLimit) []Warning {
 	if l.Fair == nil {
 		return nil

@@ -33,14 +33,12 @@ func (fs Faults) Error() string {
 // Warning describes a valid value that is probably not what the author of the config expects.
 type Warning = Fault
 
-// findings collects faults or warnings.
 type findings []Fault
 
 func (l *findings) add(path, format string, args ...any) {
 	*l = append(*l, Fault{path, fmt.Sprintf(format, args...)})
 }
 
-// addProblem adds a message, unless it is empty.
 func (l *findings) addProblem(path, message string) {
 	if message != "" {
 		*l = append(*l, Fault{path, message})

@@ -91,7 +91,6 @@ func (p Policy) DefaultScope() string {
 	return ScopeTenant
 }
 
-// aboutTargets says what a policy can be for.
 const aboutTargets = "a policy is for a tier, for a tenant or one user of it, for a credential, for an ip, or, by for, " +
 	"for all or anonymous requests"
 

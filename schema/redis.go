@@ -86,7 +86,6 @@ type Redis struct {
 	SentinelPassword string `json:"sentinel_password,omitempty" kong:"referenceable,encrypted,len_min=0"`
 }
 
-// redacted replaces a secret that is set.
 const redacted = "(set)"
 
 // Format prints r with every verb, wherever r is nested, without its secrets. It only shows whether a password is set.

@@ -208,7 +208,6 @@ func (p Policy) semanticFaults() error {
 	return asError(append(LocatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...))
 }
 
-// asError returns faults as an error; none is nil.
 func asError(faults []Fault) error {
 	if len(faults) == 0 {
 		return nil

@@ -153,7 +153,6 @@ func (c Config) limitFaults() []Fault {
 	return faults
 }
 
-// textFaults returns the faults of free texts of l that have control characters.
 func (l LocatedLimit) textFaults() []Fault {
 	var faults []Fault
 	row := Policy{Limit: l.Limit}

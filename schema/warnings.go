@@ -82,7 +82,6 @@ func (c Config) tenantWarnings() []Warning {
 	return warnings
 }
 
-// defaultTier returns the name of the tier for tenants without one; there must be a tier.
 func (c Config) defaultTier() string {
 	if c.DefaultTier != "" {
 		return c.DefaultTier

@@ -48,7 +48,6 @@ var (
 	}}
 )
 
-// start starts a server with a copy of the cluster.
 func (c *cluster) start() (*Server, error) {
 	c.once.Do(func() { c.err = c.make() })
 	if c.err != nil {
@@ -133,7 +132,6 @@ func (s *Server) Standby(t testing.TB) *Server {
 	return standby
 }
 
-// copyTo copies the server's data and the settings of replication to the folder of a standby.
 func (s *Server) copyTo(standby *Server) error {
 	cmd, err := command("pg_basebackup", "--pgdata", standby.data(), "--write-recovery-conf", "--checkpoint", "fast",
 		"--no-sync", "--host", s.Host, "--port", strconv.Itoa(s.Port), "--username", superuser)

@@ -61,7 +61,6 @@ func (s *Server) Database(t testing.TB) string {
 	return s.database(t, template)
 }
 
-// makeTemplate creates the template.
 func (s *Server) makeTemplate() error {
 	if err := s.do("CREATE DATABASE " + template); err != nil {
 		return err
@@ -69,7 +68,6 @@ func (s *Server) makeTemplate() error {
 	return s.migrate(s.DSN(template))
 }
 
-// migrate applies all migrations to a database.
 func (s *Server) migrate(dsn string) error {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -79,7 +77,6 @@ func (s *Server) migrate(dsn string) error {
 	return err
 }
 
-// database creates a copy of another database and returns its connection string.
 func (s *Server) database(t testing.TB, from string) string {
 	t.Helper()
 	name := fmt.Sprint("test_", databases.Add(1))

@@ -64,7 +64,6 @@ func command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// ids returns the user id and group id of account.
 func ids() (uid, gid int, err error) {
 	found, err := user.Lookup(account)
 	if err != nil {

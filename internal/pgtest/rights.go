@@ -101,7 +101,6 @@ func (s *Server) psql(dsn, script string) error {
 	return nil
 }
 
-// runBlock runs the block of SQL in migrations/README.md that begins with a text.
 func (s *Server) runBlock(dsn, begins string) error {
 	script, err := readmeBlock(begins)
 	if err != nil {
@@ -112,7 +111,6 @@ func (s *Server) runBlock(dsn, begins string) error {
 
 var sqlBlock = regexp.MustCompile("(?s)```sql\n(.*?)```")
 
-// readmeBlock returns the block of SQL in migrations/README.md that begins with a text.
 func readmeBlock(begins string) (string, error) {
 	module, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -133,7 +131,6 @@ func readmeBlock(begins string) (string, error) {
 // noise matches lines of a dump that are comments, settings of the session, or differ by the version of pg_dump.
 var noise = regexp.MustCompile(`(?m)^(--.*|SET .*|SELECT pg_catalog\.set_config.*|\\(un)?restrict .*)\n`)
 
-// blankLines matches more than one blank line.
 var blankLines = regexp.MustCompile(`\n{3,}`)
 
 // Dump returns the tables, functions and rights of the README's database, as pg_dump writes them, without the list of

@@ -130,10 +130,8 @@ func launch(fill func(*Server) error) (*Server, error) {
 	return nil, errors.Join(err, os.RemoveAll(dir))
 }
 
-// data returns the folder of the database cluster.
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-// initialize creates an empty database cluster.
 func (s *Server) initialize() error {
 	cmd, err := command("initdb", "--pgdata", s.data(), "--username", superuser, "--auth", "trust", "--encoding", "UTF8",
 		"--locale", "C.UTF-8", "--wal-segsize", "1", "--no-sync", "--no-instructions")
@@ -146,7 +144,6 @@ func (s *Server) initialize() error {
 	return nil
 }
 
-// run starts the process and waits until it answers.
 func (s *Server) run() error {
 	args := []string{"-D", s.data(), "-h", s.Host, "-p", strconv.Itoa(s.Port), "-k", s.Dir}
 	chosen := settings
@@ -175,7 +172,6 @@ func (s *Server) restart() error {
 	return err
 }
 
-// reconnect connects to the superuser's database.
 func (s *Server) reconnect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 	defer cancel()
@@ -196,7 +192,6 @@ func (s *Server) connect(connection *pgx.Conn) {
 	s.connection = connection
 }
 
-// end ends the process with a signal and waits for its end.
 func (s *Server) end(signal os.Signal) error {
 	s.connect(nil)
 	return s.process.End(signal)

@@ -69,7 +69,6 @@ func (c OverrideCase) IsAbsent() bool { return c.isZero() || c.Override[c.Field]
 
 func (c OverrideCase) isZero() bool { return c.Override[c.Field] == json.Number("0") }
 
-// declared returns what the declaration says of the override.
 func (c OverrideCase) declared(t *testing.T) string {
 	t.Helper()
 	if c.Override[c.Field] == "" {

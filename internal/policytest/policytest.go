@@ -82,7 +82,6 @@ func declaredMessage(t *testing.T, c Case) string {
 	return ""
 }
 
-// configMessage returns the message of a config with the policy as a limit.
 func configMessage(t *testing.T, c Case) string {
 	t.Helper()
 	limit := maps.Clone(c.Policy)
@@ -188,7 +187,6 @@ func WantShown(t *testing.T, where string, hidden map[string]string, show func(s
 	}
 }
 
-// isShown reports whether a valid change of one field of p changes what show returns.
 func isShown(f *schema.Field[schema.Policy], p schema.Policy, show func(schema.Policy) string) bool {
 	for choice := 0; ; choice++ {
 		after := p

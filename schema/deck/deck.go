@@ -127,7 +127,6 @@ func (v *validator) document(document *yaml.Node) {
 	}
 }
 
-// entry checks one plugin entry, in a file that enables the settling plugin at these places.
 func (v *validator) entry(e *Plugin, settling []Place) {
 	config, err := e.Config(v.walk)
 	if err != nil {

@@ -308,7 +308,6 @@ func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.
 		schema.SettlingName, "- "+settlingEntry(e.Place, list), list))
 }
 
-// settlingEntry returns the entry of the settling plugin that belongs beside another, in a list at a path.
 func settlingEntry(p Place, list string) string {
 	entry := "name: " + schema.SettlingName
 	if list != "plugins" {

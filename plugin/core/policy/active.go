@@ -73,7 +73,6 @@ func (s *Snapshot) visitOverrides(
 	return rows, networks
 }
 
-// collectActive adds the overrides of a list that apply to the request.
 func (s *Snapshot) collectActive(
 	list []*CompiledOverride, id *identity.Identity, now limit.Micros, endpoints []int, found *ActiveOverrides,
 ) {
@@ -229,7 +228,6 @@ func decidePrecedence(a, b *CompiledOverride, rankA, rankB int) (order int, by c
 	return compareSpecificity(a, b, rankA, rankB)
 }
 
-// compareSpecificity returns which of two overrides is more specific, and by what.
 func compareSpecificity(a, b *CompiledOverride, rankA, rankB int) (order int, by criterion) {
 	switch {
 	case a.target != b.target:

@@ -53,7 +53,6 @@ type builder struct {
 	faults   []Fault
 }
 
-// dropRows drops the rows of these keys.
 func (b *builder) dropRows(removed RowKeys) {
 	for _, name := range removed.Tiers {
 		delete(b.snapshot.tiers, name)
@@ -187,7 +186,6 @@ func (b *builder) dropTenant(id string) {
 	b.editTenant(id, func(a *TenantRows) { a.hasRow, a.Tier, a.timeZone = false, "", "" })
 }
 
-// report adds the faults of a row.
 func (b *builder) report(table, key string, faults []schema.Fault) {
 	for _, f := range faults {
 		b.faults = append(b.faults, Fault{table, key, f.Path, f.Message})
@@ -223,7 +221,6 @@ func put[R row](
 	r.link(b, true)
 }
 
-// drop drops the row with an id, if there is one.
 func drop[R row](b *builder, rows *index[R], id int64) {
 	if r, ok := rows.get(id); ok {
 		b.snapshot.endpoints.release(r.pattern())
@@ -345,7 +342,6 @@ func inserted[T any](list []T, i int, item T) []T {
 	return slices.Concat(list[:i], []T{item}, list[i:])
 }
 
-// removed returns a copy of a list without an item.
 func removed[T comparable](list []T, item T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(other T) bool { return other == item })
 }

@@ -26,7 +26,6 @@ type CandidateRow struct {
 	Deleted bool // only the fields of the key count
 }
 
-// key returns the key of the row in words.
 func (r *CandidateRow) key() string {
 	text := r.Namespace + ": " + r.Name + " of " + r.Target()
 	if r.Endpoint != "" {

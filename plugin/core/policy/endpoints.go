@@ -53,7 +53,6 @@ func (e *endpointSet) acquire(text string) error {
 	return nil
 }
 
-// release drops one use of a pattern.
 func (e *endpointSet) release(text string) { e.count(text, -1) }
 
 func (e *endpointSet) count(text string, n int) {

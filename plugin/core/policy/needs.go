@@ -62,7 +62,6 @@ func (n *Needs) AddPolicy(p *Policy) {
 	}
 }
 
-// needs returns what a row needs.
 func (r *CompiledPolicy) needs() (n Needs) {
 	n.AddPolicy(&r.Policy)
 	n.Tenant = n.Tenant || r.match != forAll && r.match != forNetwork
@@ -141,7 +140,6 @@ type NamespaceRows struct {
 	reserves       map[string]bool              // the headers that carry their reservations
 }
 
-// summarize sets the summary.
 func (s *Snapshot) summarize() {
 	s.summary = summary{namespaces: map[string]*NamespaceRows{}}
 	for r := range s.policies.classes {

@@ -86,7 +86,6 @@ func (o *Override) ActiveAt(now limit.Micros) bool {
 	return isActive(micros(o.StartsAt), micros(o.ExpiresAt), now)
 }
 
-// micros returns an instant in microseconds, or 0 for none.
 func micros(at time.Time) limit.Micros {
 	if at.IsZero() {
 		return 0
@@ -147,7 +146,6 @@ func overrideCompiles(o schema.Override) error {
 	return asError(faults)
 }
 
-// checkAddress returns what is wrong with the address in a field.
 func checkAddress(must, text string) error {
 	if isAddress(text) {
 		return nil
@@ -175,7 +173,6 @@ func customSpec(o schema.Override) limit.Spec {
 	return spec
 }
 
-// checkPattern returns what is wrong with an endpoint by itself.
 func checkPattern(endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -184,7 +181,6 @@ func checkPattern(endpoint string) error {
 	return err
 }
 
-// asError returns faults as an error; none is nil.
 func asError(faults schema.Faults) error {
 	if len(faults) == 0 {
 		return nil

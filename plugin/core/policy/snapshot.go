@@ -76,7 +76,6 @@ var seed = maphash.MakeSeed()
 // networkBytes bounds the bytes of a network: an address, and its length.
 const networkBytes = 17
 
-// shardOf returns the shard of a tenant or a subject by its name.
 func shardOf(name string) int { return int(maphash.String(seed, name) % shardCount) }
 
 // Version returns the version of the database that the snapshot holds.
@@ -191,7 +190,6 @@ func (s *Snapshot) CredentialPolicies(id *identity.Identity) []*CompiledPolicy {
 	return s.policiesOf(subject{onCredential, "", id.Credential})
 }
 
-// overridesOf returns the overrides of a subject.
 func (s *Snapshot) overridesOf(whose subject) []*CompiledOverride {
 	return s.shard(shardOf(whose.name)).overrides[whose]
 }
@@ -244,7 +242,6 @@ func networksAround(network netip.Prefix, sizes []networkSize) iter.Seq[netip.Pr
 	}
 }
 
-// policiesOf returns the policies of a user, a credential or a network.
 func (s *Snapshot) policiesOf(whose subject) []*CompiledPolicy {
 	return s.shard(shardOf(whose.name)).policies[whose]
 }
@@ -299,7 +296,6 @@ func (x *index[R]) get(id int64) (r R, ok bool) {
 	return r, ok
 }
 
-// all yields all rows, in no particular order.
 func (x *index[R]) all(yield func(R) bool) {
 	for _, part := range x.parts {
 		for _, r := range part {
@@ -341,7 +337,6 @@ func (x *index[R]) insert(r R, own bool) {
 	x.rows++
 }
 
-// remove drops a row, copying its part.
 func (x *index[R]) remove(id int64) {
 	if part, i, ok := x.find(id); ok {
 		*part = slices.Concat((*part)[:i], (*part)[i+1:])

@@ -35,7 +35,6 @@ func ActiveNamespace(namespace string) string {
 	return active
 }
 
-// compileCandidate sets the candidate of a plan that base makes with a snapshot.
 func (p *Plan) compileCandidate(base *Plan) {
 	o := p.snapshot.Overlay()
 	if o == nil || !o.Namespaces[p.namespace] {

@@ -34,7 +34,6 @@ type exemptionShape struct {
 	networks map[netip.Prefix]bool // of the entries; the zero value where they name none
 }
 
-// exemptionFields is a set of fields of an entry.
 type exemptionFields uint8
 
 const (
@@ -110,7 +109,6 @@ func (c *compiler) compileExemptions() {
 	c.plan.exempt = &e
 }
 
-// add adds an entry to its shape.
 func (e *exemptions) add(i int) {
 	entry := &e.entries[i]
 	key := exemptionKey{tenant: entry.Tenant, user: entry.User, tag: entry.Tag, network: e.prefixes[i]}

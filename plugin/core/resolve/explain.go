@@ -168,7 +168,6 @@ func (p *Plan) TierFrom(id *identity.Identity) string {
 	return TierOfDefault
 }
 
-// tenantRows returns the rows of an identity's tenant, or nil.
 func (p *Plan) tenantRows(id *identity.Identity) *policy.TenantRows {
 	if p.snapshot == nil || id.Tenant.Kind != identity.Tenant {
 		return nil

@@ -75,7 +75,6 @@ func (p *Plan) withoutExemption(id *identity.Identity, r *Resolution) *Resolutio
 	return &other
 }
 
-// outcomes returns what an override does to a request.
 func (p *Plan) outcomes(o *policy.CompiledOverride, id *identity.Identity, now limit.Micros, r *Resolution) []Outcome {
 	switch {
 	case now < o.Starts:
@@ -109,7 +108,6 @@ func (p *Plan) outcomes(o *policy.CompiledOverride, id *identity.Identity, now l
 	return list
 }
 
-// changes returns what a custom limit or a multiplier does to the bounds.
 func (r *Resolution) changes(o *policy.ActiveOverride) []Outcome {
 	var list []Outcome
 	for i := range r.Bounds {
@@ -169,7 +167,6 @@ func DescribeOutcomes(list []Outcome) (applied bool, why string) {
 	return applied, strings.Join(clauses, "; ")
 }
 
-// reason describes why an override does not apply, and where.
 type reason struct {
 	why        string
 	irrelevant bool

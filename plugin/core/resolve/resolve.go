@@ -34,7 +34,6 @@ func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 // Snapshot returns the snapshot beside the config, or nil without one.
 func (p *Plan) Snapshot() *policy.Snapshot { return p.snapshot }
 
-// foreignTiers returns the tiers that the rows have and the config does not.
 func (p *Plan) foreignTiers() map[string]bool {
 	names := map[string]bool{}
 	for _, tier := range p.snapshot.Tiers() {
@@ -95,7 +94,6 @@ func (p *Plan) matchEndpoint(id *identity.Identity, r *Resolution) {
 	}
 }
 
-// applyBanOrExemption sets whether the request is banned or exempt.
 func (r *Resolution) applyBanOrExemption() {
 	o := r.overrides.BanOrExemption()
 	if o == nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// candidateKind begins the kinds of changes to candidates.
 const candidateKind = "candidate"
 
 // readCandidate reads the open candidate; nil: none is open. A change that cannot be decoded is read without a limit,

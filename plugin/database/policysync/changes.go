@@ -19,10 +19,8 @@ const maxChanges = 50_000
 // errTooFarBehind reports that the changes cannot be fetched: there are too many, or they have been pruned.
 var errTooFarBehind = errors.New("too far behind to catch up")
 
-// rowKey identifies a row, as changes and faults do.
 type rowKey struct{ table, key string }
 
-// changeSet holds what has changed since a version.
 type changeSet struct {
 	head    versionRow
 	changes policy.Changes
@@ -70,7 +68,6 @@ func loadChanges(ctx context.Context, conn *pgx.Conn, since int64, again []rowKe
 	return n, nil
 }
 
-// tableKeys holds the keys of rows, by table.
 type tableKeys [len(tables)][]string
 
 func (k *tableKeys) addKey(key rowKey) {
@@ -134,7 +131,6 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 	return nil
 }
 
-// parseIDs parses numeric keys.
 func parseIDs(keys []string) ([]int64, error) {
 	list := make([]int64, len(keys))
 	for i, key := range keys {

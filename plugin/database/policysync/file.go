@@ -65,7 +65,6 @@ func ReadFile(path string, maxRows int) (Saved, error) {
 	return saved, nil
 }
 
-// encode writes a snapshot.
 func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error {
 	out, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
 	encoder := json.NewEncoder(out)
@@ -125,7 +124,6 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 	}
 }
 
-// addTo adds the row to those of its table.
 func (r *savedRow) addTo(rows *policy.Rows) {
 	switch {
 	case r.Tier != nil:

@@ -38,7 +38,6 @@ func readHead(ctx context.Context, from *pgx.Conn) (versionRow, error) {
 	return h, nil
 }
 
-// offset returns the server's clock less the node's.
 func (h versionRow) offset() time.Duration { return h.serverTime.Sub(h.localTime) }
 
 // lag returns the time since the version was assigned, independent of the node's clock.
@@ -46,7 +45,6 @@ func (h versionRow) lag() time.Duration {
 	return max(0, h.serverTime.Sub(h.takenAt)+time.Since(h.localTime))
 }
 
-// tooManyRowsError reports that there are more rows than snapshot_max_rows.
 type tooManyRowsError struct {
 	version   int64
 	rows, max int64
@@ -63,14 +61,12 @@ func (e *tooManyRowsError) Error() string {
 	return text + "; delete rows that are not needed, or raise snapshot_max_rows if memory allows"
 }
 
-// loadedRows holds all rows at one version.
 type loadedRows struct {
 	head      versionRow
 	rows      policy.Rows
 	candidate *policy.CandidateSet // nil: none is open
 }
 
-// database begins transactions: a connection or a pool of them.
 type database interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
@@ -140,7 +136,6 @@ func countRows(ctx context.Context, tx pgx.Tx, version, most int64) (counts [len
 	return counts, nil
 }
 
-// readTable appends the rows of a query of the table's columns to rows.
 func readTable(
 	ctx context.Context, tx pgx.Tx, t *table, rows *policy.Rows, sql string, args ...any,
 ) error {

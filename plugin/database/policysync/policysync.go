@@ -105,7 +105,6 @@ func New(options Options) (*Sync, error) {
 	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), oversizedVersion: -1}, nil
 }
 
-// complete sets defaults and checks the values.
 func (o *Options) complete() error {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -170,7 +169,6 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 	}
 }
 
-// path returns the path of the saved snapshot.
 func (s *Sync) path() string { return filepath.Join(s.options.Dir, FileName) }
 
 // snapshotRead selects a transaction in which all statements see the same rows.

@@ -16,7 +16,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// reportTime bounds a report, and removeReportTime its removal.
 const reportTime, removeReportTime = 5 * time.Second, 3 * time.Second
 
 // maxFaultBytes bounds the faults of a report. Postgres denies more than 64 KiB of them, with its white space.

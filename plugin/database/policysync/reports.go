@@ -102,7 +102,6 @@ func adviceOn(ctx context.Context, conn *pgx.Conn, err error) string {
 	return migrations.Advice(err)
 }
 
-// adviceOf returns the advice of an error.
 func adviceOf(err error) string {
 	if advised := new(advisedError); errors.As(err, &advised) {
 		return advised.advice

@@ -90,7 +90,6 @@ func (s *Sync) serve(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// beat reports, and removes the reports of killed processes.
 func (s *Sync) beat(ctx context.Context, conn *pgx.Conn) error {
 	err := s.report(ctx, conn)
 	if err == nil {
@@ -99,7 +98,6 @@ func (s *Sync) beat(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// poll reads the version, and loads what is new.
 func (s *Sync) poll(ctx context.Context, conn *pgx.Conn) error {
 	bounded, cancel := context.WithTimeout(ctx, pollTime)
 	h, err := readHead(bounded, conn)

@@ -71,7 +71,6 @@ const (
 	closeTime = time.Second
 )
 
-// connect connects to Postgres, with further parameters.
 func (s Source) connect(ctx context.Context, further map[string]string) (*pgx.Conn, error) {
 	config, err := s.config(further)
 	if err != nil {

@@ -38,7 +38,6 @@ type Stats struct {
 	Propagation time.Duration `metric:"propagation_seconds"` // of the last change, from its write; 0: none
 }
 
-// state holds what Stats returns.
 type state struct {
 	Stats                         // without Age and Enforced; its Faults and FaultCount are without unfollowed
 	confirmed, enforced time.Time // zero: there is no snapshot
@@ -70,7 +69,6 @@ func (s Stats) reported() []policy.Fault {
 	return slices.Clip(s.Faults[:min(len(s.Faults), maxReported)])
 }
 
-// updateState changes the state under the lock.
 func (s *Sync) updateState(change func(*state)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +131,6 @@ func (f *faultSet) replace(found []policy.Fault, fetched, changed map[rowKey]boo
 	return fresh
 }
 
-// logFaults logs new faults of rows.
 func (s *Sync) logFaults(fresh []policy.Fault, version int64) {
 	for _, f := range fresh[:min(len(fresh), maxLogged)] {
 		s.log.Warn("a row does not compile: its last good value, if any, stays in force",

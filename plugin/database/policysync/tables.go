@@ -52,12 +52,10 @@ const (
 	costsTable
 )
 
-// selectSQL returns the statement that reads the rows of interest.
 func (t *table) selectSQL() string {
 	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s", t.columns, t.name, t.where)
 }
 
-// selectByKeySQL returns the statement that reads those whose keys are in a list.
 func (t *table) selectByKeySQL() string {
 	return fmt.Sprintf("%s AND %s = ANY($1)", t.selectSQL(), t.key)
 }

@@ -79,7 +79,6 @@ type Results struct {
 	Denied   uint64 `metric:"result=denied"`
 }
 
-// results counts requests by their outcome.
 type results struct{ admitted, denied atomic.Uint64 }
 
 func (r *results) add(denied bool) {

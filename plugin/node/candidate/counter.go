@@ -24,7 +24,6 @@ import (
 // DefaultMaxRows bounds the rows between two reports.
 const DefaultMaxRows = 20_000
 
-// maxExamples bounds the examples of one row in one report.
 const maxExamples = 3
 
 // Key is what requests are counted by.
@@ -116,7 +115,6 @@ func (c *Counter) add(r *request, d *decision.Decision) bool {
 	return room
 }
 
-// hasBound reports whether a policy of a name applies to a decided request.
 func hasBound(d *decision.Decision, name string) bool {
 	for i := range d.Statuses {
 		if d.Resolution.Bounds[i].Policy.Name == name {
@@ -179,7 +177,6 @@ func hashedUser(id *identity.Identity) string {
 	return "sha256:" + hex.EncodeToString(sum[:8])
 }
 
-// cut takes all rows out of the counter.
 func (c *Counter) cut() map[Key]*Row {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +222,6 @@ type Reporter struct {
 	failed, lost atomic.Uint64
 }
 
-// batch holds rows of one candidate.
 type batch struct {
 	candidate string
 	seq       int64

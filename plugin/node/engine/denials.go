@@ -14,7 +14,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/drain"
 )
 
-// minSalt is the fewest bytes of a salt.
 const minSalt = 16
 
 // DenialRecord records denials, and reports recent ones to Postgres. It is a DenialRecorder.
@@ -143,7 +142,6 @@ func (d *recentDenials) store(ctx context.Context) (done bool) {
 	return true
 }
 
-// count counts what was added and what is pending.
 func (d *recentDenials) count(added, pending int, failing bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +149,6 @@ func (d *recentDenials) count(added, pending int, failing bool) {
 	d.counts.Queued, d.counts.Failing = pending, failing
 }
 
-// makeStorable prepares a row for Postgres.
 func makeStorable(d *denial.Recent, now time.Time) {
 	d.Age = now.Sub(d.At).Microseconds()
 	for _, text := range [...]*string{&d.Tenant, &d.Endpoint, &d.Policy, &d.User, &d.IP, &d.Tier, &d.PolicyFor} {
@@ -175,7 +172,6 @@ func (d *recentDenials) logResult(err error) {
 	}
 }
 
-// drop counts rows as dropped.
 func (d *recentDenials) drop(rows []*denial.Recent, reason denial.Reason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,7 +183,6 @@ func (d *recentDenials) drop(rows []*denial.Recent, reason denial.Reason) {
 	}
 }
 
-// metrics returns the numbers of the sink recent.
 func (d *recentDenials) metrics() denial.SinkStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()

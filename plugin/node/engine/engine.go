@@ -193,7 +193,6 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 	return releases{keeper.Close}, nil
 }
 
-// add adds a decider that follows the rows of Postgres.
 func (e *Engine) add(decider *admit.Decider, plan *resolve.Plan) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,7 +209,6 @@ func (e *Engine) snapshot() *policy.Snapshot {
 	return e.Rows.Snapshot()
 }
 
-// remove removes a decider.
 func (e *Engine) remove(decider *admit.Decider) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -320,7 +318,6 @@ func (o *observer) Observe(d *decision.Decision) {
 	}
 }
 
-// logWouldDeny logs each policy in log mode that would have denied.
 func (o *observer) logWouldDeny(d *decision.Decision) {
 	if d.ShadowReason != decision.Counted && d.Mode == policy.Log {
 		o.log.Info("would deny",

@@ -51,7 +51,6 @@ type inventory struct {
 	limits    []metrics.Limit // of rows for tiers
 }
 
-// maxAge is the age at which an inventory is counted again.
 const maxAge = time.Minute
 
 // count returns the counts of a snapshot. It counts again if they are older than maxAge.
@@ -87,7 +86,6 @@ func (i *inventory) count(snapshot *policy.Snapshot) (metrics.Overrides, []metri
 	return i.overrides, i.limits
 }
 
-// overrides returns the number of overrides in force.
 func (e *Engine) overrides() metrics.Overrides {
 	overrides, _ := e.inventory.count(e.snapshot())
 	return overrides
@@ -105,7 +103,6 @@ func (e *Engine) limits() []metrics.Limit {
 	return all
 }
 
-// configs returns the live configs without rows.
 func (e *Engine) configs() []*resolve.Plan {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -54,7 +54,6 @@ func (e *Engine) AwaitRows(ctx context.Context, limit time.Duration) {
 	waitFor(ctx, e.loaded, limit)
 }
 
-// waitFor waits until done is closed, for at most limit.
 func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -111,7 +110,6 @@ func (e *Engine) Settlements() reservation.Observer {
 	return settlements{e.Metrics.Settlements(), e.usage}
 }
 
-// settlements is a list of observers.
 type settlements []reservation.Observer
 
 // Reserved implements reservation.Observer.
@@ -135,7 +133,6 @@ type candidates struct {
 	sink     *policysync.CandidateSink
 }
 
-// newCandidates returns what tries the candidates of a database.
 func (e *Engine) newCandidates(o policysync.Options) *candidates {
 	evaluator, sink := candidate.New(candidate.Options{}), policysync.NewCandidateSink(o.Source)
 	reporter := candidate.NewReporter(candidate.ReporterOptions{
@@ -177,7 +174,6 @@ type candidateNumbers struct {
 	Failed uint64        `metric:"candidate_report_failures_total"` // calls of Postgres
 }
 
-// candidate returns the numbers of candidates.
 func (e *Engine) candidate() candidateNumbers {
 	c, open := e.candidates, e.snapshot().CandidateSet()
 	n := candidateNumbers{Stats: c.Stats(), Open: open != nil, Failed: c.reporter.Failed()}

@@ -24,7 +24,6 @@ type LogWriter struct {
 	done    chan struct{}
 }
 
-// queuedLine is a line and its writer.
 type queuedLine struct {
 	out  io.Writer
 	text []byte
@@ -42,7 +41,6 @@ func NewLogWriter(out io.Writer) *LogWriter {
 // Write queues a line. It never fails and never waits.
 func (w *LogWriter) Write(line []byte) (int, error) { return w.queue(w.out, line) }
 
-// queue queues a line for a writer.
 func (w *LogWriter) queue(out io.Writer, line []byte) (int, error) {
 	select {
 	case w.lines <- queuedLine{out, append([]byte(nil), line...)}:

@@ -70,7 +70,6 @@ func keysOf(c *identity.Consumer) [3]consumerKey {
 	return [...]consumerKey{{"id", c.ID}, {"username", c.Username}, {"custom_id", c.CustomID}}
 }
 
-// byName returns consumers by their names.
 func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
 	named := map[consumerKey]*identity.Consumer{}
 	for i := range consumers {

@@ -79,7 +79,6 @@ type Request struct {
 	Header func(name string) (lines []string, logged bool)
 }
 
-// header returns the lines of a header, and whether the log has them.
 func (r *Request) header(name string) (lines []string, logged bool) {
 	if r.Header == nil {
 		return nil, false
@@ -139,7 +138,6 @@ func (m *matcher) hasWildcard() bool {
 	return slices.ContainsFunc(m.hosts, func(host string) bool { return strings.Contains(host, "*") })
 }
 
-// count returns 1 if a condition is true, else 0.
 func count(isTrue bool) int {
 	if isTrue {
 		return 1

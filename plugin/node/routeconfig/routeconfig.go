@@ -38,7 +38,6 @@ type ChoiceError struct{ problem string }
 
 func (e *ChoiceError) Error() string { return e.problem }
 
-// choiceError returns a ChoiceError.
 func choiceError(format string, args ...any) error { return &ChoiceError{fmt.Sprintf(format, args...)} }
 
 // Load returns the config in text, the decK file named file, that Kong runs for a route, and its compiled plan. Without
@@ -185,7 +184,6 @@ func (f *File) For(route, service string) *Config {
 	return best
 }
 
-// ofConsumers reports whether the config is on a consumer or a consumer group.
 func (p *Config) ofConsumers() bool { return p.place.Consumer+p.place.Group != "" }
 
 // OfConsumers returns the configs on consumers and consumer groups, which For never returns.

@@ -16,7 +16,6 @@ import (
 // levels are the levels of the log, by which its lines are counted.
 var levels = [...]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}
 
-// levelNames are their names in metrics.
 var levelNames = [len(levels)]string{"debug", "info", "warn", "error"}
 
 // levelOf returns the place of a level in levels: the highest that is not above it.
@@ -58,7 +57,6 @@ func newLogging(s *settings, stderr io.Writer) *logging {
 	return l
 }
 
-// open returns where the lines of each level go.
 func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writer) {
 	same := stderr
 	switch s.LogFile {
@@ -126,7 +124,6 @@ func (l *logging) close() {
 	}
 }
 
-// counted returns how many lines were logged, by the names of their levels.
 func (l *logging) counted() map[string]uint64 {
 	all := map[string]uint64{}
 	for i, name := range levelNames {
@@ -152,7 +149,6 @@ func (o orStderr) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// writeLogError writes an error of the log itself.
 func writeLogError(stderr io.Writer, what string, err error) {
 	slog.New(slog.NewJSONHandler(stderr, nil)).Error(what, "error", err)
 }

@@ -60,7 +60,6 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return 0
 }
 
-// dump returns what Kong's query_cmd reads.
 func (s *settings) dump(socket string) []byte {
 	if s.DumpSettling {
 		return schema.Settling(process.Version).Dump(s.settlingSocketPath())
@@ -199,7 +198,6 @@ func newEngine(
 	return e, nil
 }
 
-// rows returns how the rows of Postgres are followed.
 func (s *settings) rows(node string, g *guard) policysync.Options {
 	return policysync.Options{
 		Source: policysync.Source{DSN: s.Database, File: s.DatabaseFile}, Node: node,

@@ -128,7 +128,6 @@ func parseSettings(args []string, getenv func(string) string, usage io.Writer) (
 	return s, errors.Join(errs...)
 }
 
-// readSettings sets the values that a file gives.
 func readSettings(path string, given map[string]*string, source map[string]string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -201,7 +200,6 @@ func (s *settings) endsWithKong(environ []string, parent int) bool {
 	return s.EndWithKong == "true"
 }
 
-// tenantLabels returns which tenants have metrics of their own.
 func (s *settings) tenantLabels() metrics.TenantLabels {
 	labels := metrics.TenantLabels{Busiest: s.MetricsTenants, Always: s.MetricsAlways}
 	if labels.Busiest == 0 {

@@ -31,7 +31,6 @@ func (s *settings) table() []settingRow {
 	return slices.Concat(s.processRows(), s.databaseRows(), s.denialRows(), s.kafkaRows(), s.monitorRows())
 }
 
-// processRows returns the settings of the process, its log and its limits.
 func (s *settings) processRows() []settingRow {
 	return []settingRow{
 		setting("kong-prefix", "/usr/local/kong", to(parseText, &s.KongPrefix),
@@ -66,7 +65,6 @@ func (s *settings) processRows() []settingRow {
 	}
 }
 
-// databaseRows returns the settings of the database, and of what is counted.
 func (s *settings) databaseRows() []settingRow {
 	return []settingRow{
 		setting("database", "none", to(parseOptional, &s.Database),
@@ -90,7 +88,6 @@ func (s *settings) databaseRows() []settingRow {
 	}
 }
 
-// denialRows returns the settings of the record of denials.
 func (s *settings) denialRows() []settingRow {
 	return []settingRow{
 		setting("denial-log", "off", to(parseText, &s.DenialLog),
@@ -122,7 +119,6 @@ func (s *settings) kafkaRows() (rows []settingRow) {
 	return rows
 }
 
-// monitorRows returns the settings of metrics and health checks.
 func (s *settings) monitorRows() []settingRow {
 	return []settingRow{
 		setting(metrics.RemoteSetting, "false", to(parseBool, &s.MetricsAllowRemote),
@@ -132,17 +128,14 @@ func (s *settings) monitorRows() []settingRow {
 	}
 }
 
-// to returns the setter of a field whose text is parsed.
 func to[T any](parse func(text string, to *T) error, field *T) func(string) error {
 	return func(text string) error { return parse(text, field) }
 }
 
-// atLeast returns the setter of a whole number.
 func atLeast(lowest int, field *int) func(string) error {
 	return func(text string) error { return process.ParseInt(text, lowest, field) }
 }
 
-// between returns the setter of a whole number with two bounds.
 func between(lowest, most int, field *int) func(string) error {
 	return func(text string) error {
 		if err := process.ParseInt(text, lowest, field); err != nil || *field > most {
@@ -157,7 +150,6 @@ func parseText(text string, to *string) error {
 	return nil
 }
 
-// parseOptional parses a text that may be none.
 func parseOptional(text string, to *string) error {
 	if *to = text; text == "none" {
 		*to = ""

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// kongField is a field in the form of Kong's schema.
 type kongField struct {
 	Type          string                  `json:"type"`
 	Description   string                  `json:"description,omitempty"`
@@ -213,7 +212,6 @@ func writeTable(b *strings.Builder, k *kongField, path string, done map[reflect.
 	}
 }
 
-// each calls visit with the fields of a record.
 func (k *kongField) each(visit func(string, *kongField) bool) {
 	for _, entry := range k.Fields {
 		for name, f := range entry {

@@ -68,7 +68,6 @@ func generate(dir string) (map[string][]byte, error) {
 	return files, errors.Join(append(g.faults, err)...)
 }
 
-// generator derives schemas from types. It goes on after faults.
 type generator struct {
 	docs     map[string]string            // the first paragraph of the doc comment of each TYPE.FIELD
 	checks   map[string][]json.RawMessage // by type: what follows //kong:check, an entity check in Kong's form
@@ -81,7 +80,6 @@ func (g *generator) fault(format string, args ...any) {
 	g.faults = append(g.faults, fmt.Errorf("%s: %w", g.at, fmt.Errorf(format, args...)))
 }
 
-// newGenerator reads the comments of a package.
 func newGenerator(dir string) (*generator, error) {
 	g := &generator{
 		docs: map[string]string{}, checks: map[string][]json.RawMessage{}, patterns: map[string]json.RawMessage{},
@@ -163,7 +161,6 @@ func kongSchema(config *kongField) any {
 	}}
 }
 
-// rowSchema returns the rows as records, by the names of their types.
 func (g *generator) rowSchema() any {
 	var rows struct{ Policy, Override, Tenant, Cost, Settle, SettleSource, Fair *kongField }
 	into := reflect.ValueOf(&rows).Elem()
