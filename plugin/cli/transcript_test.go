@@ -207,7 +207,7 @@ var (
 	aDuration = regexp.MustCompile(`\d+\.\d\d s\b`)
 	aSecret   = regexp.MustCompile(`rl_[A-Za-z0-9_-]{43}`)
 	aHookKey  = regexp.MustCompile(`whsec_[A-Za-z0-9+/]{43}=`)
-	aMessage  = regexp.MustCompile(`(?:msg|test)_[A-Za-z0-9_-]{24}`)
+	aMessage  = regexp.MustCompile(`(?:msg|test)_[A-Z2-7]{26}`)
 	aSpread   = regexp.MustCompile(`"(spread|waited)_ms": \d+`)
 
 	aShareSeen = regexp.MustCompile(`(?m)^(\w+ +(?:10|86400) +)[\d.]+$`) // of a window, by a candidate

@@ -16,7 +16,7 @@ import (
 )
 
 // warningTimeout bounds how long a write waits for its warnings.
-const warningTimeout = time.Second
+const warningTimeout = 5 * time.Second
 
 // configPlan returns the plugin's config without the rows of the database, or nil if the process has none.
 func (s *Server) configPlan() *resolve.Plan {
