@@ -180,7 +180,7 @@ banned() { bin/ratelimit override list --tenant gamma --database-file "$dir/data
 fleet() { bin/ratelimit fleet --database-file "$dir/database" --live-within "$live"; }
 
 # living prints the names of the live nodes of a fleet.
-living() { awk '$4 == "yes" {print $1}'; }
+living() { awk '/ yes / {print $1}'; }
 
 # reported reports whether one node is live, another one than the first, and enforces the newest version.
 reported() {
