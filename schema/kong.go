@@ -34,8 +34,8 @@ func Limiting(version string) Plugin {
 	return Plugin{Name, []string{"access"}, version, 912, kongSchema}
 }
 
-// Settling returns the companion plugin. It has no settings: a limit says what it settles. Its priority is one of Kong's
-// log plugins, where the order makes no difference.
+// Settling returns the companion plugin. It has no settings: a limit says what it settles. Its priority is one of
+// Kong's log plugins, where the order makes no difference.
 func Settling(version string) Plugin {
 	return Plugin{SettlingName, []string{"log"}, version, 13, settlingSchema}
 }

@@ -181,7 +181,8 @@ func (p *Proxy) serve(client net.Conn, by net.Listener) {
 		reset(client)
 		return
 	}
-	c := &conn{proxy: p, client: client, target: target, expected: make(chan expectation, queued), ended: make(chan struct{})}
+	c := &conn{proxy: p, client: client, target: target}
+	c.expected, c.ended = make(chan expectation, queued), make(chan struct{})
 	p.mu.Lock()
 	if p.listener != by {
 		c.end(true)

@@ -44,7 +44,8 @@ func CheckSection(t testing.TB, file, start, end, got string) {
 	Check(t, file, head+start+got+end+tail)
 }
 
-// Diff returns how two texts differ, and some lines around the changes: "-" marks lines of want alone, "+" those of got.
+// Diff returns how two texts differ, and some lines around the changes: "-" marks lines of want alone, "+" those of
+// got.
 func Diff(want, got string) string {
 	return cmp.Diff(want, got)
 }

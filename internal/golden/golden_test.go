@@ -33,7 +33,8 @@ func TestAFileThatDiffersFailsTheTestWithTheDiffAlone(t *testing.T) {
 		t.Errorf("an equal section fails: %s", r.text)
 	}
 	golden.CheckSection(r, file, "<a>", "<b>", "new\n")
-	if !strings.Contains(r.text, file+" differs") || !strings.Contains(r.text, "<a>old") || !strings.Contains(r.text, "<a>new") {
+	if !strings.Contains(r.text, file+" differs") || !strings.Contains(r.text, "<a>old") ||
+		!strings.Contains(r.text, "<a>new") {
 		t.Errorf("the test fails with %q", r.text)
 	}
 }

@@ -236,7 +236,8 @@ func compareWithModel(t *testing.T, open Open, place Place, groups []policy.Grou
 // decide has the bounds decided by a store and by the model.
 func (r *taken) decide(t *rapid.T, what string, store, model decide) {
 	r.got, r.want = make([]decision.Status, len(r.bounds)), make([]decision.Status, len(r.bounds))
-	if err := errors.Join(store(context.Background(), r.bounds, r.got), model(context.Background(), r.bounds, r.want)); err != nil {
+	ctx := context.Background()
+	if err := errors.Join(store(ctx, r.bounds, r.got), model(ctx, r.bounds, r.want)); err != nil {
 		t.Fatalf("%s of %d bounds: %v", what, len(r.bounds), err)
 	}
 	r.compare(t, what)

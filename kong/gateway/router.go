@@ -13,8 +13,8 @@ type match struct {
 }
 
 // newRouter returns what requests are matched with, in the order of Kong's traditional router: a route that compares
-// more of host, path and method comes first, then one that compares the host, then one with a longer path. Of equals the
-// first in the file comes first, as the oldest entity does in Kong.
+// more of host, path and method comes first, then one that compares the host, then one with a longer path. Of equals
+// the first in the file comes first, as the oldest entity does in Kong.
 func newRouter(routes []*Route) []match {
 	var all []match
 	for _, route := range routes {

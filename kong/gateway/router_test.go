@@ -30,8 +30,13 @@ func TestThePathOfARouteIsStripped(t *testing.T) {
 		strip        bool
 		want         string
 	}{
-		{"/a", "/a", true, "/"}, {"/a", "/a/x", true, "/x"}, {"/a", "/ax", true, "/x"}, {"/a/", "/a/", true, "/"},
-		{"", "/a", true, "/a"}, {"/a", "/a/x", false, "/a/x"}, {"/", "/", false, "/"},
+		{"/a", "/a", true, "/"},
+		{"/a", "/a/x", true, "/x"},
+		{"/a", "/ax", true, "/x"},
+		{"/a/", "/a/", true, "/"},
+		{"", "/a", true, "/a"},
+		{"/a", "/a/x", false, "/a/x"},
+		{"/", "/", false, "/"},
 	} {
 		m := match{&Route{StripPath: c.strip}, c.prefix}
 		if got := m.upstreamPath(c.path); got != c.want {

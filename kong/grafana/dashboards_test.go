@@ -222,7 +222,8 @@ func fieldsOf(value any, path string, all map[string]bool) {
 	case map[string]any:
 		for name, inner := range v {
 			at := path + "." + name
-			if kind, isPanel := v["type"].(string); isPanel && path == ".panels[]" && (name == "options" || name == "fieldConfig") {
+			kind, isPanel := v["type"].(string)
+			if isPanel && path == ".panels[]" && (name == "options" || name == "fieldConfig") {
 				at = kind + at
 			}
 			all[at] = true

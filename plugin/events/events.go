@@ -77,8 +77,8 @@ type cloudEvent struct {
 	Data            json.RawMessage `json:"data"`
 }
 
-// JSON returns the event in structured mode, on one line. Its error names the attribute if a CloudEvent may not have its
-// value.
+// JSON returns the event in structured mode, on one line. Its error names the attribute if a CloudEvent may not have
+// its value.
 func (e Event) JSON() ([]byte, error) {
 	if err := e.validate(); err != nil {
 		return nil, err

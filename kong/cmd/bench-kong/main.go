@@ -42,7 +42,7 @@ func parse(args []string, stderr io.Writer) (*settings, error) {
 	s := &settings{processes: defaultGroups()}
 	flags := flag.NewFlagSet("bench-kong", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.BoolVar(&s.printConfig, "print-config", false, "print the routes as a declarative file, and exit (needs -upstream)")
+	flags.BoolVar(&s.printConfig, "print-config", false, "print the routes as a decK file, and exit (needs -upstream)")
 	flags.StringVar(&s.upstream, "upstream", "", "`URL` of the service as Kong reaches it, for -print-config")
 	flags.StringVar(&s.proxy, "proxy", "http://127.0.0.1:8000", "`URL` of Kong's proxy listener, which has the routes")
 	flags.StringVar(&s.redis, "redis", "",

@@ -81,7 +81,8 @@ func TestARouteThatIsNotThereFailsTheRun(t *testing.T) {
 	defer kong.Close()
 	var stdout, stderr bytes.Buffer
 	status := run(t.Context(), []string{"-proxy", kong.URL, "-ready-within", "1s"}, &stdout, &stderr)
-	if want := "none: the route is not ready: status 404, want 200"; status != 1 || !strings.Contains(stderr.String(), want) {
+	const want = "none: the route is not ready: status 404, want 200"
+	if status != 1 || !strings.Contains(stderr.String(), want) {
 		t.Errorf("status %d: %s", status, &stderr)
 	}
 }

@@ -1,19 +1,11 @@
 package clock
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 const hour = 3600 * limit.Second
@@ -28,31 +20,6 @@ func (m *machine) read() (wall, elapsed limit.Micros) { return m.wall, m.elapsed
 func (m *machine) pass(d limit.Micros) { m.wall, m.elapsed = m.wall+d, m.elapsed+d }
 
 func (m *machine) step(d limit.Micros) { m.wall += d }
-
-// admits reports whether a tenant's request is admitted, by 10 a second.
-func admits(t *testing.T, s *memory.Store, tenant string) bool {
-	t.Helper()
-	l, err := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 10, Window: limit.Second})
-	require.NoError(t, err)
-	statuses := make([]decision.Status, 1)
-	if err := s.Take(context.Background(), []policy.Bound{{
-		Policy: &policy.Policy{Name: "p", Limit: l}, Cost: 1,
-		Key: policy.Key{Namespace: "default", Policy: "p", Group: policy.ByTenant, GroupID: tenant},
-	}}, statuses); err != nil {
-		t.Fatal(err)
-	}
-	return statuses[0].Admits()
-}
-
-// sweep runs a store until it has dropped all buckets that have expired.
-func sweep(t *testing.T, s *memory.Store) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, end := context.WithTimeout(t.Context(), time.Minute)
-		defer end()
-		assert.NoError(t, s.Run(ctx))
-	})
-}
 
 func TestAClockComesBackToTheTimeOfDaySlowlyAndStaysThere(t *testing.T) {
 	for _, off := range []limit.Micros{hour, -hour, limit.Second / 2} {

@@ -186,9 +186,9 @@ func replies(requests int) string {
 }
 
 // A command of several requests that Redis rejects is sent again, each request by itself, where the reason may be one
-// request's. On a replica, and on a master without its replicas, a script may run as long as it writes nothing. A script that
-// fails in the middle has counted some of the requests: none may be counted twice. A server that runs no script at all
-// is not burdened with more commands.
+// request's. On a replica, and on a master without its replicas, a script may run as long as it writes nothing. A
+// script that fails in the middle has counted some of the requests: none may be counted twice. A server that runs no
+// script at all is not burdened with more commands.
 func TestRequestsAreSentAgainWhereTheyMayRunAlone(t *testing.T) {
 	for reply, want := range map[string]decision.Failure{
 		"CROSSSLOT Keys in request don't hash to the same slot":          decision.NoFailure,

@@ -103,8 +103,8 @@ type writing struct {
 	written, absent bool          // at its end: whether it is certain that the record is there, or never will be
 }
 
-// await waits for the end of the call, but not beyond ctx. It reports whether it is certain that the record was written,
-// and whether it is certain that it was not.
+// await waits for the end of the call, but not beyond ctx. It reports whether it is certain that the record was
+// written, and whether it is certain that it was not.
 func (w *writing) await(ctx context.Context) (written, absent bool) {
 	select {
 	case <-w.done:

@@ -229,8 +229,8 @@ func (s *Server) Authenticate(
 	return caller, 0, err
 }
 
-// CountSignIn counts a sign-in from an address, of a caller or of the zero Caller, who is unknown. The error is one of a
-// sign-in beyond a limit, after which the caller has to wait.
+// CountSignIn counts a sign-in from an address, of a caller or of the zero Caller, who is unknown. The error is one of
+// a sign-in beyond a limit, after which the caller has to wait.
 func (s *Server) CountSignIn(ctx context.Context, caller Caller, address string) (wait time.Duration, err error) {
 	if s.limits == nil {
 		return 0, nil

@@ -280,7 +280,9 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-func create[K, R, V, B, In any, P waiting[In]](r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error)) {
+func create[K, R, V, B, In any, P waiting[In]](
+	r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error),
+) {
 	o.DefaultStatus = http.StatusCreated
 	o.Errors = append(o.Errors, http.StatusConflict)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*createdOutput[B], error) {

@@ -178,8 +178,8 @@ type answerCache struct {
 	kept  map[string]json.RawMessage // by path
 }
 
-// answer returns what read returned first for a path in the current sharedTime, or awaits it until ctx ends. An error is
-// not kept. A limit that denies the read of another page says nothing about this one, which then reads itself.
+// answer returns what read returned first for a path in the current sharedTime, or awaits it until ctx ends. An error
+// is not kept. A limit that denies the read of another page says nothing about this one, which then reads itself.
 func (c *answerCache) answer(
 	ctx context.Context, now time.Time, path string, read func() (json.RawMessage, error),
 ) (json.RawMessage, error) {

@@ -167,8 +167,8 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 	p.redirect(w, r, ownPath(next), notice{})
 }
 
-// denySignIn shows the form again with the reason, and how long to wait; 0: nothing helps, or any time. Every token that
-// is not valid gets the same reason.
+// denySignIn shows the form again with the reason, and how long to wait; 0: nothing helps, or any time. Every token
+// that is not valid gets the same reason.
 func (p *Portal) denySignIn(w http.ResponseWriter, r *http.Request, next string, wait time.Duration, err error) {
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))

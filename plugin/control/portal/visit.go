@@ -62,9 +62,9 @@ func (v *visit) renderFault(err error, into **problem, template, title string, d
 	return v.renderStatus((*into).Status, template, title, data)
 }
 
-// liveHeader has a page that is Live answer with its live part alone: the template with the page's name and liveSuffix. A page marks
-// where it shows that part by the attribute data-live, whose value is the address of the page if it is another one. The
-// script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
+// liveHeader has a page that is Live answer with its live part alone: the template with the page's name and liveSuffix.
+// A page marks where it shows that part by the attribute data-live, whose value is the address of the page if it is
+// another one. The script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
 const (
 	liveHeader = "X-Live"
 	liveSuffix = "_live"

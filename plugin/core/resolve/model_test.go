@@ -236,7 +236,8 @@ func (b *modelBound) coveredBy(o policy.Override) bool {
 
 func (b *modelBound) apply(o policy.Override) {
 	if o.Kind == schema.KindMultiplier {
-		b.spec.Quantity, b.spec.Burst = max(b.spec.Quantity*int64(o.Factor)/1000, 1), max(b.spec.Burst*int64(o.Factor)/1000, 1)
+		factor := int64(o.Factor)
+		b.spec.Quantity, b.spec.Burst = max(b.spec.Quantity*factor/1000, 1), max(b.spec.Burst*factor/1000, 1)
 		return
 	}
 	b.spec.Quantity, b.spec.Burst = o.Limit, o.Limit

@@ -63,7 +63,8 @@ func TestAnOutcomeFollowsFromHowTheRequestEnded(t *testing.T) {
 		{"no log entry", 200, "service", true, "", 0, settle.Unmeasured},
 		{"an unknown source", 200, "", true, log, 0, settle.Unmeasured},
 	} {
-		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried, Log: settle.ParseLog([]byte(test.log))}
+		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried}
+		a.Log = settle.ParseLog([]byte(test.log))
 		if actual, outcome := r.Measure(&a); actual != test.actual || outcome != test.want {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}

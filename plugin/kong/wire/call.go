@@ -125,7 +125,7 @@ type Question []byte
 
 // NewQuestion returns the question that calls a method with one string as its argument, or with none if it is "".
 func NewQuestion(method, argument string) Question {
-	return appendFrame(appendFrame(nil, []byte(method)), appendString(nil, 1, argument))
+	return appendFrame(appendFrame(nil, []byte(method)), appendString(nil, argument))
 }
 
 // NewNumberQuestion returns a question whose method takes an integer argument, such as kong.response.get_headers.

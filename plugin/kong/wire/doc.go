@@ -7,10 +7,10 @@
 //
 // # Phases
 //
-// Kong sends the events of the phases that the output of its query command names: [PhaseAccess], before the request goes
-// to the upstream, or [PhaseLog], after the client has its response. A plugin that needs both for a part of its routes
-// only is best two plugins in one process, each with a [Server] and a socket of its own: the log phase costs Kong more
-// than the access phase does. What one plugin knows in access it hands to the other with [Event.SetShared].
+// Kong sends the events of the phases that the output of its query command names: [PhaseAccess], before the request
+// goes to the upstream, or [PhaseLog], after the client has its response. A plugin that needs both for a part of its
+// routes only is best two plugins in one process, each with a [Server] and a socket of its own: the log phase costs
+// Kong more than the access phase does. What one plugin knows in access it hands to the other with [Event.SetShared].
 //
 // In the log phase Kong answers few methods: kong.response.get_status, get_source, get_header and get_headers,
 // kong.request.get_header and get_headers, kong.ctx.shared.get, kong.nginx.get_ctx, kong.log.serialize, and those for

@@ -103,7 +103,7 @@ func appendReturn(out []byte, sequence int64) []byte {
 
 // appendStatus appends the frame of an RpcReturn with an InstanceStatus.
 func appendStatus(out []byte, sequence int64, name string, id int32) []byte {
-	status := appendVarint(appendString(nil, 1, name), 2, uint64(id))
+	status := appendVarint(appendString(nil, name), 2, uint64(id))
 	out, start := openFrame(out)
 	out = appendVarint(out, 1, uint64(sequence))
 	out = protowire.AppendBytes(protowire.AppendTag(out, cmdStartInstance, protowire.BytesType), status)
@@ -119,12 +119,12 @@ func appendVarint(out []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(out, field, protowire.VarintType), n)
 }
 
-// appendString appends a string field unless it is empty.
-func appendString(out []byte, field protowire.Number, s string) []byte {
+// appendString appends a string as the first field unless it is empty.
+func appendString(out []byte, s string) []byte {
 	if s == "" {
 		return out
 	}
-	return protowire.AppendString(protowire.AppendTag(out, field, protowire.BytesType), s)
+	return protowire.AppendString(protowire.AppendTag(out, 1, protowire.BytesType), s)
 }
 
 // appendHeaders appends headers as the fields of a structpb.Struct: one map entry each, whose value is a string, which
@@ -160,7 +160,7 @@ func appendSetHeaders(out []byte, headers []Header) []byte {
 func appendSetShared(out []byte, key, text string) []byte {
 	out = append(out, setSharedMethod...)
 	out, start := openFrame(out)
-	out = appendString(out, 1, key)
+	out = appendString(out, key)
 	out = protowire.AppendVarint(protowire.AppendTag(out, 2, protowire.BytesType),
 		uint64(protowire.SizeTag(3)+protowire.SizeBytes(len(text))))
 	out = protowire.AppendString(protowire.AppendTag(out, 3, protowire.BytesType), text)

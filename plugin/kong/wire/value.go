@@ -153,14 +153,14 @@ func (s Struct) Flag(name string, value bool) Struct {
 
 // add adds an entry of the map: a name and a google.protobuf.Value.
 func (s Struct) add(name string, value []byte) Struct {
-	entry := appendString(nil, 1, name)
+	entry := appendString(nil, name)
 	entry = protowire.AppendBytes(protowire.AppendTag(entry, 2, protowire.BytesType), value)
 	return protowire.AppendBytes(protowire.AppendTag(s, 1, protowire.BytesType), entry)
 }
 
 // SetSerializeValue makes Kong's log plugins write value under a key. See [Event.Call].
 func (e *Event) SetSerializeValue(key string, value Struct) {
-	message := appendString(nil, 1, key)
+	message := appendString(nil, key)
 	field := protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), value)
 	message = protowire.AppendBytes(protowire.AppendTag(message, 2, protowire.BytesType), field)
 	e.Call("kong.log.set_serialize_value", message)

@@ -149,9 +149,9 @@ func (r *Reporter) Stats() Stats {
 	return s
 }
 
-// Run reports until ctx ends. Then it reports the last counts, for at most two seconds; what is not stored by then stays
-// in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It returns
-// nil: neither the end of ctx nor the failure of a sink is an error.
+// Run reports until ctx ends. Then it reports the last counts, for at most two seconds; what is not stored by then
+// stays in the folder, or is dropped if there is none. It must be called once, and end after the last decision. It
+// returns nil: neither the end of ctx nor the failure of a sink is an error.
 func (r *Reporter) Run(ctx context.Context) error {
 	drain.Run(ctx, r.options.Every, flushTime, r.options.Counter.full, r.report)
 	r.abandon()
@@ -196,7 +196,8 @@ func (r *Reporter) cut() {
 
 func (b *Batch) empty() bool { return len(b.Rows)+len(b.Denials)+len(b.Tiers) == 0 }
 
-// split returns a batch with the first rows, denials and tiers, at most so many of each as fit, and one with the others.
+// split returns a batch with the first rows, denials and tiers, at most so many of each as fit, and one with the
+// others.
 func (b Batch) split(most int) (first, others Batch) {
 	n, m, l := min(len(b.Rows), most), min(len(b.Denials), most, MaxDenials), min(len(b.Tiers), most, MaxTiers)
 	first, others = b, b
