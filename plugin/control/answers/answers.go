@@ -206,7 +206,7 @@ type Usage struct {
 	Items   []BucketUsage `json:"items"`
 }
 
-// These types are rows of the database, which answers have as they are.
+// AbuseState and the types below it are rows of the database, which answers have as they are.
 type (
 	AbuseState      = rows.AbuseState
 	AuditEntry      = rows.AuditEntry
