@@ -1,12 +1,12 @@
 // Package oidc signs people in to the portal by OpenID Connect: the authorization code flow with PKCE (S256), for a
 // confidential client or a public one.
 //
-// [Flow.ServeSignIn] sends a browser to the provider and gets it back. Between the two, a sealed cookie of
+// [Flow.Start] sends a browser to the provider, and [Flow.Finish] gets it back. Between the two, a sealed cookie of
 // its own for each sign-in keeps the nonce, the verifier of PKCE and the page to return to, so that two tabs do not
 // disturb each other and a sign-in ends in the browser where it began. The callback exchanges the code, verifies the ID
 // token, and reads the role from a claim. Package portal starts the session, which is not kept here.
 //
-// The provider's configuration is fetched when it is first needed and kept for an hour. A provider that is unavailable
+// The provider's configuration is fetched when it is needed. A provider that is unavailable
 // is therefore no failure of the process: sign-in says so, and works again once the provider does.
 package oidc
 
@@ -115,7 +115,8 @@ func (f *Flow) takeAttempt(w http.ResponseWriter, r *http.Request, jar *session.
 	query := r.URL.Query()
 	state := query.Get("state")
 	if len(state) != stateLength || !jar.Get(r, cookiePrefix+state, &a) {
-		return a, &Fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + f.origin() +
+		origin := strings.TrimSuffix(f.RedirectURL, CallbackPath)
+		return a, &Fault{http.StatusBadRequest, "This sign-in was not started in this browser at " + origin +
 			", was used already, or took longer than 10 minutes. Start again.", errors.New("no cookie for the state")}
 	}
 	jar.Delete(w, r, cookiePrefix+state)
@@ -149,9 +150,6 @@ func dropMany(w http.ResponseWriter, r *http.Request, jar *session.Jar) {
 		jar.Delete(w, r, name)
 	}
 }
-
-// origin returns the address of the portal for browsers.
-func (f *Flow) origin() string { return strings.TrimSuffix(f.RedirectURL, CallbackPath) }
 
 // Fault is the reason why a person was not signed in.
 type Fault struct {
@@ -189,7 +187,7 @@ func discoveryFault(err error) *Fault {
 // exchangeFault returns the fault of a failure to exchange a code.
 func exchangeFault(err error) *Fault {
 	denied := new(oauth2.RetrieveError)
-	if !errors.As(err, &denied) {
+	if !errors.As(err, &denied) || denied.Response.StatusCode >= http.StatusInternalServerError {
 		return &Fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	switch denied.ErrorCode {
@@ -197,9 +195,6 @@ func exchangeFault(err error) *Fault {
 		return &Fault{http.StatusBadRequest, usedText, err}
 	case "invalid_client", "unauthorized_client", "invalid_scope", "unsupported_grant_type":
 		return &Fault{http.StatusServiceUnavailable, setupText, err}
-	}
-	if denied.Response.StatusCode >= http.StatusInternalServerError {
-		return &Fault{http.StatusServiceUnavailable, unavailableText, err}
 	}
 	return invalid(err)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -84,7 +85,7 @@ func (f *Flow) verify(
 func (f *Flow) addUserInfo(
 	ctx context.Context, found *configuration, token *oauth2.Token, claims map[string]any,
 ) error {
-	if _, err := parseEndpoint(found.provider.UserInfoEndpoint()); err != nil {
+	if err := checkEndpoint(found.provider.UserInfoEndpoint()); err != nil {
 		return fmt.Errorf("the provider's userinfo_endpoint: %w", err)
 	}
 	more := map[string]any{}
@@ -98,11 +99,8 @@ func (f *Flow) addUserInfo(
 	case info.Subject != claims["sub"]:
 		return errors.New("userinfo is of another subject than the ID token")
 	}
-	for name, value := range more {
-		if _, ok := claims[name]; !ok {
-			claims[name] = value
-		}
-	}
+	maps.Copy(more, claims)
+	maps.Copy(claims, more)
 	return nil
 }
 
@@ -202,8 +200,8 @@ func lookUp(claims map[string]any, path string) any {
 // name that the audit cannot keep is passed over. It is "" if there is none.
 func nameOf(claims map[string]any) string {
 	for _, claim := range []string{"email", "preferred_username", "sub"} {
-		if claim == "email" && isUnverified(claims["email_verified"]) {
-			continue
+		if verified := claims["email_verified"]; claim == "email" && (verified == false || verified == "false") {
+			continue // some providers write it as a text
 		}
 		if name, ok := claims[claim].(string); ok && isName(name) {
 			return name
@@ -211,9 +209,6 @@ func nameOf(claims map[string]any) string {
 	}
 	return ""
 }
-
-// isUnverified reports whether the claim email_verified is false. Some providers write it as a text.
-func isUnverified(value any) bool { return value == false || value == "false" }
 
 // isName reports whether the audit can keep a name: it has no space at an end and nothing invisible, so that two names
 // that look alike are alike.

@@ -167,8 +167,8 @@ func (f *Flow) read(ctx context.Context) (*configuration, error) {
 	for name, text := range map[string]string{
 		"authorization_endpoint": endpoint.AuthURL, "token_endpoint": endpoint.TokenURL, "jwks_uri": claims.Keys,
 	} {
-		if u, err := parseEndpoint(text); err != nil {
-			return nil, fmt.Errorf("the provider's %s: %q: %w", name, u, err)
+		if err := checkEndpoint(text); err != nil {
+			return nil, fmt.Errorf("the provider's %s: %q: %w", name, text, err)
 		}
 	}
 	endpoint.AuthStyle = oauth2.AuthStyleInHeader
@@ -186,11 +186,11 @@ func (f *Flow) read(ctx context.Context) (*configuration, error) {
 	return &configuration{provider, verifier, client, f.Now()}, nil
 }
 
-// parseEndpoint parses a URL of the provider, which may have a query.
-func parseEndpoint(text string) (string, error) {
+// checkEndpoint checks a URL of the provider, which may have a query.
+func checkEndpoint(text string) error {
 	before, _, _ := strings.Cut(text, "?")
 	_, err := parseURL(before)
-	return text, err
+	return err
 }
 
 func denyRedirects(r *http.Request, _ []*http.Request) error {
