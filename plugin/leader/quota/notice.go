@@ -149,7 +149,7 @@ const (
 		ORDER BY place`
 
 	// selectCosts returns what a policy charged a tenant since a minute, by endpoint.
-	selectCosts = `SELECT e.name, sum(u.cost)::bigint
+	selectCosts = `SELECT e.name AS endpoint, sum(u.cost)::bigint AS cost
 		FROM rate_limiter.usage_minutes u JOIN rate_limiter.usage_names e ON e.id = u.endpoint
 		WHERE u.tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)
 			AND u.policy = (SELECT id FROM rate_limiter.usage_names WHERE name = $2) AND u.at >= $3

@@ -150,10 +150,11 @@ func (c *check) run(ctx context.Context) error {
 	return nil
 }
 
-// use is what a policy counted for a tenant at an endpoint, and when last.
+// use is what a policy counted for a tenant at an endpoint, and when last, or how much.
 type use struct {
 	Tenant, Policy, Endpoint string
 	At                       time.Time
+	Cost                     int64
 }
 
 // list returns the quotas that were in use since c.changed, each bucket once.
@@ -295,9 +296,6 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 		starts, ends = append(starts, n.WindowStart), append(ends, n.WindowEnd)
 		thresholds = append(thresholds, int16(n.Threshold))
 	}
-	if len(notices) == 0 {
-		return nil, nil
-	}
 	rows, _ := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, ends, thresholds)
 	places, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
@@ -329,21 +327,14 @@ func (c *check) complete(ctx context.Context, n *Notice, of *usedQuota) error {
 func (c *check) costSince(ctx context.Context, of *policy.Bound, since time.Time) (cost int64, err error) {
 	ref, key := of.Ref(), of.Key
 	rows, _ := c.tx.Query(ctx, selectCosts, key.GroupID, ref.String(), since)
-	var uses []use
-	var costs []int64
-	var endpoint string
-	var sum int64
-	_, err = pgx.ForEachRow(rows, []any{&endpoint, &sum}, func() error {
-		uses, costs = append(uses, use{Endpoint: endpoint}), append(costs, sum)
-		return nil
-	})
+	uses, err := pgx.CollectRows(rows, pgx.RowToStructByNameLax[use])
 	if err != nil {
 		return 0, fmt.Errorf("read the rate: %w", err)
 	}
 	limits := c.limitsOf(key.GroupID, routesOf(uses))
 	for i := range uses {
 		if b, ok := limits.quota(ref, uses[i].Endpoint); ok && b.Key == key {
-			cost += costs[i]
+			cost += uses[i].Cost
 		}
 	}
 	return cost, nil
