@@ -76,7 +76,8 @@ func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	if d.Allowed {
 		return true
 	}
-	writeDenial(w, d.StatusCode, d.Body)
+	w.WriteHeader(d.StatusCode)
+	_, _ = w.Write(d.Body) // the client may be gone
 	return false
 }
 
@@ -171,7 +172,7 @@ func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Han
 	}
 }
 
-// admits decides an HTTP request and sets the headers. It sends the response of a denied request.
+// admits decides an HTTP request, sets the headers, and sends the response of a denied request.
 func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request) bool {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
@@ -180,15 +181,8 @@ func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request
 	if err := l.decide(&request, x); err != nil {
 		l.logUndecided(err)
 	}
-	header := w.Header()
-	for i := range x.Response.Headers {
-		header.Set(x.Response.Headers[i].Name, string(x.Response.Headers[i].Value))
-	}
-	if !x.Response.Denied {
-		return true
-	}
-	writeDenial(w, x.Response.Status, x.Response.Body)
-	return false
+	d := newDecision(&x.Exchange)
+	return d.WriteTo(w)
 }
 
 // addFacts sets the facts that identify has left empty.
@@ -206,10 +200,4 @@ func addFacts(f *admit.CallerRequest, r *http.Request) {
 		}
 	}
 	f.ContentType = r.Header.Get("Content-Type")
-}
-
-// writeDenial sends the response of a denied request, whose headers are set.
-func writeDenial(w http.ResponseWriter, status int, body []byte) {
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may be gone
 }
