@@ -253,7 +253,10 @@ func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *s
 	case <-ctx.Done():
 	}
 	d.drain(s.DrainTime)
-	if err := d.shutDown(s.ShutdownTime); err != nil {
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTime)
+	defer cancel()
+	if err := d.http.Shutdown(ending); err != nil {
+		err = errors.Join(err, d.http.Close())
 		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
@@ -306,14 +309,4 @@ func (d *drainingServer) drain(length time.Duration) {
 	d.monitor.SetState(metrics.Draining)
 	d.log.Info("shutting down: requests are still answered, /readyz fails", "seconds", length.Seconds())
 	time.Sleep(length)
-}
-
-// shutDown closes the address and waits for running requests. It returns an error if it aborted some of them.
-func (d *drainingServer) shutDown(within time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	if err := d.http.Shutdown(ctx); err != nil {
-		return errors.Join(err, d.http.Close())
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -48,8 +49,8 @@ type tokens struct {
 	mu      sync.Mutex
 	next    *tokenRead          // the read that begins next; once Run has returned, one that has failed
 	used    map[int64]time.Time // the last use of tokens by id, until it is written
-	failing bool                // the last read failed, and that was logged; only Run uses it and the following
-	useLost bool                // the last write of the use failed, and that was logged
+	unread  leadership.Fault    // of reads
+	useLost leadership.Fault    // of writes of the use; a standby never accepts them
 }
 
 // tokenList is the tokens as they were at an instant.
@@ -66,16 +67,17 @@ type tokenRead struct {
 }
 
 func newTokens(reader tokenRows, log *slog.Logger) *tokens {
-	return &tokens{rows: reader, log: log, next: newTokenRead(), used: map[int64]time.Time{}}
+	return &tokens{
+		rows: reader, log: log, next: newTokenRead(), used: map[int64]time.Time{},
+		unread: leadership.Fault{
+			Log: log, Level: slog.LevelWarn, Begins: "reading the tokens failed: they stay valid for 10 minutes",
+			Ends: "the tokens are read again",
+		},
+		useLost: leadership.Fault{Log: log, Level: slog.LevelWarn, Begins: "recording the use of tokens failed"},
+	}
 }
 
 func newTokenRead() *tokenRead { return &tokenRead{done: make(chan struct{})} }
-
-// end reports what became of the read.
-func (r *tokenRead) end(err error) {
-	r.err = err
-	close(r.done)
-}
 
 // Authenticate implements api.Authenticator.
 func (t *tokens) Authenticate(ctx context.Context, secret string) (api.Caller, error) {
@@ -139,7 +141,8 @@ func (t *tokens) Run(ctx context.Context) error {
 		case <-use.C:
 			t.writeUse(ctx, tokenTimeout)
 		case <-ctx.Done():
-			t.next.end(errStopped)
+			t.next.err = errStopped
+			close(t.next.done)
 			t.writeUse(context.WithoutCancel(ctx), tokenLastUse)
 			return nil
 		}
@@ -159,15 +162,9 @@ func (t *tokens) read(ctx context.Context) {
 	if err == nil {
 		t.last.Store(&tokenList{Secrets: secrets, at: begun})
 	}
-	switch failed := err != nil; {
-	case failed == t.failing:
-	case failed:
-		t.log.Warn("reading the tokens failed: they stay valid for a while", "minutes", tokenOutage.Minutes(), "error", err)
-	default:
-		t.log.Info("the tokens are read again")
-	}
-	t.failing = err != nil
-	read.end(err)
+	t.unread.Record(err)
+	read.err = err
+	close(read.done)
 }
 
 // writeUse writes the use of tokens since the last call. If that fails, it keeps them for the next call.
@@ -186,10 +183,8 @@ func (t *tokens) writeUse(ctx context.Context, most time.Duration) {
 		ago[id] = time.Since(at)
 	}
 	err := t.rows.Used(ctx, ago)
-	if err != nil && !t.useLost { // logged once, because a standby never accepts it
-		t.log.Warn("recording the use of tokens failed", "error", err)
-	}
-	if t.useLost = err != nil; t.useLost {
+	t.useLost.Record(err)
+	if err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		maps.Copy(used, t.used)
