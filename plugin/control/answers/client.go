@@ -224,14 +224,14 @@ func (p *Problem) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// At returns the fault of a field of the body: "" if it has none. Faults of its parts count.
+// At returns the fault of a field of the body or the query: "" if it has none. Faults of its parts count.
 func (p *Problem) At(field string) string {
 	if p == nil {
 		return ""
 	}
 	for _, e := range p.Errors {
-		name, isBody := strings.CutPrefix(e.Location, "body.")
-		if isBody && (name == field || strings.HasPrefix(name, field+".") || strings.HasPrefix(name, field+"[")) {
+		_, name, _ := strings.Cut(e.Location, ".")
+		if name == field || strings.HasPrefix(name, field+".") || strings.HasPrefix(name, field+"[") {
 			return e.Message
 		}
 	}

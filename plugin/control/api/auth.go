@@ -229,7 +229,7 @@ func (s *Server) Authenticate(
 	return caller, 0, err
 }
 
-// CountSignIn counts a sign-in from an address, of a caller or of the zero Caller, who is unknown. The error is one of
+// CountSignIn counts a sign-in from an address, of a caller or of the zero Caller, who is unknown. The error is that of
 // a sign-in beyond a limit, after which the caller has to wait.
 func (s *Server) CountSignIn(ctx context.Context, caller Caller, address string) (wait time.Duration, err error) {
 	if s.limits == nil {

@@ -10,15 +10,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// denialPage is a page of recent denials.
-type denialPage struct {
-	answers.DenialList
-	Link string // of the next page of the console; "": this is the last one
-}
-
-// denialFilters are the filters of denials. With a request no other one counts.
-var denialFilters = []string{"request_id", "tenant", "policy", "endpoint", "since"}
-
 // denialsPath is the page of recent denials in the console.
 const denialsPath = home + "denials"
 
@@ -37,10 +28,15 @@ func serveSearch(v *visit) error {
 	return v.redirect(tenantPath(q, ""), notice{})
 }
 
-// serveDenials shows recent denials, or what denied one request. The first page is live.
+// serveDenials shows recent denials, or what denied one request, whatever the other filters. The first page is live.
 func serveDenials(v *visit) error {
-	filters := v.filters(denialFilters...)
-	found, err := readDenials(v)
+	filters := v.filters("request_id", "tenant", "policy", "endpoint", "since")
+	path, query, id := "/v1/ratelimit/denials", v.withPage(filters), filters.Get("request_id")
+	if id != "" {
+		path, query = path+"/"+answers.PathSegment(id), nil
+	}
+	var found answers.DenialList
+	err := v.get(path, query, &found)
 	why := ""
 	if !v.caller.Routine { // the script keeps what it shows
 		why, err = unavailable(err)
@@ -49,20 +45,9 @@ func serveDenials(v *visit) error {
 		return err
 	}
 	return v.render("operator_denials", "Denials", map[string]any{
-		"Filters": filters, "Found": found, "Unavailable": why,
-		"Live": v.r.URL.Query().Get("cursor") == "" && !filters.Has("request_id"),
+		"Filters": filters, "Found": found, "Next": nextPage(denialsPath, filters, found.Next), "Unavailable": why,
+		"Live": v.r.URL.Query().Get("cursor") == "" && id == "",
 	})
-}
-
-// readDenials returns a page of denials, whose link follows the last of its rows.
-func readDenials(v *visit) (*denialPage, error) {
-	found, filters := &denialPage{}, v.filters(denialFilters...)
-	if id := filters.Get("request_id"); id != "" {
-		return found, v.get("/v1/ratelimit/denials/"+answers.PathSegment(id), nil, found)
-	}
-	err := v.get("/v1/ratelimit/denials", v.withPage(filters), found)
-	found.Link = nextPage(denialsPath, filters, found.Next)
-	return found, err
 }
 
 // denialWords returns which limit denied, or why none decided.
@@ -100,37 +85,19 @@ var reasonWords = map[string]string{
 	"others":          "Several limits; there were too many denials to list each.",
 }
 
-// orgDenials is the page of recent denials.
-type orgDenials struct {
-	Org      string
-	Live     bool // this is the first page
-	Spans    []period
-	Span     period
-	Endpoint string
-	Denials  []answers.Denial
-	Sampled  bool
-	Next     string // the path of the next page
-	Clients  []client
-}
-
-// readOrgDenials reads recent denials of the org, and what to do.
-func readOrgDenials(v *visit) (*orgDenials, error) {
-	filters := v.filters("endpoint")
-	data := &orgDenials{
-		Org: v.caller.Org, Spans: denialSpans, Span: periodNamed(denialSpans, v.r.FormValue("since"), 0),
-		Endpoint: filters.Get("endpoint"), Clients: clients,
-	}
-	filters.Set("since", data.Span.Name)
+// readOrgDenials reads recent denials of the org, and what to do. The first page is live.
+func readOrgDenials(v *visit) (map[string]any, error) {
+	filters, span := v.filters("endpoint"), periodNamed(denialSpans, v.r.FormValue("since"), 0)
+	filters.Set("since", span.Name)
 	query := v.withPage(filters)
 	query.Set("limit", "100")
-	data.Live = !query.Has("cursor")
 	var found answers.DenialList
-	if err := v.get(v.orgPath("/ratelimit/denials"), query, &found); err != nil {
-		return nil, err
-	}
-	data.Denials, data.Sampled = found.Denials, found.Sampled
-	data.Next = nextPage(orgDenialsPath, filters, found.Next)
-	return data, nil
+	err := v.get(v.orgPath("/ratelimit/denials"), query, &found)
+	return map[string]any{
+		"Org": v.caller.Org, "Spans": denialSpans, "Span": span, "Endpoint": filters.Get("endpoint"), "Clients": clients,
+		"Live": !query.Has("cursor"), "Denials": found.Denials, "Sampled": found.Sampled,
+		"Next": nextPage(orgDenialsPath, filters, found.Next),
+	}, err
 }
 
 // client is a program that waits as long as a denial says.

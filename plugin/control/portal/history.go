@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -53,9 +54,7 @@ func (v *visit) history(
 	org string, from time.Time, step string, more url.Values,
 ) (found answers.UsageHistory, err error) {
 	query := url.Values{"from": {from.UTC().Format(time.RFC3339)}, "step": {step}}
-	for name, values := range more {
-		query[name] = values
-	}
+	maps.Copy(query, more)
 	return found, v.get(orgAPI(org, "/ratelimit/usage/history"), query, &found)
 }
 

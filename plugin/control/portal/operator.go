@@ -41,10 +41,10 @@ func operatorPages() []page {
 		{Pattern: "GET /portal/tenants/{org}/overrides/new", For: admins, Serve: serveNewOverride},
 		{Pattern: "POST /portal/tenants/{org}/overrides/preview", For: admins, Serve: previewOverride},
 		{Pattern: "POST /portal/tenants/{org}/overrides", For: admins, Serve: createOverride},
-		{Pattern: "GET /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: confirmEnd},
-		{Pattern: "POST /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: endOverride},
-		{Pattern: "GET /portal/tenants/{org}/forgive", For: admins, Serve: confirmForgive},
-		{Pattern: "POST /portal/tenants/{org}/forgive", For: admins, Serve: forgive},
+		{Pattern: "GET /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: serveEnd},
+		{Pattern: "POST /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: serveEnd},
+		{Pattern: "GET /portal/tenants/{org}/forgive", For: admins, Serve: serveForgive},
+		{Pattern: "POST /portal/tenants/{org}/forgive", For: admins, Serve: serveForgive},
 	}
 }
 
@@ -110,7 +110,7 @@ type overviewView struct {
 	Near      answers.NearLimits
 	Top       answers.UsageTop
 	Abuse     []answers.AbuseState
-	Denials   denialPage
+	Denials   answers.DenialList
 	Candidate *answers.Candidate // the open one
 }
 
@@ -178,8 +178,8 @@ type answerCache struct {
 	kept  map[string]json.RawMessage // by path
 }
 
-// answer returns what read returned first for a path in the current sharedTime, or awaits it until ctx ends. An error
-// is not kept. A limit that denies the read of another page says nothing about this one, which then reads itself.
+// answer returns what read returned first for a path in the current sharedTime, or awaits it until ctx ends. Errors are
+// not kept. A limit that denies the read of another page says nothing about this one, which then reads itself.
 func (c *answerCache) answer(
 	ctx context.Context, now time.Time, path string, read func() (json.RawMessage, error),
 ) (json.RawMessage, error) {

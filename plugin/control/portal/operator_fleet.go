@@ -112,7 +112,8 @@ func reachWords(e *answers.Reach) string {
 	case e.Live == 0:
 		return "No node is live, so none enforces it yet."
 	}
-	text := fmt.Sprintf("%s of %s live nodes enforce it", humanize.Comma(int64(e.Live-len(e.Behind))), humanize.Comma(int64(e.Live)))
+	enforcing := humanize.Comma(int64(e.Live - len(e.Behind)))
+	text := fmt.Sprintf("%s of %s live nodes enforce it", enforcing, humanize.Comma(int64(e.Live)))
 	return text + nodesText("; behind: ", e.Behind) + nodesText("; silent: ", e.Silent) + "."
 }
 
@@ -133,12 +134,11 @@ func readReach(v *visit) (string, error) {
 func nodesText(prefix string, nodes []answers.NodeVersion) string {
 	const most = 3
 	var names []string
-	for i, n := range nodes {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(nodes)-most))
-			break
-		}
+	for _, n := range nodes[:min(len(nodes), most)] {
 		names = append(names, n.Node)
+	}
+	if more := len(nodes) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	if names == nil {
 		return ""

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,11 +127,7 @@ type overrideView struct {
 func (o *overrideView) readPolicies(v *visit) error {
 	var limits answers.InForce
 	_, err := unavailable(v.get(orgAPI(o.Org, "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
-	for i := range limits.Limits {
-		if name := limits.Limits[i].Policy; !slices.Contains(o.Policies, name) {
-			o.Policies = append(o.Policies, name)
-		}
-	}
+	o.Policies = policiesOf(limits.Limits)
 	return err
 }
 
@@ -190,53 +185,27 @@ func createOverride(v *visit) error {
 	return v.redirect(tenantPath(o.Org, ""), noticeOf(&done.Written, fmt.Sprintf("Override %d is made", done.Override.ID)))
 }
 
-// endView is the page that ends an override.
-type endView struct {
-	Org, Reason string
-	ID          string
-	Override    struct {
-		answers.Override
-		State string `json:"state"`
-	}
-	Problem *problem
-}
-
-// readOverride reads the override in the path.
-func (e *endView) readOverride(v *visit) error {
-	e.Org, e.ID = v.org(), v.r.PathValue("id")
-	return v.get(e.api(), nil, &e.Override)
-}
-
-func (e *endView) api() string {
-	return orgAPI(e.Org, "/ratelimit/overrides/"+answers.PathSegment(e.ID))
-}
-
-// confirmEnd shows the override that would end, and takes the reason.
-func confirmEnd(v *visit) error {
-	e := &endView{}
-	if err := e.readOverride(v); err != nil {
+// serveEnd shows the override in the path, which would end, and takes the reason. A POST ends it.
+func serveEnd(v *visit) error {
+	e := struct {
+		Org, ID, Reason string
+		Override        struct {
+			answers.Override
+			State string `json:"state"`
+		}
+		Problem *problem
+	}{Org: v.org(), ID: v.r.PathValue("id"), Reason: strings.TrimSpace(v.r.PostFormValue("reason"))}
+	path := orgAPI(e.Org, "/ratelimit/overrides/"+answers.PathSegment(e.ID))
+	if err := v.get(path, nil, &e.Override); err != nil {
 		return err
 	}
-	return v.render("operator_end", "End an override", e)
-}
-
-// endOverride ends an override.
-func endOverride(v *visit) error {
-	e := &endView{Reason: strings.TrimSpace(v.r.PostFormValue("reason"))}
-	if err := e.readOverride(v); err != nil {
-		return err
+	if v.r.Method != http.MethodPost {
+		return v.render("operator_end", "End an override", &e)
 	}
 	var done answers.Written
 	query := url.Values{"reason": {e.Reason}, "wait": {waitForNodes}}
-	err := error(&problem{
-		Status: http.StatusUnprocessableEntity, Detail: "The form is not complete.",
-		Errors: []answers.Fault{{Location: "body.reason", Message: "is required: why does it end?"}},
-	})
-	if e.Reason != "" {
-		err = v.send(http.MethodDelete, e.api()+"?"+query.Encode(), nil, &done)
-	}
-	if err != nil {
-		return v.renderFault(err, &e.Problem, "operator_end", "End an override", e)
+	if err := v.send(http.MethodDelete, path+"?"+query.Encode(), nil, &done); err != nil {
+		return v.renderFault(err, &e.Problem, "operator_end", "End an override", &e)
 	}
 	return v.redirect(tenantPath(e.Org, ""), noticeOf(&done, "Override "+e.ID+" has ended"))
 }

@@ -3,7 +3,6 @@ package portal
 import (
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -77,24 +76,6 @@ func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
 func isOwnTotal(l *answers.LimitInForce) bool { return l.Scope == "tenant" }
 
-// apartWords returns why a limit of a scope has no line in the graph of a tenant.
-func apartWords(scope string) string {
-	switch scope {
-	case "global", "endpoint":
-		return "The limit has no line: all tenants share it, and the graph counts what one uses"
-	}
-	each := scope
-	if scope == "ip" {
-		each = "address"
-	}
-	if of, isEndpoint := strings.CutSuffix(scope, "+endpoint"); isEndpoint {
-		if each = "endpoint"; of != "tenant" {
-			each = of + " and endpoint"
-		}
-	}
-	return "The limit has no line: there is one for each " + each + ", and the graph counts all of them together"
-}
-
 // usageView is the page of what a tenant used over time.
 type usageView struct {
 	Org      string
@@ -103,7 +84,7 @@ type usageView struct {
 	Periods  []period
 	Period   period
 	Words    string
-	Apart    string // why the limit has no line; "": it has one, or no limit is shown
+	Apart    bool // the limit has no line, because the graph does not count what one of its buckets does
 	Graph    graph
 	Denied   graph
 	Total    useSum
@@ -117,7 +98,13 @@ func serveTenantUsage(v *visit) error {
 	if err != nil {
 		return err
 	}
-	chosen := u.choose(limits.Limits)
+	u.Policies = policiesOf(limits.Limits)
+	var chosen answers.LimitInForce // the first one of the policy
+	isChosen := func(l answers.LimitInForce) bool { return l.Policy == u.Policy }
+	if at := slices.IndexFunc(limits.Limits, isChosen); at >= 0 {
+		chosen = limits.Limits[at]
+		u.Words = limitWords(&chosen, u.Org)
+	}
 	window := time.Duration(chosen.WindowSize) * time.Second
 	suits := slices.IndexFunc(periods, func(p period) bool { return p.length > window })
 	u.Period = periodNamed(periods, v.r.URL.Query().Get("period"), max(suits, 0))
@@ -133,19 +120,14 @@ func serveTenantUsage(v *visit) error {
 	return v.render("operator_usage", u.Org+": usage", &u)
 }
 
-// choose lists the policies of limits, and returns the limit of the chosen one: the first of its name.
-func (u *usageView) choose(limits []answers.LimitInForce) (chosen answers.LimitInForce) {
+// policiesOf returns the names of the policies of limits, each once.
+func policiesOf(limits []answers.LimitInForce) (names []string) {
 	for i := range limits {
-		l := &limits[i]
-		if !slices.Contains(u.Policies, l.Policy) {
-			u.Policies = append(u.Policies, l.Policy)
-		}
-		if l.Policy == u.Policy && chosen.WindowSize == 0 {
-			chosen = *l
-			u.Words = limitWords(l, u.Org)
+		if name := limits[i].Policy; !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	return chosen
+	return names
 }
 
 // draw sets the graphs and the totals.
@@ -163,7 +145,7 @@ func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) 
 	}
 	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
 	if !isOwnTotal(&l) && l.WindowSize > 0 {
-		l.WindowSize, u.Apart = 0, apartWords(l.Scope)
+		l.WindowSize, u.Apart = 0, true
 	}
 	u.Graph = limitGraph(spent, step, &l, "Used of "+u.Policy)
 }

@@ -135,33 +135,25 @@ func serveAbuse(v *visit) error {
 	})
 }
 
-// forgiveView is the page that forgives a tenant.
-type forgiveView struct {
-	Org, For, Reason string
-	State            answers.AbuseState
-	Problem          *problem
-}
-
-// confirmForgive shows why a tenant was flagged, and takes the reason.
-func confirmForgive(v *visit) error {
-	f := &forgiveView{Org: v.org(), For: "1h"}
-	if err := v.get(orgAPI(f.Org, "/ratelimit/abuse"), nil, &f.State); err != nil {
+// serveForgive shows why a tenant was flagged, and takes the reason. A POST takes the tenant off the ladder.
+func serveForgive(v *visit) error {
+	f := struct {
+		Org, For, Reason string
+		State            answers.AbuseState
+		Problem          *problem
+	}{Org: v.org(), For: "1h"}
+	path := orgAPI(f.Org, "/ratelimit/abuse")
+	if err := v.get(path, nil, &f.State); err != nil {
 		return err
 	}
-	return v.render("operator_forgive", "Forgive a tenant", f)
-}
-
-// forgive takes a tenant off the ladder of abuse detection.
-func forgive(v *visit) error {
-	f := &forgiveView{
-		Org: v.org(), For: strings.TrimSpace(v.r.PostFormValue("for")),
-		Reason: strings.TrimSpace(v.r.PostFormValue("reason")),
+	if v.r.Method != http.MethodPost {
+		return v.render("operator_forgive", "Forgive a tenant", &f)
 	}
+	f.For, f.Reason = strings.TrimSpace(v.r.PostFormValue("for")), strings.TrimSpace(v.r.PostFormValue("reason"))
 	var done answers.OrgForgiven
 	body := map[string]any{"for": f.For, "reason": f.Reason}
-	err := v.send(http.MethodPost, orgAPI(f.Org, "/ratelimit/abuse/forgive?wait="+waitForNodes), body, &done)
-	if err != nil {
-		return v.renderFault(err, &f.Problem, "operator_forgive", "Forgive a tenant", f)
+	if err := v.send(http.MethodPost, path+"/forgive?wait="+waitForNodes, body, &done); err != nil {
+		return v.renderFault(err, &f.Problem, "operator_forgive", "Forgive a tenant", &f)
 	}
 	said := fmt.Sprintf("%s is forgiven until %s", f.Org, minuteTime(done.Until))
 	return v.redirect(home+"abuse", noticeOf(&done.Written, said))

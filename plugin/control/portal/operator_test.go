@@ -84,7 +84,7 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 		t.Fatalf("the overrides are %+v (%v), want one", all, err)
 	}
 	w.want(b.get("/portal/tenants/acme/overrides/1/end"), http.StatusOK, "custom_limit of daily", "launch week")
-	w.want(b.post("/portal/tenants/acme/overrides/1/end", nil), http.StatusUnprocessableEntity, "why does it end?")
+	w.want(b.post("/portal/tenants/acme/overrides/1/end", nil), http.StatusUnprocessableEntity, `aria-describedby="reason-hint"`)
 	w.location(b.post("/portal/tenants/acme/overrides/1/end", url.Values{"reason": {"over"}}))
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 has ended")
 	w.want(b.get("/portal/tenants/globex/overrides/1/end"), http.StatusNotFound)
@@ -238,10 +238,7 @@ func TestALimitWithoutALineSaysWhy(t *testing.T) {
 	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
 	b := w.signedIn(viewerSecret)
 	for scope, why := range map[string]string{
-		"tenant": "The line is the limit in force now.", "user": "one for each user, and",
-		"credential": "one for each credential, and", "ip": "one for each address, and",
-		"tenant+endpoint": "one for each endpoint, and", "user+endpoint": "one for each user and endpoint, and",
-		"global": "all tenants share it",
+		"tenant": "The line is the limit in force now.", "user": "has no line", "global": "has no line",
 	} {
 		limits := fmt.Sprintf(`{"limits":[{"policy":"daily","scope":%q,"limit":1000,"window_size":86400,
 			"algorithm":"fixed_window"}]}`, scope)

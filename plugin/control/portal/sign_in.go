@@ -28,13 +28,6 @@ const (
 	notSignedIn = "Your session has ended, so nothing was done. Sign in and try again."
 )
 
-// signInPage is the data of the sign-in page.
-type signInPage struct {
-	Next     string // the path to show afterwards
-	Fault    string
-	Provider bool // people can sign in by OpenID Connect
-}
-
 // enter returns the caller of a request. Without a session, or with a token that is no longer valid, it has answered. A
 // page that is left open does not prolong its session, and its live part ends with 401 when the session ends.
 func (p *Portal) enter(w http.ResponseWriter, r *http.Request, isLive bool) (caller api.Caller, ok bool) {
@@ -97,7 +90,7 @@ func (p *Portal) redirectToSignIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to := signInPath
-	if next := r.URL.RequestURI(); next != home && isOwnPath(next) {
+	if next := r.URL.RequestURI(); next != home {
 		to += "?next=" + url.QueryEscape(next)
 	}
 	p.redirect(w, r, to, notice{})
@@ -113,20 +106,12 @@ func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Portal) showSignInForm(w http.ResponseWriter, r *http.Request, status int, next, fault string) {
-	page := &signInPage{Next: ownPath(next), Fault: fault, Provider: p.Provider != nil}
+	page := map[string]any{"Next": ownPath(next), "Fault": fault, "Provider": p.Provider != nil}
 	l := p.layout(r, api.Caller{}, "Sign in")
 	l.Notice = p.takeNotice(w, r)
 	if err := p.show(w, status, "sign_in", l, page); err != nil {
 		p.showProblem(w, r, api.Caller{}, err)
 	}
-}
-
-// ownPath returns a path of the portal, or its first page in place of anything else.
-func ownPath(path string) string {
-	if !isOwnPath(path) {
-		return home
-	}
-	return path
 }
 
 // signIn starts a session with a pasted token.
@@ -167,8 +152,8 @@ func (p *Portal) start(w http.ResponseWriter, r *http.Request, who session.Sessi
 	p.redirect(w, r, ownPath(next), notice{})
 }
 
-// denySignIn shows the form again with the reason, and how long to wait; 0: nothing helps, or any time. Every token
-// that is not valid gets the same reason.
+// denySignIn shows the form again with the reason, and sends how long to wait; 0: nothing. Every token that is not
+// valid gets the same reason.
 func (p *Portal) denySignIn(w http.ResponseWriter, r *http.Request, next string, wait time.Duration, err error) {
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(wait.Seconds())), 10))

@@ -33,20 +33,11 @@ func tenantPages() []page {
 			Pattern: "GET " + orgDenialsPath, For: tenants, Nav: "Denials", Live: true,
 			Serve: pageOf("tenant_denials", "Denials", readOrgDenials),
 		},
-		{
-			Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks",
-			Serve: pageOf("tenant_webhooks", webhooksTitle, readOrgWebhooks),
-		},
+		{Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks", Serve: showOrgWebhooks},
 		{Pattern: "POST " + orgWebhooksPath, For: tenants, Serve: createOrgWebhook},
-		{
-			Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants,
-			Serve: pageOf("tenant_webhook", webhooksTitle, readOrgWebhook),
-		},
+		{Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants, Serve: showOrgWebhook},
 		{Pattern: "POST " + orgWebhooksPath + "/{id}/{action}", For: tenants, Serve: changeOrgWebhook},
-		{
-			Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens",
-			Serve: pageOf("tenant_tokens", tokensTitle, readOrgTokens),
-		},
+		{Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens", Serve: showOrgTokens},
 		{Pattern: "POST " + orgTokensPath, For: tenants, Serve: createOrgToken},
 		{Pattern: "POST " + orgTokensPath + "/{name}/{action}", For: tenants, Serve: changeOrgToken},
 	}
@@ -104,56 +95,40 @@ type planLimit struct {
 	Used  []answers.BucketUsage // of the org, and of the user whose usage is shown
 }
 
-// orgPlan is the page of the plan.
-type orgPlan struct {
-	Org, User string
-	InForce   answers.InForce
-	TimeZone  string
-	Limits    []planLimit
-	Agreed    []answers.OverrideInForce
-	NoUsage   bool // what is used cannot be read
-}
-
-// readOrgPlan reads the plan of an org: its limits in words, and what is used of them now.
-func readOrgPlan(v *visit) (*orgPlan, error) {
-	data := &orgPlan{Org: v.caller.Org, User: strings.TrimSpace(v.r.FormValue("user"))}
-	inForce, err := v.orgLimits(data.User)
+// readOrgPlan reads the plan of an org: its limits in words, and what is used of them now, unless that cannot be read.
+func readOrgPlan(v *visit) (map[string]any, error) {
+	user := v.filters("user")
+	inForce, err := v.orgLimits(user)
 	if err != nil {
 		return nil, err
 	}
-	data.InForce = inForce
 	var org answers.Tenant
 	if err := v.get(v.orgPath(""), nil, &org); err != nil && !isStatus(err, 404) {
 		return nil, err
 	}
-	data.TimeZone = cmp.Or(org.TimeZone, "UTC")
-	buckets, err := v.orgBuckets(data.User)
-	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
+	buckets, err := v.orgBuckets(user)
+	noUsage := isStatus(err, 503)
+	if err != nil && !noUsage {
 		return nil, err
 	}
-	data.Limits = planLimits(inForce.Limits, buckets)
 	unapplied := func(o answers.OverrideInForce) bool { return !o.Applied }
-	data.Agreed = slices.DeleteFunc(slices.Clone(inForce.Overrides), unapplied)
-	return data, nil
+	return map[string]any{
+		"Org": v.caller.Org, "User": user.Get("user"), "TimeZone": cmp.Or(org.TimeZone, "UTC"), "InForce": inForce,
+		"Limits": planLimits(inForce.Limits, buckets), "NoUsage": noUsage,
+		"Agreed": slices.DeleteFunc(slices.Clone(inForce.Overrides), unapplied),
+	}, nil
 }
 
-// orgLimits reads the limits in force for the org, and for one of its users; "": for none.
-func (v *visit) orgLimits(user string) (found answers.InForce, err error) {
-	return found, v.get(v.orgPath("/ratelimit/policies"), ofUser(user), &found)
+// orgLimits reads the limits in force for the org, and for the user in a query.
+func (v *visit) orgLimits(user url.Values) (found answers.InForce, err error) {
+	return found, v.get(v.orgPath("/ratelimit/policies"), user, &found)
 }
 
 // orgBuckets reads what is used of these limits now.
-func (v *visit) orgBuckets(user string) ([]answers.BucketUsage, error) {
+func (v *visit) orgBuckets(user url.Values) ([]answers.BucketUsage, error) {
 	var found answers.Usage
-	err := v.get(v.orgPath("/ratelimit/usage"), ofUser(user), &found)
+	err := v.get(v.orgPath("/ratelimit/usage"), user, &found)
 	return found.Items, err
-}
-
-func ofUser(user string) url.Values {
-	if user == "" {
-		return nil
-	}
-	return url.Values{"user": {user}}
 }
 
 // planLimits returns limits in words, each with its buckets.

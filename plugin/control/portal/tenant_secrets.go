@@ -1,7 +1,6 @@
 package portal
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,14 +8,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// eventKind is a type of events that an org may subscribe to.
-type eventKind struct{ Type, Label string }
+// choice is a value of a form, with its label.
+type choice struct{ Value, Label string }
 
 // eventPrefix begins the types of events.
 const eventPrefix = "io.github.tenant-rate-limiting."
 
 // orgEvents are the events that an org may read.
-var orgEvents = []eventKind{
+var orgEvents = []choice{
 	{eventPrefix + "quota.threshold", "50, 80 or 100 % of a quota is used"},
 	{eventPrefix + "denial", "Requests are denied"},
 	{eventPrefix + "policy.updated", "A limit changes"},
@@ -31,7 +30,7 @@ func subscribes(types []string, kind string) bool {
 // eventsOf returns what a webhook is sent, in words.
 func eventsOf(w answers.Webhook) (labels []string) {
 	for _, e := range orgEvents {
-		if subscribes(w.Types, e.Type) {
+		if subscribes(w.Types, e.Value) {
 			labels = append(labels, e.Label)
 		}
 	}
@@ -41,87 +40,71 @@ func eventsOf(w answers.Webhook) (labels []string) {
 // deliveryLevels are the classes of badges of the states of deliveries.
 var deliveryLevels = map[string]string{"delivered": "ok", "waiting": "warn", "failed": "bad"}
 
-// orgWebhooks is the page of webhooks.
-type orgWebhooks struct {
-	Org      string
-	Webhooks []answers.Webhook
-	Events   []eventKind
-	Form     answers.Webhook // what was entered
-	outcome
-}
-
-// outcome is what a page shows of the write that it answers: its fault, or the secret that it made.
+// outcome is what a page shows of the write that it answers: its fault and what was entered, or the secret it made.
+// There is no redirect after such a write: the secret is in this answer only.
 type outcome struct {
 	Fault *problem
+	Form  url.Values
 	Shown *shownSecret
 }
 
 // shownSecret is a secret that is shown once.
 type shownSecret struct{ What, Secret string }
 
-// renderOutcome answers a write with a page, whose data has the outcome.
-func (v *visit) renderOutcome(
-	o *outcome, failed error, made shownSecret, template, title string, data any,
-) error {
+// showOutcome answers a write with a page, which shows the outcome.
+func (v *visit) showOutcome(failed error, made shownSecret, page func(*visit) error) error {
+	v.Shown = &made
 	if failed != nil {
-		return v.renderFault(failed, &o.Fault, template, title, data)
+		v.outcome = outcome{Fault: answers.ProblemOf(failed), Form: v.r.PostForm}
+		if v.Fault == nil || !isFault(v.Fault) {
+			return failed
+		}
+		v.status = v.Fault.Status
 	}
-	o.Shown = &made
-	return v.render(template, title, data)
+	return page(v)
 }
 
-const webhooksTitle = "Webhooks"
-
-// readOrgWebhooks reads the webhooks of the org, for a page with a form for a new one.
-func readOrgWebhooks(v *visit) (*orgWebhooks, error) {
+// showOrgWebhooks shows the webhooks of the org, with a form for a new one.
+func showOrgWebhooks(v *visit) error {
 	var found answers.Page[answers.Webhook]
-	err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found)
-	return &orgWebhooks{Org: v.caller.Org, Webhooks: found.Items, Events: orgEvents}, err
+	if err := v.get(v.orgPath("/ratelimit/webhooks"), nil, &found); err != nil {
+		return err
+	}
+	return v.render("tenant_webhooks", "Webhooks", map[string]any{
+		"Org": v.caller.Org, "Webhooks": found.Items, "Events": orgEvents, "Fault": v.Fault, "Form": v.Form, "Shown": v.Shown,
+	})
 }
 
-// createOrgWebhook creates a webhook, and shows its secret. There is no redirect: the secret is in this answer only.
+// createOrgWebhook creates a webhook, and shows its secret.
 func createOrgWebhook(v *visit) error {
-	form := answers.Webhook{URL: v.r.PostFormValue("url"), Types: v.r.PostForm["types"]}
 	var made answers.WebhookSecret
-	failed := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
-		"url": form.URL, "types": append([]string{}, form.Types...), "reason": portalReason,
+	err := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
+		"url": v.r.PostFormValue("url"), "types": append([]string{}, v.r.PostForm["types"]...), "reason": portalReason,
 	}, &made)
-	data, err := readOrgWebhooks(v)
-	if err != nil {
-		return cmp.Or(failed, err)
-	}
-	if failed != nil {
-		data.Form = form
-	}
-	shown := shownSecret{"webhook " + made.Webhook.URL, made.Secret}
-	return v.renderOutcome(&data.outcome, failed, shown, "tenant_webhooks", webhooksTitle, data)
+	return v.showOutcome(err, shownSecret{"webhook " + made.Webhook.URL, made.Secret}, showOrgWebhooks)
 }
 
 // portalReason is the reason of changes in the audit.
 const portalReason = "changed by its org in the portal"
-
-// orgWebhookPage is the page of one webhook.
-type orgWebhookPage struct {
-	Webhook    answers.Webhook
-	Deliveries []answers.Delivery
-	outcome
-}
 
 // webhookPath returns the path of the API of the webhook that a page names. One of another org does not exist there.
 func (v *visit) webhookPath() string {
 	return v.orgPath("/ratelimit/webhooks/" + answers.PathSegment(v.r.PathValue("id")))
 }
 
-// readOrgWebhook reads the page of one webhook.
-func readOrgWebhook(v *visit) (*orgWebhookPage, error) {
-	var data orgWebhookPage
-	if err := v.get(v.webhookPath(), nil, &data.Webhook); err != nil {
-		return nil, notFound(err)
+// showOrgWebhook shows one webhook.
+func showOrgWebhook(v *visit) error {
+	var found answers.Webhook
+	if err := v.get(v.webhookPath(), nil, &found); err != nil {
+		return notFound(err)
 	}
 	var list answers.Deliveries
-	err := v.get(v.webhookPath()+"/deliveries", url.Values{"limit": {"50"}}, &list)
-	data.Deliveries = list.Items
-	return &data, notFound(err)
+	if err := v.get(v.webhookPath()+"/deliveries", url.Values{"limit": {"50"}}, &list); err != nil {
+		return notFound(err)
+	}
+	return v.render("tenant_webhook", "Webhooks", map[string]any{
+		"Webhook": found, "Deliveries": list.Items, "Fault": v.Fault, "Shown": v.Shown,
+	})
 }
 
 // notFound returns 404 for a path that cannot name anything.
@@ -166,53 +149,32 @@ func changeOrgWebhook(v *visit) error {
 	if isStatus(err, http.StatusUnprocessableEntity) || isStatus(err, http.StatusNotFound) {
 		return notFound(err)
 	}
-	data, readErr := readOrgWebhook(v)
-	if readErr != nil {
-		return cmp.Or(err, readErr)
-	}
-	shown := shownSecret{"webhook " + made.Webhook.URL, made.Secret}
-	return v.renderOutcome(&data.outcome, err, shown, "tenant_webhook", webhooksTitle, data)
+	return v.showOutcome(err, shownSecret{"webhook " + made.Webhook.URL, made.Secret}, showOrgWebhook)
 }
-
-// tokenForm is what is entered for a new token.
-type tokenForm struct{ Name, ExpiresIn string }
-
-// tokenLife is a time that a new token may last.
-type tokenLife struct{ Value, Label string }
 
 // tokenLives are the times that a new token may last; the first one is the default.
-var tokenLives = []tokenLife{{"90d", "90 days"}, {"7d", "7 days"}, {"30d", "30 days"}, {"365d", "a year"}}
+var tokenLives = []choice{{"90d", "90 days"}, {"7d", "7 days"}, {"30d", "30 days"}, {"365d", "a year"}}
 
-// orgTokens is the page of tokens.
-type orgTokens struct {
-	Org    string
-	Tokens []answers.OrgToken
-	Lives  []tokenLife
-	Form   tokenForm
-	outcome
-}
-
-const tokensTitle = "Tokens"
-
-// readOrgTokens reads the tokens of the org, for a page with a form for a new one.
-func readOrgTokens(v *visit) (*orgTokens, error) {
-	data := &orgTokens{Org: v.caller.Org, Lives: tokenLives}
+// showOrgTokens shows the tokens of the org, with a form for a new one.
+func showOrgTokens(v *visit) error {
 	var found answers.OrgTokens
-	err := v.get(v.orgPath("/tokens"), nil, &found)
-	data.Tokens = found.Tokens
-	return data, err
+	if err := v.get(v.orgPath("/tokens"), nil, &found); err != nil {
+		return err
+	}
+	return v.render("tenant_tokens", "Tokens", map[string]any{
+		"Org": v.caller.Org, "Tokens": found.Tokens, "Lives": tokenLives, "Fault": v.Fault, "Form": v.Form, "Shown": v.Shown,
+	})
 }
 
-// createOrgToken creates a token, and shows its secret. There is no redirect: the secret is in this answer only.
+// createOrgToken creates a token, and shows its secret.
 func createOrgToken(v *visit) error {
-	form := tokenForm{v.r.PostFormValue("name"), v.r.PostFormValue("expires_in")}
-	body := map[string]any{"name": form.Name, "reason": portalReason}
-	if form.ExpiresIn != "" {
-		body["expires_in"] = form.ExpiresIn
+	body := map[string]any{"name": v.r.PostFormValue("name"), "reason": portalReason}
+	if life := v.r.PostFormValue("expires_in"); life != "" {
+		body["expires_in"] = life
 	}
 	var made answers.IssuedToken
 	err := v.send(http.MethodPost, v.orgPath("/tokens"), body, &made)
-	return v.showToken(&made, form, err)
+	return v.showOutcome(err, shownSecret{"token " + made.Name, made.Secret}, showOrgTokens)
 }
 
 // changeOrgToken rotates or revokes a token.
@@ -227,7 +189,7 @@ func changeOrgToken(v *visit) error {
 		}
 		var made answers.IssuedToken
 		err := v.send(http.MethodPost, at+"/rotate", body, &made)
-		return v.showToken(&made, tokenForm{}, err)
+		return v.showOutcome(err, shownSecret{"token " + made.Name, made.Secret}, showOrgTokens)
 	case "revoke":
 		if err := v.send(http.MethodDelete, at+"?reason="+url.QueryEscape(portalReason), nil, nil); err != nil {
 			return notFound(err)
@@ -235,17 +197,4 @@ func changeOrgToken(v *visit) error {
 		return v.redirect(orgTokensPath, notice{Text: "The token " + name + " is revoked."})
 	}
 	return &problem{Status: http.StatusNotFound}
-}
-
-// showToken serves the page of tokens after a write, with the secret that it made, or with its fault.
-func (v *visit) showToken(made *answers.IssuedToken, form tokenForm, failed error) error {
-	data, err := readOrgTokens(v)
-	if err != nil {
-		return cmp.Or(failed, err)
-	}
-	if failed != nil {
-		data.Form = form
-	}
-	shown := shownSecret{"token " + made.Name, made.Secret}
-	return v.renderOutcome(&data.outcome, failed, shown, "tenant_tokens", tokensTitle, data)
 }

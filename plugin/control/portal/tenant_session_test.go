@@ -110,7 +110,7 @@ func TestATenantManagesItsWebhooks(t *testing.T) {
 	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
 	types := url.Values{"url": {"https://example.com/hooks"}}
 	for _, e := range orgEvents {
-		types.Add("types", e.Type)
+		types.Add("types", e.Value)
 	}
 	first := s.secretOf(b.post("/portal/org/webhooks", types))
 	s.want(b.get("/portal/org/webhooks"), http.StatusOK, "https://example.com/hooks", orgEvents[0].Label, ">enabled<")

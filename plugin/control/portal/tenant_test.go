@@ -176,7 +176,7 @@ func TestASecretIsInTheAnswerToTheWriteAloneAndNotInACookie(t *testing.T) {
 	for path, form := range map[string]url.Values{
 		"/portal/org/tokens":            {"name": {"ci"}, "expires_in": {"90d"}},
 		"/portal/org/tokens/ci/rotate":  {"now": {"yes"}},
-		"/portal/org/webhooks":          {"url": {"https://example.com/"}, "types": {orgEvents[0].Type}},
+		"/portal/org/webhooks":          {"url": {"https://example.com/"}, "types": {orgEvents[0].Value}},
 		"/portal/org/webhooks/7/rotate": {},
 	} {
 		a := w.want(b.post(path, form), http.StatusOK, "rl_hush", "shown once")
@@ -206,8 +206,8 @@ func TestAFormThatTheAPIDeniesKeepsWhatWasEntered(t *testing.T) {
 	b := w.signedIn(acmeSecret)
 	w.want(b.post("/portal/org/tokens", url.Values{"name": {"too long"}, "expires_in": {"7d"}}),
 		http.StatusUnprocessableEntity, "must be short", `value="too long"`, `aria-invalid="true"`, `value="7d" selected`)
-	w.want(b.post("/portal/org/webhooks", url.Values{"url": {"https://a.example/"}, "types": {orgEvents[1].Type}}),
-		http.StatusConflict, "there are 10", `value="https://a.example/"`, `value="`+orgEvents[1].Type+`" checked`)
+	w.want(b.post("/portal/org/webhooks", url.Values{"url": {"https://a.example/"}, "types": {orgEvents[1].Value}}),
+		http.StatusConflict, "there are 10", `value="https://a.example/"`, `value="`+orgEvents[1].Value+`" checked`)
 	w.want(b.post("/portal/org/webhooks/7/rotate", nil), http.StatusConflict, "4 secrets")
 }
 
@@ -235,7 +235,7 @@ func TestTheUsagePageSaysUntilWhenAQuotaLasts(t *testing.T) {
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":50}]}`)
 	b := w.signedIn(acmeSecret)
-	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up in 2 hours", "2026-11-22 14:00:00 UTC")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up 2 hours from now", "2026-11-22 14:00:00 UTC")
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":1}]}`)
 	w.want(b.get("/portal/org/usage?span=30d"), http.StatusOK, "lasts", "until it resets", `aria-current="page">30 days`)

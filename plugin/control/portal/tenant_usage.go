@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -54,7 +56,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	data := &orgUsage{Org: v.caller.Org, Spans: usageSpans, Span: periodNamed(usageSpans, v.r.FormValue("span"), 0)}
 	now := v.portal.Now().UTC()
 	from := now.Truncate(day).Add(day - data.Span.length)
-	limits, err := v.orgLimits("")
+	limits, err := v.orgLimits(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	}
 	data.draw(steps, limits.Limits)
 	data.sum(days.Items, maxEndpoints)
-	buckets, err := v.orgBuckets("")
+	buckets, err := v.orgBuckets(nil)
 	if data.NoUsage = isStatus(err, 503); err != nil && !data.NoUsage {
 		return nil, err
 	}
@@ -193,7 +195,7 @@ func quotasOf(
 			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
 			if !q.Empty && !q.Unknown {
 				q.Exhausted = exhaustedAt(&b, &of, rate, now)
-				q.Ahead = timeAhead(q.Exhausted, now)
+				q.Ahead = humanize.RelTime(q.Exhausted, now, "ago", "from now")
 			}
 			quotas = append(quotas, q)
 		}

@@ -243,7 +243,7 @@ func algorithmWords(l *answers.LimitInForce) string {
 	return ""
 }
 
-// Units of windows and of relative times, in seconds, the longest first.
+// Units of windows, in seconds, the longest first.
 var units = [...]struct {
 	seconds int64
 	name    string
@@ -268,16 +268,6 @@ func plural(n int64, noun string) string {
 		return "1 " + noun
 	}
 	return humanize.Comma(n) + " " + noun + "s"
-}
-
-// timeAhead returns how far an instant is ahead of now: "in 3 minutes". It returns "" for one that is not.
-func timeAhead(at, now time.Time) string {
-	for _, u := range units {
-		if n := int64(at.Sub(now).Seconds()) / u.seconds; n > 0 {
-			return "in " + plural(n, u.name)
-		}
-	}
-	return ""
 }
 
 // minuteTime returns an instant in UTC, to the minute.

@@ -47,17 +47,6 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 	}
 }
 
-func TestTimesAheadAreInWords(t *testing.T) {
-	for ahead, want := range map[time.Duration]string{
-		0: "", time.Second: "in 1 second", 3*time.Minute + time.Second: "in 3 minutes", 52 * time.Hour: "in 2 days",
-		-time.Hour: "",
-	} {
-		if got := timeAhead(noon.Add(ahead), noon); got != want {
-			t.Errorf("%v is %q, want %q", ahead, got, want)
-		}
-	}
-}
-
 func TestNumbersHaveSeparatorsAndTimesTheirZone(t *testing.T) {
 	at := time.Date(2026, 11, 22, 23, 5, 9, 0, time.FixedZone("", 3600))
 	const shown = `<time datetime="2026-11-22T22:05:09Z">2026-11-22 22:05:09 UTC</time>`

@@ -21,6 +21,9 @@ type visit struct {
 	r      *http.Request
 	caller api.Caller
 	portal *Portal
+
+	outcome     // of the write that the page answers
+	status  int // of the page; 0: 200
 }
 
 // noticeCookie carries the notice of a write to the next page; noticeTime bounds how long.
@@ -50,7 +53,7 @@ func (v *visit) api() *answers.Client {
 
 // render answers with a page: a template inside the layout, with the navigation of the caller's role.
 func (v *visit) render(template, title string, data any) error {
-	return v.renderStatus(http.StatusOK, template, title, data)
+	return v.renderStatus(cmp.Or(v.status, http.StatusOK), template, title, data)
 }
 
 // renderFault answers a write that the API denied with the page of its form, whose data gets the problem. Errors that
@@ -62,9 +65,9 @@ func (v *visit) renderFault(err error, into **problem, template, title string, d
 	return v.renderStatus((*into).Status, template, title, data)
 }
 
-// liveHeader has a page that is Live answer with its live part alone: the template with the page's name and liveSuffix.
-// A page marks where it shows that part by the attribute data-live, whose value is the address of the page if it is
-// another one. The script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
+// liveHeader has a Live page answer with its live part alone: the template with the page's name and liveSuffix. A page
+// marks where it shows that part by the attribute data-live, whose value is the address of the page if it is another
+// one. The script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
 const (
 	liveHeader = "X-Live"
 	liveSuffix = "_live"
@@ -126,12 +129,15 @@ func (p *Portal) takeNotice(w http.ResponseWriter, r *http.Request) (shown notic
 	return shown
 }
 
-// isOwnPath reports whether a path, with or without a query, is below the portal. Browsers read a backslash as a slash,
-// and resolve the segment "..", also as %2e%2e.
-func isOwnPath(target string) bool {
+// ownPath returns a path below the portal, with or without a query, or the first page in place of anything else.
+// Browsers read a backslash as a slash, and resolve the segment "..", also as %2e%2e.
+func ownPath(target string) string {
 	at, err := url.Parse(target)
-	return err == nil && at.Scheme == "" && at.Host == "" && at.User == nil && strings.HasPrefix(target, home) &&
-		strings.HasPrefix(path.Clean(at.Path)+"/", home) && !strings.ContainsAny(target, "\\\r\n\t")
+	if err == nil && at.Scheme == "" && at.Host == "" && at.User == nil && strings.HasPrefix(target, home) &&
+		strings.HasPrefix(path.Clean(at.Path)+"/", home) && !strings.ContainsAny(target, "\\\r\n\t") {
+		return target
+	}
+	return home
 }
 
 // cut returns the first bytes of a text, without half a character.
