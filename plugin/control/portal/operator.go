@@ -183,17 +183,16 @@ type answerCache struct {
 func (c *answerCache) answer(
 	ctx context.Context, now time.Time, path string, read func() (json.RawMessage, error),
 ) (json.RawMessage, error) {
-	c.mu.Lock()
-	if now.Sub(c.since) >= sharedTime {
-		c.since, c.kept = now, map[string]json.RawMessage{}
-	}
-	kept := c.kept
-	body, ok := kept[path]
-	c.mu.Unlock()
-	if ok {
-		return body, nil
-	}
 	for {
+		c.mu.Lock()
+		if now.Sub(c.since) >= sharedTime {
+			c.since, c.kept = now, map[string]json.RawMessage{}
+		}
+		kept := c.kept
+		if body, ok := kept[path]; ok {
+			c.mu.Unlock()
+			return body, nil
+		}
 		isOwn := false
 		result := c.reads.DoChan(path, func() (any, error) {
 			isOwn = true
@@ -205,6 +204,7 @@ func (c *answerCache) answer(
 			}
 			return body, err
 		})
+		c.mu.Unlock() // only now: a read that ends meanwhile would not be found, neither kept nor in progress
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
