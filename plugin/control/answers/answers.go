@@ -206,7 +206,9 @@ type Usage struct {
 	Items   []BucketUsage `json:"items"`
 }
 
-// AbuseState and the types below it are rows of the database, which answers have as they are.
+// Rows of the database, which answers have as they are.
+//
+//nolint:revive // one comment for all
 type (
 	AbuseState      = rows.AbuseState
 	AuditEntry      = rows.AuditEntry

@@ -84,7 +84,8 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 		t.Fatalf("the overrides are %+v (%v), want one", all, err)
 	}
 	w.want(b.get("/portal/tenants/acme/overrides/1/end"), http.StatusOK, "custom_limit of daily", "launch week")
-	w.want(b.post("/portal/tenants/acme/overrides/1/end", nil), http.StatusUnprocessableEntity, `aria-describedby="reason-hint"`)
+	page := b.post("/portal/tenants/acme/overrides/1/end", nil)
+	w.want(page, http.StatusUnprocessableEntity, `aria-describedby="reason-hint"`)
 	w.location(b.post("/portal/tenants/acme/overrides/1/end", url.Values{"reason": {"over"}}))
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 has ended")
 	w.want(b.get("/portal/tenants/globex/overrides/1/end"), http.StatusNotFound)
