@@ -87,6 +87,12 @@ func TestARouteThatIsNotThereFailsTheRun(t *testing.T) {
 	}
 }
 
+func TestAProcessThatEndsOrStartsMeanwhileIsNotCounted(t *testing.T) {
+	if got := computed(map[int]float64{1: 7, 2: 90}, map[int]float64{1: 9.5, 3: 40}); got != 2.5 {
+		t.Errorf("%v s, want 2.5", got)
+	}
+}
+
 func TestATurnHasAtLeastOneRequestOfEachConnection(t *testing.T) {
 	kong := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer kong.Close()

@@ -71,8 +71,8 @@ func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err er
 		perSecond: float64(n) / lasted.Seconds(), p99: took[n*99/100].Seconds() * 1e3,
 		cpu: map[string]float64{},
 	}
-	for name, seconds := range after {
-		m.cpu[name] = (seconds - before[name]) / float64(n) * 1e6
+	for name := range after {
+		m.cpu[name] = computed(before[name], after[name]) / float64(n) * 1e6
 	}
 	return m, nil
 }

@@ -30,14 +30,14 @@ func (g groups) set(text string) (err error) {
 	return err
 }
 
-// cpuSeconds returns how long the processes of each group have computed since their start, user and system time
-// together; absent: there are none on this machine. Ended processes do not count.
-func (g groups) cpuSeconds() (map[string]float64, error) {
+// cpuSeconds returns how long each process of a group has computed since its start, user and system time together, by
+// pid; absent: the group has no process on this machine.
+func (g groups) cpuSeconds() (map[string]map[int]float64, error) {
 	processes, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	seconds := map[string]float64{}
+	seconds := map[string]map[int]float64{}
 	for _, p := range processes {
 		words, err := p.CmdLine()
 		if err != nil {
@@ -49,9 +49,23 @@ func (g groups) cpuSeconds() (map[string]float64, error) {
 				continue
 			}
 			if stat, err := p.Stat(); err == nil {
-				seconds[name] += stat.CPUTime()
+				if seconds[name] == nil {
+					seconds[name] = map[int]float64{}
+				}
+				seconds[name][p.PID] = stat.CPUTime()
 			}
 		}
 	}
 	return seconds, nil
+}
+
+// computed returns how long the processes that were there before and after have computed in between. What one that
+// ended or started meanwhile has computed is not known.
+func computed(before, after map[int]float64) (seconds float64) {
+	for pid, then := range before {
+		if now, alive := after[pid]; alive {
+			seconds += now - then
+		}
+	}
+	return seconds
 }
