@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -15,12 +16,13 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 		return err
 	}
 	clear(statuses)
-	d := newDraft(len(bounds))
-	defer d.putBack()
-	if v.store.peek(bounds, statuses, d.places, v.store.locate(bounds, d.places)) {
+	places := make([]place, len(bounds))
+	if v.store.peek(bounds, statuses, places, v.store.locate(bounds, places)) {
 		return nil
 	}
-	d.fill(&v.store.terms, bounds)
+	d := drafts.Get().(*draft)
+	defer d.putBack()
+	d.fill(&v.store.terms, bounds, places)
 	if err := v.next.Peek(ctx, d.bounds, d.statuses); err != nil {
 		return err
 	}
@@ -37,21 +39,31 @@ func (s *Leases) peek(bounds []policy.Bound, statuses []decision.Status, places 
 	if s.denyFromMemory(bounds, statuses, places, now) {
 		return true
 	}
+	all = true
 	before := make([]holdings, len(places))
-	for i := range places {
-		if e := places[i].entry; e != nil {
-			before[i] = e.holdings
-		}
-	}
-	toCall, _ := drawPlaces(bounds, statuses, places, now)
 	for i := range places {
 		p := &places[i]
 		if p.entry != nil {
-			p.entry.holdings = before[i]
+			before[i] = p.entry.holdings
 		}
-		if p.how == fromLease {
-			p.entry.fillStatus(&statuses[i], false, now)
+		switch {
+		case p.how == fromMemory: // in shadow
+			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
+		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
+			p.how = fromLease
+		default:
+			all = false
 		}
 	}
-	return toCall == 0
+	for i := range slices.Backward(places) { // two bounds may have drawn from one entry
+		if places[i].entry != nil {
+			places[i].entry.holdings = before[i]
+		}
+	}
+	for i := range places {
+		if places[i].how == fromLease {
+			places[i].entry.fillStatus(&statuses[i], false, now)
+		}
+	}
+	return all
 }

@@ -129,6 +129,17 @@ const (
 	fromMemory            // by an earlier denial
 )
 
+// fewBounds is the number of bounds that need no memory beyond the stack.
+const fewBounds = 8
+
+// manyPlaces pools the memory of requests with more bounds.
+var manyPlaces = sync.Pool{New: func() any { return new([]place) }}
+
+func putBack(places *[]place) {
+	clear(*places) // they refer to entries
+	manyPlaces.Put(places)
+}
+
 // shardSet is a set of shards, a bit for each.
 type shardSet uint64
 

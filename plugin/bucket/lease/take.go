@@ -34,13 +34,19 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if len(bounds) == 0 {
 		return nil
 	}
-	d := newDraft(len(bounds))
-	defer d.putBack()
-	shards := v.store.locate(bounds, d.places)
-	if v.store.decide(bounds, statuses, d.places, shards) {
+	var few [fewBounds]place
+	places := few[:min(len(bounds), fewBounds)]
+	if len(bounds) > fewBounds {
+		m := manyPlaces.Get().(*[]place)
+		defer putBack(m)
+		*m = slices.Grow((*m)[:0], len(bounds))[:len(bounds)]
+		places = *m
+	}
+	shards := v.store.locate(bounds, places)
+	if v.store.decide(bounds, statuses, places, shards) {
 		return nil
 	}
-	return v.takeFromStore(ctx, d, bounds, statuses, shards)
+	return v.takeFromStore(ctx, bounds, statuses, places, shards)
 }
 
 // decide answers the bounds that need no call of the central store, and reports whether these are all. If not, the
@@ -53,8 +59,19 @@ func (s *Leases) decide(bounds []policy.Bound, statuses []decision.Status, place
 		s.countRemembered(statuses, places, now)
 		return true
 	}
-	toCall, last := drawPlaces(bounds, statuses, places, now)
-	s.countRemembered(statuses, places, now) // those in shadow
+	toCall, last := 0, 0
+	for i := range places {
+		p := &places[i]
+		switch {
+		case p.how == fromMemory: // in shadow
+			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
+			p.shard.counts.remembered++
+		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
+			p.how = fromLease
+		default:
+			toCall, last = toCall+1, i
+		}
+	}
 	switch {
 	case toCall == 0:
 		s.settle(bounds, statuses, places, true, now)
@@ -62,25 +79,6 @@ func (s *Leases) decide(bounds []policy.Bound, statuses []decision.Status, place
 		places[last].entry.extendDenial(bounds[last].Cost, now)
 	}
 	return toCall == 0
-}
-
-// drawPlaces draws from leases what it can, and answers bounds in shadow that are known to deny. It returns how many
-// bounds are left for the central store, and the last of them.
-func drawPlaces(
-	bounds []policy.Bound, statuses []decision.Status, places []place, now limit.Micros,
-) (toCall, last int) {
-	for i := range places {
-		p := &places[i]
-		switch {
-		case p.how == fromMemory:
-			statuses[i] = p.entry.deniedStatus(bounds[i].Cost, now)
-		case p.entry != nil && !p.shard.closed && p.entry.draw(&p.draw, bounds[i].Cost, now):
-			p.how = fromLease
-		default:
-			toCall, last = toCall+1, i
-		}
-	}
-	return toCall, last
 }
 
 // denyFromMemory looks up the entries of the bounds, and denies the request if an enforced bound is known to deny. It
@@ -117,7 +115,7 @@ func (s *Leases) denyFromMemory(
 	return true
 }
 
-// countRemembered counts the statuses that were answered from memory.
+// countRemembered counts the statuses of a request that was denied from memory.
 func (s *Leases) countRemembered(statuses []decision.Status, places []place, now limit.Micros) {
 	for i := range places {
 		if p := &places[i]; statuses[i].Source == source {
@@ -159,10 +157,9 @@ func (s *Leases) settle(
 	}
 }
 
-// draft holds where the bounds of a request are decided, and the part of it that goes to the central store.
+// draft is the part of a request that goes to the central store.
 type draft struct {
-	places   []place // of all bounds
-	index    []int   // of the request's bounds
+	index    []int // of the request's bounds
 	terms    []*terms
 	bounds   []policy.Bound
 	statuses []decision.Status
@@ -170,28 +167,19 @@ type draft struct {
 
 var drafts = sync.Pool{New: func() any { return new(draft) }}
 
-// newDraft returns an empty draft of a request with so many bounds.
-func newDraft(bounds int) *draft {
-	d := drafts.Get().(*draft)
-	d.places = slices.Grow(d.places, bounds)[:bounds]
-	return d
-}
-
 func (d *draft) putBack() {
-	clear(d.places) // they refer to entries
 	clear(d.bounds) // the names in the keys are the request's
 	clear(d.terms)
-	d.places, d.index, d.terms = d.places[:0], d.index[:0], d.terms[:0]
-	d.bounds, d.statuses = d.bounds[:0], d.statuses[:0]
+	d.index, d.terms, d.bounds, d.statuses = d.index[:0], d.terms[:0], d.bounds[:0], d.statuses[:0]
 	drafts.Put(d)
 }
 
 // fill adds the bounds that the central store must decide, each with the policy that it is called with. It reports
 // whether any other was drawn from a lease.
-func (d *draft) fill(cache *termsCache, bounds []policy.Bound) (drawn bool) {
-	for i := range d.places {
-		if how := d.places[i].how; how != fromStore {
-			drawn = drawn || how == fromLease
+func (d *draft) fill(cache *termsCache, bounds []policy.Bound, places []place) (drawn bool) {
+	for i := range places {
+		if places[i].how != fromStore {
+			drawn = drawn || places[i].how == fromLease
 			continue
 		}
 		b := bounds[i]
@@ -218,15 +206,18 @@ func (d *draft) report(statuses []decision.Status) {
 // takeFromStore takes the bounds that could not be decided here from the central store. If that denies the request,
 // what was drawn returns to the leases.
 func (v *Store) takeFromStore(
-	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, shards shardSet,
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
 ) error {
 	s := v.store
+	d := drafts.Get().(*draft)
+	defer d.putBack()
+	drawn := d.fill(&s.terms, bounds, places)
 	calledAt := s.now()
-	if err := v.takeDraft(ctx, d, bounds, statuses, shards); err != nil {
+	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
 		return err
 	}
 	for j, i := range d.index {
-		s.recordAnswer(&d.places[i], &bounds[i], d.terms[j], &statuses[i], calledAt, soleBound(d.bounds, j))
+		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], calledAt, soleBound(d.bounds, j))
 	}
 	return nil
 }
@@ -234,15 +225,12 @@ func (v *Store) takeFromStore(
 // takeDraft takes the draft of a request, and settles what leases gave for it, also if the take panics: nothing else
 // could spend or release those tokens.
 func (v *Store) takeDraft(
-	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, shards shardSet,
+	ctx context.Context, d *draft, bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet,
+	drawn bool,
 ) error {
-	s, admitted := v.store, false
-	if d.fill(&s.terms, bounds) {
-		defer func() {
-			s.lock(shards)
-			defer s.unlock(shards)
-			s.settle(bounds, statuses, d.places, admitted, s.now())
-		}()
+	admitted := false
+	if drawn {
+		defer func() { v.store.settleAll(bounds, statuses, places, shards, admitted) }()
 	}
 	if err := v.next.Take(ctx, d.bounds, d.statuses); err != nil {
 		return err
@@ -253,6 +241,15 @@ func (v *Store) takeDraft(
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
 	return nil
+}
+
+// settleAll locks the shards of a request and settles it.
+func (s *Leases) settleAll(
+	bounds []policy.Bound, statuses []decision.Status, places []place, shards shardSet, admitted bool,
+) {
+	s.lock(shards)
+	defer s.unlock(shards)
+	s.settle(bounds, statuses, places, admitted, s.now())
 }
 
 // soleBound reports whether no other of the bounds spends from the bucket of bounds[j].
