@@ -257,11 +257,16 @@ func TestARequestThatMaySpendNothingKeepsNoOtherFromTheStore(t *testing.T) {
 	if n.admits(t, withCost(window(t, "small", 1), 2), b) || !n.admits(t, b) {
 		t.Error("what a request has left that another bound denies is denied to the next")
 	}
-	b = spent(t, n, 100)
-	n.bank.during = func() {
-		assert.True(t, n.admits(t, b), "what has come back is denied while a larger cost calls the store")
+	for what, request := range map[string][]policy.Bound{
+		"a larger cost": {withCost(b, 2)}, "a request that is denied elsewhere": {withCost(window(t, "other", 1), 2), b},
+	} {
+		b = spent(t, n, 100)
+		n.bank.during = func() {
+			assert.True(t, n.admits(t, b), "what has come back is denied while %s calls the store", what)
+		}
+		n.admits(t, request...)
+		assert.Nil(t, n.bank.during, "%s does not call the store", what)
 	}
-	n.admits(t, withCost(b, 2))
 	leased := entry{
 		terms:    new(terms),
 		observed: observed{denial: denial{cost: 1, status: decision.Status{Wait: limit.Second}}},
