@@ -3,11 +3,12 @@
 package policytest
 
 import (
-	"cmp"
+	"embed"
 	"encoding/json"
 	"errors"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -41,27 +42,38 @@ func (c Case) JSON(t *testing.T) string {
 // Faulty returns policies with one faulty field. file is the path of schema/testdata/faulty_policies.json.
 func Faulty(t *testing.T, file string) []Case {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	var cases []Case
-	decoder := json.NewDecoder(strings.NewReader(string(text)))
-	decoder.UseNumber()
-	if err := decoder.Decode(&cases); err != nil || len(cases) < 15 {
-		t.Fatalf("%d cases in %s (%v)", len(cases), file, err)
-	}
+	cases := readCases[Case](t, file)
 	for i := range cases {
+		c := &cases[i]
 		good := map[string]any{"name": "daily", "scope": "tenant", "limit": 10, "window_size": 60}
-		if !cases[i].Target {
+		if !c.Target {
 			good["tier"] = "gold"
 		}
-		maps.Copy(good, cases[i].Policy)
-		maps.DeleteFunc(good, func(_ string, value any) bool { return value == nil })
-		cases[i].Policy = good
-		if cases[i].Message = declaredMessage(t, cases[i]); cases[i].List != "" || !cases[i].Target {
-			cases[i].Message = configMessage(t, cases[i])
+		c.Policy = changed(good, c.Policy)
+		if c.Message = declaredMessage(t, *c); c.List != "" || !c.Target {
+			c.Message = configMessage(t, *c)
 		}
 	}
 	return cases
+}
+
+// readCases reads a file of cases. Numbers stay as they are spelled. LONG stands for a text of 129 bytes.
+func readCases[T any](t *testing.T, file string) (cases []T) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	decoder := json.NewDecoder(strings.NewReader(strings.ReplaceAll(string(text), "LONG", strings.Repeat("x", 129))))
+	decoder.UseNumber()
+	require.NoError(t, decoder.Decode(&cases), file)
+	require.Greater(t, len(cases), 15, file)
+	return cases
+}
+
+// changed returns the fields of a row after a change of some. A null removes a field.
+func changed(row, change map[string]any) map[string]any {
+	maps.Copy(row, change)
+	maps.DeleteFunc(row, func(_ string, value any) bool { return value == nil })
+	return row
 }
 
 // declaredMessage returns what the declaration says of the policy, or "" if it says nothing of the field.
@@ -71,13 +83,17 @@ func declaredMessage(t *testing.T, c Case) string {
 	if json.Unmarshal([]byte(c.JSON(t)), &p) != nil {
 		return "" // a record that only its parser reads
 	}
-	for _, f := range policy.Faults(p) {
-		if f.Path == c.Field {
+	message := messageAt(policy.Faults(p), c.Field)
+	require.True(t, message != "" || !c.Target, "%s has no fault at %s", c.JSON(t), c.Field)
+	return message
+}
+
+// messageAt returns the message of the first fault at a path, or "".
+func messageAt(faults []schema.Fault, path string) string {
+	for _, f := range faults {
+		if f.Path == path {
 			return f.Message
 		}
-	}
-	if c.Target {
-		t.Fatalf("%s has no fault at %s", c.JSON(t), c.Field)
 	}
 	return ""
 }
@@ -100,68 +116,43 @@ func configMessage(t *testing.T, c Case) string {
 		return err
 	})
 	var faults schema.Faults
-	if errors.As(err, &faults) {
-		for _, f := range faults {
-			if f.Path == path {
-				return f.Message
-			}
-		}
-	}
-	t.Fatalf("a config with %s has no fault at %s: %v", c.JSON(t), c.Field, err)
-	return ""
+	errors.As(err, &faults)
+	message := messageAt(faults, path)
+	require.NotEmpty(t, message, "a config with %s has no fault at %s: %v", c.JSON(t), c.Field, err)
+	return message
 }
+
+//go:embed full_policies.json full_overrides.json
+var fullRows embed.FS
 
 // Full returns policies of each target but a tier and a whole tenant that together have every other declared field. So
 // a test fails for an interface that drops a new field.
 func Full(t *testing.T) []schema.Policy {
 	t.Helper()
-	ofUser, ofCredential, ofNetwork, forAll := full(t), full(t), full(t), full(t)
-	ofUser.SoftOnly, ofCredential.HardThresholdPct, ofCredential.Settle = false, 0, nil // soft_only excludes the others
-	ofUser.Fair, ofCredential.Fair, ofNetwork.Fair, ofNetwork.SoftOnly, forAll.SoftOnly = nil, nil, nil, false, false
-	ofUser.Scope, ofCredential.Scope, ofNetwork.Scope = schema.ScopeUser, schema.ScopeCredential, schema.ScopeIP
-	forAll.Scope, forAll.Limit.Limit = schema.ScopeGlobal, schema.LeastFairRate*forAll.WindowSize
-	ofUser.Credential, ofUser.IP, ofUser.For = "", "", ""
-	ofCredential.Tenant, ofCredential.User, ofCredential.IP, ofCredential.For = "", "", "", ""
-	ofNetwork.Tenant, ofNetwork.User, ofNetwork.Credential, ofNetwork.For = "", "", "", ""
-	forAll.Tenant, forAll.User, forAll.Credential, forAll.IP = "", "", "", ""
-	ofCredential.Name, ofNetwork.Name, forAll.Name = "of-credential", "of-network", "for-all"
-	all := []schema.Policy{ofUser, ofCredential, ofNetwork, forAll}
-	for _, p := range all {
-		if faults := policy.Faults(p); len(faults) > 0 {
-			t.Fatalf("a full policy is faulty: %v", faults)
-		}
-	}
-	return all
+	return full(t, "full_policies.json", policy.Faults, "tier")
 }
 
-// full returns a policy with a value in every field.
-func full(t *testing.T) (p schema.Policy) {
+// FullOverrides returns commercial overrides that have every field of the declaration between them, so that a way that
+// does not carry a new field is noticed. All but the exempt one, which is for a tag, are of tenant acme.
+func FullOverrides(t *testing.T) []schema.Override {
 	t.Helper()
-	for _, f := range schema.Fields[schema.Policy]() {
-		switch field := f.In(&p).(type) {
-		case *string:
-			if *field = cmp.Or(f.Example, "a-"+f.Name); len(f.OneOf) > 0 {
-				*field = f.OneOf[0]
-			}
-		case *bool:
-			*field = true
-		case *int64:
-			*field = max(f.Min, 100)
-		case **int64:
-			*field = new(int64(100))
-		case **schema.Settle:
-			*field = &schema.Settle{
-				Sources: []schema.SettleSource{{From: "log.ai.*.usage.prompt_tokens", Weight: 1}, {From: "shared.n", Weight: 4}},
-				Reserve: 10, ReserveHeader: "X-Max-Tokens", ReserveMax: 50, RefundOn: []int64{502, 503}, Timeout: 60,
-			}
-		case **schema.Fair:
-			*field = &schema.Fair{Weights: map[string]int64{"gold": 10, "a b": 2}, Default: 3}
-		default:
-			t.Fatalf("%s is a %T, for which there is no value", f.Name, field)
-		}
+	return full(t, "full_overrides.json", policy.OverrideFaults)
+}
+
+// full reads rows. It fails the test if one is faulty, or if none has a declared field that is not one of without.
+func full[T any](t *testing.T, file string, faultsOf func(T) []schema.Fault, without ...string) (rows []T) {
+	t.Helper()
+	text, err := fullRows.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &rows), file)
+	for _, row := range rows {
+		require.Empty(t, faultsOf(row), file)
 	}
-	p.Tier = ""
-	return p
+	for _, f := range schema.FieldsWithout[T](without...) {
+		isGiven := func(row T) bool { return !reflect.ValueOf(f.In(&row)).Elem().IsZero() }
+		require.True(t, slices.ContainsFunc(rows, isGiven), "no row of %s has %s", file, f.Name)
+	}
+	return rows
 }
 
 // WantShown fails the test unless changes of each declared field of a policy change what show returns. hidden has the

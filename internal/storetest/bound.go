@@ -11,16 +11,8 @@ import (
 )
 
 // Bound is the promise of a limit over any interval, as documented at limit's Algorithm constants. It uses only the
-// limit's spec and tick, so it shares no arithmetic with the code under test. With zero Slack and Extra it is the exact
-// promise.
-type Bound struct {
-	Limit *limit.Limit
-	// Slack is the longest time from a decision to its recorded instant: 0 if the store recorded it, or else the duration
-	// of the longest take.
-	Slack limit.Micros
-	// Extra is the number of tokens that an outage or a lease may add to any interval.
-	Extra int64
-}
+// limit's spec and tick, so it shares no arithmetic with the code under test.
+type Bound struct{ Limit *limit.Limit }
 
 // Check returns an error for the first interval with more tokens than the bound, or nil. The admissions may come in any
 // order. Their instants are those of the store, which do not step back. Check covers every pair of admissions in one
@@ -42,9 +34,12 @@ func (b Bound) Check(admissions []limit.Admission) error {
 		return b.checkBucket(sorted)
 	case limit.FixedWindow, limit.SlidingWindow:
 		return b.checkWindows(sorted)
-	default:
-		return b.checkLog(sorted)
 	}
+	// No interval shorter than a window of a sliding log has more than H.
+	if sum, from := Most(sorted, spec.Window); sum > b.capacity() {
+		return b.violation(sum, from, from+spec.Window-1, b.capacity())
+	}
+	return nil
 }
 
 // hardPct returns the percentage of the limit above which it denies.
@@ -56,21 +51,20 @@ func (b Bound) hardPct() int64 {
 	return max(100, spec.HardPct)
 }
 
-// capacity returns H in whole tokens, plus Extra.
-func (b Bound) capacity() int64 { return b.Limit.Spec().Burst*b.hardPct()/100 + b.Extra }
+// capacity returns H in whole tokens.
+func (b Bound) capacity() int64 { return b.Limit.Spec().Burst * b.hardPct() / 100 }
 
-// hard returns H in units of 1/base token, plus Extra.
+// hard returns H in units of 1/base token.
 func (b Bound) hard(base int64) int64 {
 	full, pct := b.Limit.Spec().Burst*base, b.hardPct()
-	return full/100*pct + full%100*pct/100 + b.Extra*base
+	return full/100*pct + full%100*pct/100
 }
 
 // checkBucket checks base × sum(i..j) − rate × ticks(i..j) ≤ hard for every i ≤ j. For each j only the largest
 // left side over all i counts: the previous one, minus the refill since then, plus the cost of j.
 func (b Bound) checkBucket(sorted []limit.Admission) error {
-	tick := b.Limit.Tick()
 	rate, base := b.fraction()
-	hard, slack := b.hard(base), int64((b.Slack+tick-1)/tick)
+	tick, hard := b.Limit.Tick(), b.hard(base)
 	var excess, sum int64
 	var from, last limit.Micros
 	for _, a := range sorted {
@@ -81,7 +75,7 @@ func (b Bound) checkBucket(sorted []limit.Admission) error {
 		}
 		last = a.At / tick
 		excess, sum = excess+a.Cost*base, sum+a.Cost
-		if excess > hard && (excess-hard-1)/rate >= slack {
+		if excess > hard {
 			return b.violation(sum, from, a.At, sum-(excess-hard-1)/base-1)
 		}
 	}
@@ -101,7 +95,7 @@ func (b Bound) fraction() (rate, base int64) {
 
 // checkWindows checks that no aligned window sees more than H and, for sliding windows, that two neighbours see no
 // more than H × (1 + e÷window) until e into the later one. Neighbours are enough, because an earlier window adds
-// at most H to both sides. An admission that may belong to either of two windows counts in neither.
+// at most H to both sides.
 func (b Bound) checkWindows(sorted []limit.Admission) error {
 	spec, tick := b.Limit.Spec(), b.Limit.Tick()
 	ticks := int64(spec.Window / tick)
@@ -114,9 +108,6 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 		case opened > start:
 			start, previous, current = opened, 0, 0
 		}
-		if a.At-b.Slack < start {
-			continue
-		}
 		current += a.Cost
 		if current > b.capacity() {
 			return b.violation(current, start, a.At, b.capacity())
@@ -127,18 +118,6 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 				return b.violation(previous+current, start-spec.Window, a.At, most)
 			}
 		}
-	}
-	return nil
-}
-
-// checkLog checks that no interval shorter than a window has more than H.
-func (b Bound) checkLog(sorted []limit.Admission) error {
-	window := b.Limit.Spec().Window - b.Slack
-	if window <= 0 {
-		return nil // any two admissions may lie a window apart
-	}
-	if sum, from := Most(sorted, window); sum > b.capacity() {
-		return b.violation(sum, from, from+window-1, b.capacity())
 	}
 	return nil
 }

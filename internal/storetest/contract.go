@@ -5,36 +5,31 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 func peekShowsWaits(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		spec := limit.Spec{Algorithm: algorithm, Quantity: 5, Window: hour, Burst: burst(algorithm, 5)}
-		b, beside := withCost(bound(t, algorithm.String(), spec), 2), fixed(t, "beside-"+algorithm.String(), 100)
+		name := algorithm.String()
+		bounds := []policy.Bound{withCost(bound(t, name, perHour(algorithm, 5)), 2), fixed(t, "beside-"+name, 100)}
 		for used := int64(0); used <= 4; used += 2 {
-			peeked := [][]decision.Status{f.peek(t, b, beside), f.peek(t, b, beside)}
-			for _, p := range peeked {
-				if p[0].Used != used || p[1].Used != used/2 || p[0].Charged || p[1].Charged {
-					t.Errorf("%s with %d used: a peek shows %+v", algorithm, used, p)
-				}
+			shown := Peek(t, f, bounds)
+			if s := shown.statuses; s[0].Used != used || s[1].Used != used/2 {
+				t.Errorf("%s with %d used: a peek shows %+v", name, used, s)
 			}
-			taken := f.take(t, b, beside)
-			if peeked[1][0].Wait != taken[0].Wait || peeked[1][1].Wait != taken[1].Wait || peeked[0][0] != peeked[1][0] {
-				t.Errorf("%s with %d used: peeks show %+v, the take %+v", algorithm, used, peeked, taken)
-			}
+			shown.Check(t, f.take(t, bounds...))
 		}
 	}
 }
 
 func refundReturnsOnce(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}
-		bounds := []policy.Bound{withCost(bound(t, algorithm.String(), spec), 3), fixed(t, "beside-"+algorithm.String(), 5)}
+		name := algorithm.String()
+		bounds := []policy.Bound{withCost(bound(t, name, perHour(algorithm, 10)), 3), fixed(t, "beside-"+name, 5)}
 		f.take(t, bounds...)
 		statuses := f.take(t, bounds...)
 		for range 2 { // the second time nothing is Charged any more
@@ -49,7 +44,7 @@ func refundReturnsOnce(t *testing.T, f *fixture) {
 
 func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
 	for _, algorithm := range Algorithms {
-		spec := limit.Spec{Algorithm: algorithm, Quantity: 10, Window: hour, Burst: burst(algorithm, 10)}
+		spec := perHour(algorithm, 10)
 		gone, kept := bound(t, algorithm.String(), spec), bound(t, "kept-"+algorithm.String(), spec)
 		never := bound(t, "never-"+algorithm.String(), spec)
 		f.take(t, gone, kept)
@@ -85,14 +80,8 @@ type Peeked struct {
 	statuses []decision.Status
 }
 
-// Failer is a test or a property that fails.
-type Failer interface {
-	Helper()
-	Fatalf(format string, args ...any)
-}
-
 // Peek peeks twice at the bounds. Both answers must be the same, and nothing may be charged.
-func Peek(t Failer, s store.Store, bounds []policy.Bound) Peeked {
+func Peek(t rapid.TB, s store.Store, bounds []policy.Bound) Peeked {
 	t.Helper()
 	first, second := make([]decision.Status, len(bounds)), make([]decision.Status, len(bounds))
 	for _, statuses := range [][]decision.Status{first, second} {
@@ -110,7 +99,7 @@ func Peek(t Failer, s store.Store, bounds []policy.Bound) Peeked {
 
 // Check fails the test unless the take at the same instant has the outcome that was shown: the same bounds deny, the
 // same were answered, for the same reasons and with the same waits. The zero value checks nothing.
-func (p Peeked) Check(t Failer, taken []decision.Status) {
+func (p Peeked) Check(t rapid.TB, taken []decision.Status) {
 	t.Helper()
 	for i := range p.statuses {
 		shown, got := &p.statuses[i], &taken[i]

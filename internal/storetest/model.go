@@ -42,13 +42,18 @@ func NewModel(clock Clock) *Model {
 // samePlace is the place of all buckets.
 func samePlace(*policy.Key) string { return "" }
 
-// state returns a copy of the bucket's state, advanced to now.
-func (m *Model) state(b *policy.Bound) limit.State {
-	var s limit.State
-	if bucket, ok := m.buckets[b.Key]; ok && bucket.expiry > m.now {
+// stored returns a copy of the bucket's state, which is empty after its expiry.
+func (m *Model) stored(b *policy.Bound) (s limit.State) {
+	if bucket := m.buckets[b.Key]; bucket.expiry > m.now {
 		s = bucket.state
 		s.Log = slices.Clone(s.Log)
 	}
+	return s
+}
+
+// state returns a copy of the bucket's state, advanced to now.
+func (m *Model) state(b *policy.Bound) limit.State {
+	s := m.stored(b)
 	b.Policy.Limit.Advance(&s, m.now)
 	return s
 }
@@ -129,12 +134,7 @@ func (m *Model) Settle(
 
 // settle settles a bound, and returns the change in tokens.
 func (m *Model) settle(b *policy.Bound, r limit.Receipt, actual int64) int64 {
-	var s limit.State
-	if bucket := m.buckets[b.Key]; bucket.expiry > m.now {
-		s = bucket.state
-		s.Log = slices.Clone(s.Log)
-	}
-	l := &b.Policy.Limit
+	s, l := m.stored(b), &b.Policy.Limit
 	change := l.Settle(&s, m.now, b.Cost, actual, r)
 	switch {
 	case change > 0:
@@ -256,11 +256,6 @@ func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
 		return want.Wait
 	}
 	return max(got.Wait, want.Wait)
-}
-
-// describe returns the mode, cost and limit of a bound.
-func describe(b *policy.Bound) string {
-	return fmt.Sprintf("%s of cost %d with %+v", b.Policy.Mode, b.Cost, b.Policy.Limit.Spec())
 }
 
 // world is some buckets with their current policies.

@@ -262,7 +262,9 @@ func (r *taken) compare(t *rapid.T, what string) {
 		got, want := r.got[i], r.want[i]
 		want.Source, want.Wait = got.Source, shadowWait(&r.bounds[i], &got, &want)
 		if got != want {
-			t.Fatalf("%s, bound %d: %s\n got %+v\nwant %+v", what, i, describe(&r.bounds[i]), got, want)
+			b := &r.bounds[i]
+			t.Fatalf("%s, bound %d: %s of cost %d with %+v\n got %+v\nwant %+v",
+				what, i, b.Policy.Mode, b.Cost, b.Policy.Limit.Spec(), got, want)
 		}
 	}
 }

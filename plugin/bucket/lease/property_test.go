@@ -234,7 +234,7 @@ func (f *fleet) squeeze(t *rapid.T, b policy.Bound) {
 }
 
 // drain takes all that any node can get of one bucket at one instant: the worst that clients can do.
-func (f *fleet) drain(t storetest.Failer, b policy.Bound) {
+func (f *fleet) drain(t rapid.TB, b policy.Bound) {
 	there, back := f.bank.there, f.bank.back
 	f.bank.there, f.bank.back = 0, 0
 	defer func() { f.bank.there, f.bank.back = there, back }()
@@ -248,7 +248,7 @@ func (f *fleet) drain(t storetest.Failer, b policy.Bound) {
 	}
 }
 
-func (f *fleet) request(t storetest.Failer, m *member, bounds []policy.Bound) {
+func (f *fleet) request(t rapid.TB, m *member, bounds []policy.Bound) {
 	t.Helper()
 	statuses := make([]decision.Status, len(bounds))
 	clear(m.called)

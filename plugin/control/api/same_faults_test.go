@@ -74,20 +74,30 @@ func TestAFaultyOverrideHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *
 func TestAFaultyTenantHasTheSameFaultInTheAPIAndTheStoreAsInItsDeclaration(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	for _, c := range policytest.FaultyTenants {
+	for name, c := range map[string]struct {
+		field  string
+		tenant schema.Tenant
+	}{
+		"a long id":                    {"id", schema.Tenant{ID: strings.Repeat("x", 129)}},
+		"a long tier":                  {"tier", schema.Tenant{ID: "acme", Tier: strings.Repeat("x", 65)}},
+		"a long time zone":             {"time_zone", schema.Tenant{ID: "acme", TimeZone: strings.Repeat("x", 65)}},
+		"an unknown time zone":         {"time_zone", schema.Tenant{ID: "acme", TimeZone: "Europe/Atlantis"}},
+		"the time zone of one machine": {"time_zone", schema.Tenant{ID: "acme", TimeZone: "Local"}},
+	} {
+		message := schema.FieldNamed[schema.Tenant](c.field).Must()
 		_, _, err := w.store.SetTenant(t.Context(),
-			rows.Change{Actor: "ann", Reason: "r"}, rows.Tenant{Tenant: c.Tenant})
-		if err == nil || !strings.Contains(err.Error(), c.Field+": "+c.Message()) {
-			t.Errorf("set a tenant with %s: %v, want %s: %s", c.Name, err, c.Field, c.Message())
+			rows.Change{Actor: "ann", Reason: "r"}, rows.Tenant{Tenant: c.tenant})
+		if err == nil || !strings.Contains(err.Error(), c.field+": "+message) {
+			t.Errorf("set a tenant with %s: %v, want %s: %s", name, err, c.field, message)
 		}
-		if c.Field == "id" {
+		if c.field == "id" {
 			continue // of the path, which is not a field
 		}
-		body, err := json.Marshal(c.Tenant)
+		body, err := json.Marshal(c.tenant)
 		require.NoError(t, err)
 		faults := read[problem](w, w.want(w.as("PUT", acmePath, string(body)), http.StatusUnprocessableEntity)).Errors
-		if len(faults) != 1 || faults[0].Location != "body."+c.Field || !strings.HasPrefix(faults[0].Message, c.Message()) {
-			t.Errorf("PUT %s: %+v, want %s: %s alone", body, faults, c.Field, c.Message())
+		if len(faults) != 1 || faults[0].Location != "body."+c.field || !strings.HasPrefix(faults[0].Message, message) {
+			t.Errorf("PUT %s: %+v, want %s: %s alone", body, faults, c.field, message)
 		}
 	}
 }
