@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"syscall"
@@ -18,8 +19,6 @@ const (
 	longest = 2 * time.Minute
 	// interval is the time between two checks of a server.
 	interval = 10 * time.Millisecond
-	// attempts bounds the starts of a server: another process may take its port first.
-	attempts = 5
 )
 
 // Process is a process that was started. nil is one that has ended.
@@ -56,14 +55,15 @@ func Start(cmd *exec.Cmd, ready func() error) (*Process, error) {
 	}
 }
 
-// Retry calls start until it succeeds, some times at most.
-func Retry[T any](start func() (T, error)) (started T, err error) {
-	for range attempts {
-		if started, err = start(); err == nil {
-			break
+// Listens returns what reports whether a server accepts connections at host:port.
+func Listens(address string) func() error {
+	return func() error {
+		connection, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
 		}
+		return connection.Close()
 	}
-	return started, err
 }
 
 // HasEnded reports whether the process has ended.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -57,14 +56,12 @@ type Provider struct {
 // Start starts a provider and waits until it listens. It runs until the end of the test.
 func Start(t testing.TB, c Config) *Provider {
 	t.Helper()
-	p := &Provider{t: t, config: c, node: npmtest.Node(t), dir: prepare(t)}
+	address := freeport.Address(t)
+	p := &Provider{
+		Issuer: "http://" + address, t: t, address: address, config: c, node: npmtest.Node(t), dir: prepare(t),
+	}
 	t.Cleanup(p.Stop)
-	_, err := daemon.Retry(func() (*Provider, error) {
-		p.address = freeport.Address(t)
-		p.Issuer = "http://" + p.address
-		return p, p.run()
-	})
-	require.NoError(t, err, "start oidc-provider")
+	require.NoError(t, p.run(), "start oidc-provider")
 	return p
 }
 
@@ -103,13 +100,7 @@ func (p *Provider) run() error {
 	if _, err := cmd.StdinPipe(); err != nil { // the provider ends when the pipe does
 		return err
 	}
-	p.process, err = daemon.Start(cmd, func() error {
-		connection, err := net.Dial("tcp", p.address)
-		if err != nil {
-			return err
-		}
-		return connection.Close()
-	})
+	p.process, err = daemon.Start(cmd, daemon.Listens(p.address))
 	return err
 }
 

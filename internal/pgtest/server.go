@@ -116,18 +116,15 @@ func launch(fill func(*Server) error) (*Server, error) {
 	}
 	s := &Server{Host: "127.0.0.1", Dir: dir}
 	if err = fill(s); err == nil {
-		s, err = daemon.Retry(func() (*Server, error) {
-			var err error
-			if s.Port, err = freeport.Find(); err == nil {
-				err = s.run()
-			}
-			return s, err
-		})
+		s.Port, err = freeport.Find()
 	}
 	if err == nil {
-		return s, nil
+		err = s.run()
 	}
-	return nil, errors.Join(err, os.RemoveAll(dir))
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
 }
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }

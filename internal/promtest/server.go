@@ -52,21 +52,11 @@ type Server struct {
 // Start starts a Prometheus and waits until it answers. It runs until the end of the test.
 func Start(t testing.TB, c Config) *Server {
 	t.Helper()
-	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, c) })
-	require.NoError(t, err, "start prometheus")
-	return s
-}
-
-// startOnce starts a Prometheus on a free port.
-func startOnce(t testing.TB, c Config) (*Server, error) {
-	t.Helper()
 	paths, err := programs()
 	require.NoError(t, err)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
-	if err := c.write(file); err != nil {
-		return nil, err
-	}
+	require.NoError(t, c.write(file))
 	s := &Server{Address: freeport.Address(t), client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true}, // an idle connection would be a leak
 		Timeout:   serverTimeout,
@@ -74,8 +64,9 @@ func startOnce(t testing.TB, c Config) (*Server, error) {
 	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+s.Address, "--log.level=warn")
 	process, err := daemon.Start(cmd, s.checkReady)
+	require.NoError(t, err, "start prometheus")
 	t.Cleanup(func() { require.NoError(t, process.End(syscall.SIGKILL)) })
-	return s, err
+	return s
 }
 
 // write writes the configuration file of Prometheus.

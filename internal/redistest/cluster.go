@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -94,25 +93,30 @@ func (n *Nodes) meet(t testing.TB) {
 	}
 	for _, s := range all {
 		client := s.Client(t)
-		await.NoError(t, s.Address()+" meets its cluster", func() error { return checkComplete(client, len(all)) })
+		await.NoError(t, s.Address()+" meets its cluster", func() error {
+			return checkInfo(client.ClusterInfo(context.Background()), "cluster_state:ok", allSlots,
+				fmt.Sprint("cluster_known_nodes:", len(all)))
+		})
 	}
 }
 
-// checkComplete returns an error unless a node reports its cluster complete.
-func checkComplete(client *redis.Client, nodes int) error {
-	info, err := client.ClusterInfo(context.Background()).Result()
-	if err != nil {
-		return err
-	}
-	wanted := []string{
-		"cluster_state:ok", fmt.Sprint("cluster_known_nodes:", nodes), fmt.Sprint("cluster_slots_ok:", slots),
-	}
-	for _, line := range wanted {
-		if !strings.Contains(info, line+"\r\n") {
-			return fmt.Errorf("no %s in its info", line)
+// allSlots is the line of the info of a cluster whose slots are all served.
+var allSlots = fmt.Sprint("cluster_slots_ok:", slots)
+
+// checkInfo returns an error unless an info has all lines.
+func checkInfo(from *redis.StringCmd, lines ...string) error {
+	info, err := from.Result()
+	for _, line := range lines {
+		if err == nil && !strings.Contains(info, line+"\r\n") {
+			err = fmt.Errorf("no %s in its info", line)
 		}
 	}
-	return nil
+	return err
+}
+
+// checkReplication returns an error unless a server has a line in its info of replication.
+func checkReplication(client *redis.Client, line string) error {
+	return checkInfo(client.Info(context.Background(), "replication"), line)
 }
 
 // replicate makes the replicas follow their masters and waits until their data is complete.
@@ -120,23 +124,16 @@ func (n *Nodes) replicate(t testing.TB) {
 	t.Helper()
 	for i, replica := range n.Replicas {
 		client := replica.Client(t)
-		id, err := n.Masters[i%len(n.Masters)].Client(t).ClusterMyID(context.Background()).Result()
-		require.NoError(t, err, "read the id of a master")
+		master := id(t, n.Masters[i%len(n.Masters)].Client(t))
 		await.NoError(t, replica.Address()+" follows its master", func() error {
-			return client.ClusterReplicate(context.Background(), id).Err()
+			return client.ClusterReplicate(context.Background(), master).Err()
 		})
-		await.NoError(t, replica.Address()+" has the data of its master", func() error { return checkSynced(client) })
+		await.NoError(t, replica.Address()+" has the data of its master", func() error { return checkReplication(client, synced) })
 	}
 }
 
-// checkSynced returns an error unless a replica has the data of its master.
-func checkSynced(client *redis.Client) error {
-	info, err := client.Info(context.Background(), "replication").Result()
-	if err == nil && !strings.Contains(info, "master_link_status:up\r\n") {
-		err = errors.New("no master_link_status:up in its info")
-	}
-	return err
-}
+// synced is the line of the info of a replica that has the data of its master.
+const synced = "master_link_status:up"
 
 // MasterName is the name of the master in the Sentinels of [Sentinel].
 const MasterName = "buckets"
@@ -156,16 +153,15 @@ func Sentinel(t testing.TB) *Watched {
 	w.Replica = start(t, nil, "--repl-diskless-sync-delay", "0",
 		"--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))
 	replica := w.Replica.Client(t)
-	await.NoError(t, "the replica has the data of its master", func() error { return checkSynced(replica) })
+	await.NoError(t, "the replica has the data of its master", func() error { return checkReplication(replica, synced) })
 	for range 3 {
 		w.Sentinels = append(w.Sentinels, w.startSentinel(t))
 	}
 	for _, s := range w.Sentinels {
-		sentinel := redis.NewSentinelClient(&redis.Options{Addr: s.Address()})
+		sentinel := s.sentinel(t)
 		await.NoError(t, s.Address()+" finds the other Sentinels and the replica", func() error {
 			return checkFound(sentinel)
 		})
-		require.NoError(t, sentinel.Close(), "close the connection to a Sentinel")
 	}
 	return w
 }

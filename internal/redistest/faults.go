@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -70,13 +69,9 @@ func (n *Nodes) awaitAgreement(t testing.TB, key string, wanted *Server) *Server
 func agreedMaster(nodes []*Server, clients []*redis.Client, key string) (string, error) {
 	agreed := ""
 	for i, client := range clients {
-		info, err := client.ClusterInfo(context.Background()).Result()
+		err := checkInfo(client.ClusterInfo(context.Background()), "cluster_state:ok", allSlots)
 		if err != nil {
 			return "", err
-		}
-		served := fmt.Sprintf("cluster_slots_ok:%d\r\n", slots)
-		if !strings.Contains(info, "cluster_state:ok\r\n") || !strings.Contains(info, served) {
-			return "", errors.New("a node reports its cluster incomplete")
 		}
 		err = client.Exists(context.Background(), key).Err()
 		address, moved := redis.IsMovedError(err)
@@ -111,11 +106,8 @@ func (n *Nodes) ReplicaOf(t testing.TB, master *Server) *Server {
 	var replica *Server
 	await.NoError(t, "a replica of "+master.Address(), func() error {
 		for i, client := range clients {
-			info, err := client.Info(context.Background(), "replication").Result()
-			if err != nil {
-				return err
-			}
-			if strings.Contains(info, fmt.Sprintf("master_port:%d\r\n", master.Port)) && checkSynced(client) == nil {
+			info := client.Info(context.Background(), "replication")
+			if checkInfo(info, fmt.Sprint("master_port:", master.Port), synced) == nil {
 				replica = running[i]
 				return nil
 			}
@@ -133,14 +125,9 @@ func (n *Nodes) FailOver(t testing.TB, key string, replica *Server) {
 	client := replica.Client(t)
 	var started time.Time
 	await.NoError(t, replica.Address()+" takes over from its master", func() error {
-		info, err := client.Info(context.Background(), "replication").Result()
-		switch {
-		case err != nil:
+		err := checkReplication(client, "role:master")
+		if err == nil || time.Since(started) < 6*time.Second {
 			return err
-		case strings.Contains(info, "role:master\r\n"):
-			return nil
-		case time.Since(started) < 6*time.Second:
-			return errors.New("it is still a replica")
 		}
 		started = time.Now()
 		return cmp.Or(client.Do(context.Background(), "cluster", "failover").Err(), errors.New("it has begun to"))
@@ -211,13 +198,9 @@ func (w *Watched) AwaitMaster(t testing.TB, s *Server) {
 	t.Helper()
 	master := s.Client(t)
 	for _, one := range w.Sentinels {
-		sentinel := redis.NewSentinelClient(&redis.Options{Addr: one.Address()})
+		sentinel := one.sentinel(t)
 		await.NoError(t, one.Address()+" names the successor", func() error {
-			info, err := master.Info(context.Background(), "replication").Result()
-			if err == nil && !strings.Contains(info, "role:master\r\n") {
-				err = errors.New("the successor is a replica")
-			}
-			if err != nil {
+			if err := checkReplication(master, "role:master"); err != nil {
 				return err
 			}
 			named, err := sentinel.GetMasterAddrByName(context.Background(), MasterName).Result()
@@ -226,6 +209,5 @@ func (w *Watched) AwaitMaster(t testing.TB, s *Server) {
 			}
 			return err
 		})
-		require.NoError(t, sentinel.Close(), "close the connection to a Sentinel")
 	}
 }

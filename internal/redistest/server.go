@@ -72,6 +72,13 @@ func (s *Server) Hang(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
 // Resume continues a suspended server.
 func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
+// sentinel returns a connection to a server that is a Sentinel. The end of the test closes it.
+func (s *Server) sentinel(t testing.TB) *redis.SentinelClient {
+	client := redis.NewSentinelClient(&redis.Options{Addr: s.Address()})
+	t.Cleanup(func() { require.NoError(t, client.Close(), "close the connection to a Sentinel") })
+	return client
+}
+
 // signal sends a signal to the process.
 func (s *Server) signal(t testing.TB, signal os.Signal) {
 	t.Helper()
@@ -92,37 +99,23 @@ func (s *Server) Restart(t testing.TB) {
 // start runs redis-server without persistence on a free port, until the end of the test.
 func start(t testing.TB, environment []string, args ...string) *Server {
 	t.Helper()
-	s, err := daemon.Retry(func() (*Server, error) { return startOnce(t, environment, args) })
-	require.NoError(t, err, "start redis-server")
-	t.Cleanup(s.Kill)
-	return s
-}
-
-// startOnce starts a server on a free port.
-func startOnce(t testing.TB, environment, args []string) (*Server, error) {
 	path, err := program()
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(t, err)
 	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: environment}
 	s.Socket = filepath.Join(s.Dir, "redis.sock")
 	s.command = append([]string{path}, args...)
 	s.command = append(s.command, "--bind", s.Host, "--port", strconv.Itoa(s.Port), "--dir", s.Dir, "--daemonize", "no",
 		"--save", "", "--appendonly", "no", "--unixsocket", s.Socket, "--unixsocketperm", "700")
-	return s, s.run()
+	require.NoError(t, s.run(), "start redis-server")
+	t.Cleanup(s.Kill)
+	return s
 }
 
 // run starts the process and waits until it listens. It sends no command: the server may need a password or TLS.
 func (s *Server) run() (err error) {
 	cmd := exec.Command(s.command[0], s.command[1:]...)
 	cmd.Env = append(os.Environ(), s.environment...)
-	s.process, err = daemon.Start(cmd, func() error {
-		connection, err := net.Dial("tcp", s.Address())
-		if err != nil {
-			return err
-		}
-		return connection.Close()
-	})
+	s.process, err = daemon.Start(cmd, daemon.Listens(s.Address()))
 	return err
 }
 
