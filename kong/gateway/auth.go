@@ -10,27 +10,20 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// authPlugin is one configuration of a plugin that identifies consumers.
-type authPlugin struct {
-	config       *compiledConfig
-	anonymous    string // the consumer of a request without a valid credential; "": it is denied
-	authenticate func(x *exchange) (deny func())
-}
-
-// access identifies the consumer, or denies the request.
-func (p authPlugin) access(x *exchange, _ int) error {
-	if p.anonymous != "" && x.credentialID != "" {
-		return nil // another auth plugin has identified the consumer
+// authenticate identifies the consumer by a credential, or denies the request.
+func (c *PluginCall) authenticate(by func(*PluginCall) (deny func())) {
+	anonymous := setting[string](c.Config, "anonymous") // the consumer without a valid credential; "": it is denied
+	if anonymous != "" && c.x.credentialID != "" {
+		return // another auth plugin has identified the consumer
 	}
-	deny := p.authenticate(x)
+	deny := by(c)
 	switch {
 	case deny == nil:
-	case p.anonymous != "":
-		x.identifyAnonymous(p.config, p.anonymous)
+	case anonymous != "":
+		c.x.identifyAnonymous(anonymous)
 	default:
 		deny()
 	}
-	return nil
 }
 
 // identify sets the consumer for the plugins and the service, as set_consumer of Kong's auth plugins does. It replaces
@@ -60,8 +53,8 @@ func replaceRequestHeaders(header http.Header, values map[string]string) {
 }
 
 // identifyAnonymous sets the anonymous consumer, which the setting names by id or by username.
-func (x *exchange) identifyAnonymous(config *compiledConfig, setting string) {
-	consumer := config.consumers[setting]
+func (x *exchange) identifyAnonymous(setting string) {
+	consumer := x.config.consumers[setting]
 	if consumer == nil {
 		x.fail(http.StatusInternalServerError,
 			fmt.Sprintf("anonymous consumer %s is configured but doesn't exist", setting))
@@ -88,30 +81,18 @@ func listSetting(config map[string]any, name string) []string {
 }
 
 // keyAuth simulates Kong's key-auth for keys in headers and in the query.
-type keyAuth struct {
-	config            *compiledConfig
-	names             []string
-	inHeader, inQuery bool
-}
+func keyAuth(c *PluginCall) { c.authenticate(byKey) }
 
-func newKeyAuth(c *compiledConfig, config map[string]any) authPlugin {
-	p := &keyAuth{
-		config: c, names: listSetting(config, "key_names"),
-		inHeader: setting[bool](config, "key_in_header"), inQuery: setting[bool](config, "key_in_query"),
-	}
-	return authPlugin{c, setting[string](config, "anonymous"), p.authenticate}
-}
-
-// authenticate identifies the consumer by an API key, or returns Kong's denial.
-func (p *keyAuth) authenticate(x *exchange) (deny func()) {
-	message, keys := "", p.keys(x)
+// byKey identifies the consumer by an API key, or returns Kong's denial.
+func byKey(c *PluginCall) (deny func()) {
+	x, message, keys := c.x, "", apiKeys(c)
 	switch {
 	case len(keys) == 0 || len(keys) == 1 && keys[0] == "":
 		message = "No API key found in request"
 	case len(keys) > 1:
 		message = "Duplicate API key found"
 	default:
-		credential, found := p.config.keys[keys[0]]
+		credential, found := x.config.keys[keys[0]]
 		if found {
 			x.identify(credential.consumer, credential.id, credential.id)
 			return nil
@@ -121,14 +102,15 @@ func (p *keyAuth) authenticate(x *exchange) (deny func()) {
 	return func() { x.fail(http.StatusUnauthorized, message, "WWW-Authenticate", "Key") }
 }
 
-// keys returns the values under the first name that the request has, a header before a query argument.
-func (p *keyAuth) keys(x *exchange) []string {
-	query := x.queryArguments()
-	for _, name := range p.names {
-		if values := x.header.Values(name); p.inHeader && len(values) > 0 {
+// apiKeys returns the values under the first name that the request has, a header before a query argument.
+func apiKeys(c *PluginCall) []string {
+	inHeader, inQuery := setting[bool](c.Config, "key_in_header"), setting[bool](c.Config, "key_in_query")
+	query := c.x.queryArguments()
+	for _, name := range listSetting(c.Config, "key_names") {
+		if values := c.x.header.Values(name); inHeader && len(values) > 0 {
 			return values
 		}
-		if values := query[name]; p.inQuery && len(values) > 0 {
+		if values := query[name]; inQuery && len(values) > 0 {
 			return values
 		}
 	}
@@ -136,18 +118,25 @@ func (p *keyAuth) keys(x *exchange) []string {
 }
 
 // jwtAuth simulates Kong's jwt for tokens signed with HS256.
-type jwtAuth struct {
-	config             *compiledConfig
-	headers, arguments []string
-	keyClaim           string
-	parser             *jwt.Parser
+func jwtAuth(c *PluginCall) { c.authenticate(byToken) }
+
+// byToken identifies the consumer by a token, or returns Kong's denial.
+func byToken(c *PluginCall) (deny func()) {
+	message, challenge := "Unauthorized", "Bearer"
+	if tokens := tokensOf(c); len(tokens) > 0 {
+		message, challenge = verify(c, tokens), `Bearer error="invalid_token"`
+	}
+	if message == "" {
+		return nil
+	}
+	return func() {
+		c.x.respond(http.StatusUnauthorized, fmt.Appendf(nil, `{"message":%q}`, message),
+			"Content-Type", "application/json; charset=utf-8", "WWW-Authenticate", challenge)
+	}
 }
 
-func newJWTAuth(c *compiledConfig, config map[string]any) authPlugin {
-	p := &jwtAuth{
-		config: c, headers: listSetting(config, "header_names"), arguments: listSetting(config, "uri_param_names"),
-		keyClaim: setting[string](config, "key_claim_name"),
-	}
+// tokenParser returns the parser that verifies the claims of the config.
+func tokenParser(config map[string]any) *jwt.Parser {
 	options := []jwt.ParserOption{jwt.WithPaddingAllowed(), jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()})}
 	switch verified := listSetting(config, "claims_to_verify"); {
 	case len(verified) == 0:
@@ -155,66 +144,50 @@ func newJWTAuth(c *compiledConfig, config map[string]any) authPlugin {
 	case slices.Contains(verified, "exp"):
 		options = append(options, jwt.WithExpirationRequired())
 	}
-	p.parser = jwt.NewParser(options...)
-	return authPlugin{c, setting[string](config, "anonymous"), p.authenticate}
-}
-
-// authenticate identifies the consumer by a token, or returns Kong's denial.
-func (p *jwtAuth) authenticate(x *exchange) (deny func()) {
-	message, challenge := "Unauthorized", "Bearer"
-	if tokens := p.tokens(x); len(tokens) > 0 {
-		message, challenge = p.verify(x, tokens), `Bearer error="invalid_token"`
-	}
-	if message == "" {
-		return nil
-	}
-	return func() {
-		x.respond(http.StatusUnauthorized, fmt.Appendf(nil, `{"message":%q}`, message),
-			"Content-Type", "application/json; charset=utf-8", "WWW-Authenticate", challenge)
-	}
+	return jwt.NewParser(options...)
 }
 
 // verify identifies the consumer, or returns the message of Kong's denial.
-func (p *jwtAuth) verify(x *exchange, tokens []string) (denial string) {
+func verify(c *PluginCall, tokens []string) (denial string) {
 	if len(tokens) > 1 {
 		return "Multiple tokens provided"
 	}
 	var name string
 	var known credential
-	claims := jwt.MapClaims{}
-	_, err := p.parser.ParseWithClaims(tokens[0], claims, func(*jwt.Token) (any, error) {
-		name, _ = claims[p.keyClaim].(string)
-		known = p.config.secrets[name]
+	claims, keyClaim := jwt.MapClaims{}, setting[string](c.Config, "key_claim_name")
+	_, err := tokenParser(c.Config).ParseWithClaims(tokens[0], claims, func(*jwt.Token) (any, error) {
+		name, _ = claims[keyClaim].(string)
+		known = c.x.config.secrets[name]
 		return []byte(known.secret), nil
 	})
 	switch {
 	case errors.Is(err, jwt.ErrTokenMalformed):
 		return "Bad token; invalid JSON"
-	case claims[p.keyClaim] == nil:
-		return fmt.Sprintf("No mandatory '%s' in claims", p.keyClaim)
+	case claims[keyClaim] == nil:
+		return fmt.Sprintf("No mandatory '%s' in claims", keyClaim)
 	case known.consumer == nil:
-		return fmt.Sprintf("No credentials found for given '%s'", p.keyClaim)
+		return fmt.Sprintf("No credentials found for given '%s'", keyClaim)
 	case errors.Is(err, jwt.ErrTokenInvalidClaims):
 		return "token expired"
 	case err != nil:
 		return "Invalid signature"
 	}
-	x.identify(known.consumer, known.id, name)
-	put(&x.shared, "authenticated_jwt_token", tokens[0])
+	c.x.identify(known.consumer, known.id, name)
+	c.SetShared("authenticated_jwt_token", tokens[0])
 	return ""
 }
 
 var bearer = regexp.MustCompile(`\s*[Bb]earer\s+(.+)`)
 
-// tokens returns the distinct tokens of the query and the headers.
-func (p *jwtAuth) tokens(x *exchange) []string {
-	query := x.queryArguments()
+// tokensOf returns the distinct tokens of the query and the headers.
+func tokensOf(c *PluginCall) []string {
+	query := c.x.queryArguments()
 	var tokens []string
-	for _, name := range p.arguments {
+	for _, name := range listSetting(c.Config, "uri_param_names") {
 		tokens = append(tokens, query[name]...)
 	}
-	for _, name := range p.headers {
-		if match := bearer.FindStringSubmatch(x.header.Get(name)); match != nil {
+	for _, name := range listSetting(c.Config, "header_names") {
+		if match := bearer.FindStringSubmatch(c.x.header.Get(name)); match != nil {
 			tokens = append(tokens, match[1])
 		}
 	}

@@ -38,7 +38,6 @@ type credential struct {
 // scopedPlugin is a plugin with all its configurations. Only the most specific of them runs for a request.
 type scopedPlugin struct {
 	info    *PluginInfo
-	logs    bool // it has a log phase
 	configs map[scope]accessHandler
 }
 
@@ -52,11 +51,6 @@ type scope struct {
 // setting x.exit; an error is a 500.
 type accessHandler interface {
 	access(x *exchange, worker int) error
-}
-
-// logHandler runs one configuration of a plugin in the log phase of the given worker.
-type logHandler interface {
-	log(x *exchange, worker int) error
 }
 
 // mostSpecific returns the configuration that runs for a request by Kong's order of scopes; nil if none does.
@@ -102,11 +96,7 @@ func (g *Gateway) compile(config *Config) (*compiledConfig, error) {
 		if !entry.Enabled {
 			continue
 		}
-		handler, err := g.newHandler(c, entry)
-		if err != nil {
-			return nil, err
-		}
-		c.plugin(entry.info).configs[scope{entry.Route, entry.Service, entry.Consumer}] = handler
+		c.plugin(entry.info).configs[scope{entry.Route, entry.Service, entry.Consumer}] = g.newHandler(entry)
 	}
 	slices.SortStableFunc(c.plugins, func(a, b *scopedPlugin) int {
 		return cmp.Or(b.info.Priority-a.info.Priority, strings.Compare(b.info.Name, a.info.Name))
@@ -128,9 +118,7 @@ func (c *compiledConfig) plugin(info *PluginInfo) *scopedPlugin {
 			return p
 		}
 	}
-	p := &scopedPlugin{
-		info: info, logs: slices.Contains(info.Phases, logPhase), configs: map[scope]accessHandler{},
-	}
+	p := &scopedPlugin{info: info, configs: map[scope]accessHandler{}}
 	c.plugins = append(c.plugins, p)
 	return p
 }
@@ -152,24 +140,15 @@ func (c *compiledConfig) indexConsumers(config *Config) {
 	}
 }
 
-func (g *Gateway) newHandler(c *compiledConfig, entry checkedPlugin) (accessHandler, error) {
+func (g *Gateway) newHandler(entry checkedPlugin) accessHandler {
 	for _, server := range g.servers {
 		if server.info == entry.info {
 			return g.newExternalPlugin(entry, server)
 		}
 	}
-	for i := range g.options.Plugins {
-		if inner := &g.options.Plugins[i]; inner.Info == entry.info {
-			return &innerPlugin{inner, entry.config}, nil
-		}
-	}
-	switch entry.Name {
-	case "key-auth":
-		return newKeyAuth(c, entry.config), nil
-	case "jwt":
-		return newJWTAuth(c, entry.config), nil
-	}
-	return nil, fmt.Errorf("%s: no plugin %q", entry.Path, entry.Name)
+	inner := slices.Concat(bundled, g.options.Plugins)
+	i := slices.IndexFunc(inner, func(p Plugin) bool { return p.Info == entry.info })
+	return &innerPlugin{&inner[i], entry.config}
 }
 
 // externalPlugin is one configuration of a plugin that a plugin server runs.
@@ -186,20 +165,19 @@ type instanceConfig struct {
 }
 
 func (p *externalPlugin) access(x *exchange, worker int) error {
-	if !slices.Contains(p.server.info.Phases, accessPhase) {
-		return nil
-	}
 	return p.run(accessPhase, x, worker)
 }
 
-func (p *externalPlugin) log(x *exchange, worker int) error { return p.run(logPhase, x, worker) }
-
+// run runs a phase in the given worker, if the plugin has it.
 func (p *externalPlugin) run(phase string, x *exchange, worker int) error {
+	if !slices.Contains(p.server.info.Phases, phase) {
+		return nil
+	}
 	return p.server.workers[worker].run(phase, p.configs[worker], x, p.server.forgetInstances)
 }
 
 // newExternalPlugin encodes the JSON that starts an instance in each worker: the config, and Kong's own fields.
-func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) (*externalPlugin, error) {
+func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) *externalPlugin {
 	p := &externalPlugin{server: server}
 	config := entry.config
 	route, service, consumer := entry.scopeIDs()
@@ -217,9 +195,9 @@ func (g *Gateway) newExternalPlugin(entry checkedPlugin, server *pluginServer) (
 		config["__seq__"] = number
 		encoded, err := json.Marshal(config)
 		if err != nil {
-			return nil, fmt.Errorf("%s: encode config: %w", entry.Path, err)
+			panic(fmt.Sprintf("gateway: a config cannot be encoded: %v", err)) // it was decoded from JSON
 		}
 		p.configs = append(p.configs, &instanceConfig{entry.Name, entry.ID, number, encoded})
 	}
-	return p, nil
+	return p
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 )
 
@@ -30,7 +29,9 @@ func LoadConfig(path string) (*Config, error) {
 var bundledSchemas embed.FS
 
 // bundled holds the plugins that the gateway itself has.
-var bundled = []*PluginInfo{loadBundled("jwt", 1450), loadBundled("key-auth", 1250)}
+var bundled = []Plugin{
+	{Info: loadBundled("jwt", 1450), Access: jwtAuth}, {Info: loadBundled("key-auth", 1250), Access: keyAuth},
+}
 
 func loadBundled(name string, priority int) *PluginInfo {
 	raw, err := bundledSchemas.ReadFile("schemas/" + name + ".json")
@@ -60,10 +61,11 @@ type checkedPlugin struct {
 
 func applySchemas(config *Config, external []*PluginInfo) ([]checkedPlugin, error) {
 	byName := map[string]*PluginInfo{}
-	for _, infos := range [][]*PluginInfo{bundled, external} {
-		for _, info := range infos {
-			byName[info.Name] = info
-		}
+	for _, plugin := range bundled {
+		byName[plugin.Info.Name] = plugin.Info
+	}
+	for _, info := range external {
+		byName[info.Name] = info
 	}
 	var checked []checkedPlugin
 	var faults Faults
@@ -142,9 +144,4 @@ func ParsePluginInfo(dump []byte) (*PluginInfo, error) {
 	}
 	info.config = config
 	return info, nil
-}
-
-// socketPath returns the path of a plugin server's socket: <prefix>/<executable>.socket.
-func socketPath(prefix, binary string) string {
-	return filepath.Join(prefix, filepath.Base(binary)+".socket")
 }

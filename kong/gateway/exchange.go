@@ -69,6 +69,7 @@ type Exit struct {
 // exchange is one request in Kong: the facts that plugins read, and the state that they change.
 type exchange struct {
 	node       *node
+	config     *compiledConfig // when the request began; nil without a gateway
 	began      time.Time
 	size       int64 // of the request, in bytes
 	requestID  string

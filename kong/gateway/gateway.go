@@ -189,7 +189,7 @@ func (g *Gateway) Close() error {
 		}
 	}
 	for _, s := range g.servers {
-		errs = append(errs, s.close())
+		s.close()
 	}
 	if g.stop != nil {
 		g.stop()

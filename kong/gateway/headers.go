@@ -144,7 +144,7 @@ func (x *exchange) requestHeader(name string) string {
 	if !strings.Contains(value, ", ") {
 		return value
 	}
-	return firstLine(x.headerTable(maxTableHeaders), lower)
+	return firstLine(x.headerTable(), lower)
 }
 
 // firstLine returns the first line of a header in OpenResty's table of headers, "" if there is none.
@@ -166,8 +166,8 @@ func firstLine(table map[string]any, name string) string {
 }
 
 // headerTable returns OpenResty's table of headers: lower-case names, a plain string for a header that came once.
-func (x *exchange) headerTable(limit int) map[string]any {
-	table := make(map[string]any, len(x.header)+1)
+func (x *exchange) headerTable() map[string]any {
+	table, limit := make(map[string]any, len(x.header)+1), maxTableHeaders
 	if x.host != "" {
 		table["host"] = x.host
 		limit--

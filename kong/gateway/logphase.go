@@ -30,7 +30,7 @@ type sentResponse struct {
 
 // startLogs sends the log events of a request. The client has its response, and does not wait for them. A response over
 // HTTP/2 without a body leaves with the end of its stream, because gRPC clients read no status in headers before it.
-func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) {
+func (g *Gateway) startLogs(a *answerWriter, handlers []*externalPlugin, worker int) {
 	if a.request.ProtoMajor == 1 || a.body > 0 {
 		if err := http.NewResponseController(a.ResponseWriter).Flush(); err != nil {
 			g.options.Log.Debug("flush response", "error", err, "request_id", a.x.requestID)
@@ -43,7 +43,7 @@ func (g *Gateway) startLogs(a *answerWriter, handlers []logHandler, worker int) 
 	for _, handler := range handlers {
 		g.logging.Go(func() {
 			defer g.counters.LogEvents.Add(1)
-			if err := handler.log(a.x, worker); err != nil {
+			if err := handler.run(logPhase, a.x, worker); err != nil {
 				g.options.Log.Error("plugin failed in the log phase", "error", err, "request_id", a.x.requestID)
 			}
 		})
@@ -127,10 +127,10 @@ func headSize(status int, table map[string]any) int64 {
 
 // logMethods holds the simulated methods of the log phase, which Kong answers from what it has kept of the request.
 // Those that read nginx's variables, and those that change the request or the response, raise an error there.
-var logMethods = withMethodsOfAccess(map[string]pdkMethod{
+var logMethods = map[string]pdkMethod{
 	"kong.log.serialize": serialize,
 	"kong.request.get_header": lookupString(func(x *exchange, name string) string {
-		return firstLine(x.headerTable(maxTableHeaders), name)
+		return firstLine(x.headerTable(), name)
 	}),
 	"kong.response.get_header": lookupString(func(x *exchange, name string) string {
 		return firstLine(x.sent.header, name)
@@ -140,16 +140,11 @@ var logMethods = withMethodsOfAccess(map[string]pdkMethod{
 	"kong.response.get_status": func(x *exchange, _ []byte) ([]byte, error) {
 		return encodeMessage(&pb.Int{V: int32(x.sent.status)})
 	},
-},
-	"kong.client.get_consumer", "kong.client.get_credential", "kong.ctx.shared.get", "kong.ctx.shared.set",
-	"kong.router.get_route",
-)
-
-func withMethodsOfAccess(methods map[string]pdkMethod, names ...string) map[string]pdkMethod {
-	for _, name := range names {
-		methods[name] = pdkMethods[name]
-	}
-	return methods
+	"kong.client.get_consumer":   pdkMethods["kong.client.get_consumer"],
+	"kong.client.get_credential": pdkMethods["kong.client.get_credential"],
+	"kong.ctx.shared.get":        pdkMethods["kong.ctx.shared.get"],
+	"kong.ctx.shared.set":        pdkMethods["kong.ctx.shared.set"],
+	"kong.router.get_route":      pdkMethods["kong.router.get_route"],
 }
 
 // serialize answers kong.log.serialize: the JSON of the entry that Kong's log plugins write.
@@ -193,7 +188,7 @@ func (x *exchange) logEntry() map[string]any {
 		"latencies": map[string]any{"kong": s.kong, "proxy": s.proxy, "receive": s.receive, "request": s.total},
 		"request": map[string]any{
 			"id": x.requestID, "method": x.method, "size": x.size, "uri": x.requestURI,
-			"headers": x.headerTable(maxTableHeaders),
+			"headers": x.headerTable(),
 		},
 		"response": map[string]any{"status": s.status, "size": s.size, "headers": s.header},
 	}

@@ -49,7 +49,7 @@ func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*plug
 		s.info = info
 	}
 	if given.Binary != "" {
-		s.socket = socketPath(g.options.Prefix, given.Binary)
+		s.socket = filepath.Base(given.Binary) + ".socket"
 		s.process = &process{
 			binary: given.Binary, args: append([]string{"-kong-prefix", g.options.Prefix}, given.Args...),
 			log: g.options.Log, name: s.info.Name, spawns: &g.counters.Spawns,
@@ -96,12 +96,10 @@ func (s *pluginServer) forgetInstances(plugin string) {
 	}
 }
 
-func (s *pluginServer) close() error {
-	var errs []error
+func (s *pluginServer) close() {
 	for _, w := range s.workers {
-		errs = append(errs, w.close())
+		w.close()
 	}
-	return errors.Join(errs...)
 }
 
 const (

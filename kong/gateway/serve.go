@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway/internal/uri"
@@ -16,23 +17,22 @@ const serverName = "kong/3.9.3"
 // the log phase.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	worker := int(g.counters.requests.Add(1)) % g.options.Workers
-	config := g.config.Load()
 	x, ok := g.exchange(r)
 	answer := &answerWriter{ResponseWriter: w, x: x}
 	if ok {
-		x.findRoute(config.router)
+		x.findRoute()
 	} else {
 		x.fail(http.StatusBadRequest, "")
 		answer.source = sourceError
 	}
-	if logs := g.access(config, x, worker); len(logs) > 0 {
+	if logs := g.access(x, worker); len(logs) > 0 {
 		answer.keep(r)
 		defer g.startLogs(answer, logs, worker) // the proxy panics when the client has gone
 	}
 	if x.exit != nil {
 		answer.exit()
 	} else {
-		g.proxy(answer, r, config)
+		g.proxy(answer, r)
 	}
 	if answer.started {
 		x.filterBody(nil, true)
@@ -41,9 +41,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 
 // access runs the plugins in their order until one ends the request, and returns those that run in the log phase. Only
 // the global ones do so for a request that ended before them.
-func (g *Gateway) access(config *compiledConfig, x *exchange, worker int) (logs []logHandler) {
+func (g *Gateway) access(x *exchange, worker int) (logs []*externalPlugin) {
 	routed := x.exit == nil
-	for _, plugin := range config.plugins {
+	for _, plugin := range x.config.plugins {
 		handler := plugin.configs[scope{}]
 		if routed {
 			handler = plugin.mostSpecific(x)
@@ -51,11 +51,13 @@ func (g *Gateway) access(config *compiledConfig, x *exchange, worker int) (logs 
 		if handler == nil {
 			continue
 		}
-		if external, ok := handler.(logHandler); ok && plugin.logs {
-			logs = append(logs, external)
-		}
-		if inner, ok := handler.(*innerPlugin); ok {
-			x.callOf(inner) // filters the body even if the request ends before its access phase
+		switch handler := handler.(type) {
+		case *externalPlugin:
+			if slices.Contains(plugin.info.Phases, logPhase) {
+				logs = append(logs, handler)
+			}
+		case *innerPlugin:
+			x.callOf(handler) // filters the body even if the request ends before its access phase
 		}
 		if x.exit != nil {
 			continue
@@ -77,14 +79,14 @@ func (g *Gateway) exchange(r *http.Request) (x *exchange, ok bool) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails
 	x.requestID = hex.EncodeToString(id[:])
-	x.protocol, x.size = r.Proto, x.requestSize()
+	x.config, x.protocol, x.size = g.config.Load(), r.Proto, x.requestSize()
 	return x, ok
 }
 
 // findRoute finds the route and the service. It ends the request when there is no route, or when the route is for gRPC
 // and the request is not.
-func (x *exchange) findRoute(router []match) {
-	m := find(router, x.hostName(), x.method, x.path)
+func (x *exchange) findRoute() {
+	m := find(x.config.router, x.hostName(), x.method, x.path)
 	if m == nil {
 		x.fail(http.StatusNotFound, "no Route matched with those values")
 		return

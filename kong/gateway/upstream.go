@@ -30,14 +30,14 @@ func newTransport(s *Service) *http.Transport {
 }
 
 // proxy sends the request to the service and its answer to the client.
-func (g *Gateway) proxy(answer *answerWriter, r *http.Request, config *compiledConfig) {
+func (g *Gateway) proxy(answer *answerWriter, r *http.Request) {
 	x := answer.x
 	if x.service == nil {
 		x.fail(http.StatusServiceUnavailable, "name resolution failed")
 		answer.exit()
 		return
 	}
-	var transport http.RoundTripper = config.transports[x.service]
+	var transport http.RoundTripper = x.config.transports[x.service]
 	if handler, within := g.options.Upstreams[x.service.Host]; within {
 		transport = handlerTransport{handler}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -126,29 +127,22 @@ func (w *worker) start(config *instanceConfig, claimed, previous *instance) (int
 		id, err = c.StartInstance(config.plugin, config.json)
 		err = w.release(c, err)
 	}
-	if errors.Is(err, errWrite) {
-		return 0, startError{err}
-	}
 	w.mu.Lock()
-	if err != nil {
-		delete(w.instances, config.pluginID)
-	} else {
+	switch {
+	case err == nil:
 		claimed.id, claimed.plugin, claimed.starting = id, config.plugin, false
+	case !errors.Is(err, errWrite):
+		delete(w.instances, config.pluginID)
 	}
 	w.mu.Unlock()
-	if err != nil {
-		return 0, startError{err}
+	if err != nil { // which is no errClosed: Kong raises, and the client gets a 500 without a replay
+		return 0, errors.New("starting instance: " + err.Error())
 	}
 	if previous != nil {
 		w.closeInstance(previous.id)
 	}
 	return id, nil
 }
-
-// startError is a failed start. It does not wrap errClosed: Kong raises, and the client gets a 500 without a replay.
-type startError struct{ cause error }
-
-func (e startError) Error() string { return "starting instance: " + e.cause.Error() }
 
 // closeInstance closes an instance. Kong ignores a failure.
 func (w *worker) closeInstance(id int32) {
@@ -175,40 +169,40 @@ func (w *worker) forgetInstances(plugin string) {
 // acquire returns an idle connection, or a new one. As in Kong the plugin may have closed it: nginx notices that only
 // when it next handles events.
 func (w *worker) acquire() (*Conn, error) {
-	w.mu.Lock()
-	if err := w.dropClosed(); err != nil {
-		w.mu.Unlock()
-		return nil, err
-	}
-	if n := len(w.idle); n > 0 {
-		c := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		w.mu.Unlock()
+	if c := w.takeIdle(); c != nil {
 		return c, nil
 	}
-	w.mu.Unlock()
 	return dial(w.socket, w.node, &w.sequence, w.options.eventTimeout)
 }
 
-// dropClosed closes the idle connections that the plugin has closed, once in NoticeAfter. w.mu is held.
-func (w *worker) dropClosed() error {
-	now := time.Now()
-	if now.Sub(w.checked) < w.options.NoticeAfter {
+// takeIdle returns an idle connection, or nil.
+func (w *worker) takeIdle() *Conn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropClosed()
+	n := len(w.idle)
+	if n == 0 {
 		return nil
 	}
-	w.checked = now
-	var errs []error
-	alive := w.idle[:0]
-	for _, c := range w.idle {
-		if c.alive() {
-			alive = append(alive, c)
-		} else if err := c.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close idle connection: %w", err))
-		}
+	c := w.idle[n-1]
+	w.idle = w.idle[:n-1]
+	return c
+}
+
+// dropClosed closes the idle connections that the plugin has closed, once in NoticeAfter. w.mu is held.
+func (w *worker) dropClosed() {
+	now := time.Now()
+	if now.Sub(w.checked) < w.options.NoticeAfter {
+		return
 	}
-	clear(w.idle[len(alive):])
-	w.idle = alive
-	return errors.Join(errs...)
+	w.checked = now
+	w.idle = slices.DeleteFunc(w.idle, func(c *Conn) bool {
+		alive := c.alive()
+		if !alive {
+			_ = c.Close() // nothing is unsent
+		}
+		return !alive
+	})
 }
 
 // alive reports whether an idle connection has neither been closed nor received any bytes, as nginx notices by itself.
@@ -246,14 +240,12 @@ func (w *worker) release(c *Conn, callErr error) error {
 }
 
 // close closes the idle connections and keeps no more of them.
-func (w *worker) close() error {
+func (w *worker) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	var errs []error
 	for _, c := range w.idle {
-		errs = append(errs, c.Close())
+		_ = c.Close() // nothing is unsent
 	}
 	w.idle = nil
-	return errors.Join(errs...)
 }
