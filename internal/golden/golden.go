@@ -27,7 +27,7 @@ func Check(t testing.TB, file, got string) {
 		t.Fatalf("%v: go test -update writes the file", err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs: if the change is meant, go test -update rewrites the file\n%s", file, Diff(string(want), got))
+		t.Errorf("%s differs: if the change is meant, go test -update rewrites the file\n%s", file, cmp.Diff(string(want), got))
 	}
 }
 
@@ -42,10 +42,4 @@ func CheckSection(t testing.TB, file, start, end, got string) {
 		t.Fatalf("%s has no section between %q and %q", file, start, end)
 	}
 	Check(t, file, head+start+got+end+tail)
-}
-
-// Diff returns how two texts differ, and some lines around the changes: "-" marks lines of want alone, "+" those of
-// got.
-func Diff(want, got string) string {
-	return cmp.Diff(want, got)
 }

@@ -169,7 +169,8 @@ func (r *Reservation) countedAt(began int64) int64 {
 
 // CheckReservations returns an error for an interval whose admitted requests cost more than the bound and what those in
 // flight at its last admission cost beyond their reservation; or nil. The interval of a fixed window is the window. The
-// sum of all costs must be below 2^62 of the limit's units. A limit that only warns bounds nothing.
+// sum of all costs must be below 2^62 of the limit's units. The algorithm is one of [Settling]. A limit that only warns
+// bounds nothing.
 func (b Bound) CheckReservations(list []Reservation) error {
 	spec := b.Limit.Spec()
 	if spec.SoftOnly {
@@ -178,17 +179,12 @@ func (b Bound) CheckReservations(list []Reservation) error {
 	sorted := slices.SortedFunc(slices.Values(list), func(x, y Reservation) int {
 		return cmp.Or(cmp.Compare(x.At, y.At), cmp.Compare(x.Began, y.Began))
 	})
+	check := b.checkBucketUntil
+	if spec.Algorithm == limit.FixedWindow {
+		check = b.checkWindowUntil
+	}
 	for last := range sorted {
-		var err error
-		switch spec.Algorithm {
-		case limit.TokenBucket, limit.LeakyBucket:
-			err = b.checkBucketUntil(sorted[:last+1])
-		case limit.FixedWindow:
-			err = b.checkWindowUntil(sorted[:last+1])
-		default:
-			return fmt.Errorf("requests of a %s are not settled", spec.Algorithm)
-		}
-		if err != nil {
+		if err := check(sorted[:last+1]); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -93,9 +94,7 @@ func pluginRoute(name, title string, where entity, redis bool, status int) route
 		"global":    entity{"limits": global},
 		"namespace": prefix + "-" + name + "-" + rand.Text()[:8], // each run has full buckets
 	}
-	for field, value := range where {
-		config[field] = value
-	}
+	maps.Copy(config, where)
 	return route{
 		name: name, title: title, plugin: "tenant-rate-limiting", config: config, redis: redis, status: status,
 		header: "RateLimit",
@@ -112,9 +111,7 @@ func kongRoute(name, title string, config entity, redis bool, daily int) route {
 	if daily == 1 { // Kong wants longer windows to have higher limits
 		all = entity{"day": daily, "month": plenty, "year": plenty, "limit_by": "consumer"}
 	}
-	for field, value := range config {
-		all[field] = value
-	}
+	maps.Copy(all, config)
 	return route{
 		name: name, title: title, plugin: "rate-limiting", config: all, redis: redis, status: status,
 		header: "RateLimit-Limit",
