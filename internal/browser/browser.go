@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,15 +26,13 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/npmtest"
 )
 
 // patience bounds one step of a tab. It is long because tests share a busy machine.
 const patience = 2 * time.Minute
-
-// pause is the time between two looks for an element.
-const pause = 10 * time.Millisecond
 
 // Browser is a running Chromium.
 type Browser struct{ ctx context.Context }
@@ -212,19 +211,16 @@ func (tab *Tab) Text(selector string) string {
 	read := fmt.Sprintf(`[document.querySelector(%q)]
 		.filter(element => document.readyState !== "loading" && element?.getClientRects().length)
 		.map(element => element.innerText)`, selector)
-	every := time.NewTicker(pause)
-	defer every.Stop()
-	for {
+	text := ""
+	await.NoError(tab.t, "read "+selector, func() error {
 		texts, err := chromedp.Run(ctx, chromedp.Evaluate[[]string](read))
-		if err == nil && len(texts) == 1 {
-			return texts[0]
+		if err == nil && len(texts) == 0 {
+			return errors.New("it is not visible")
 		}
-		select {
-		case <-every.C:
-		case <-ctx.Done():
-			tab.t.Fatalf("read %s: %v (%v)", selector, ctx.Err(), err)
-		}
-	}
+		text = strings.Join(texts, "")
+		return err
+	})
+	return text
 }
 
 // Eval returns the value of a JavaScript expression in a page.

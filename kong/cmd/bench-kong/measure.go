@@ -27,7 +27,7 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 	clients := make([]*client, len(b.routes))
 	for i := range b.routes {
 		r := &b.routes[i]
-		clients[i] = &client{url: s.proxy + r.path(), status: r.status, header: r.header}
+		clients[i] = &client{url: s.proxy + r.path(), status: r.status(), header: headers[r.plugin]}
 		if err := clients[i].awaitReady(ctx, s.ready); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gopkg.in/yaml.v3"
 )
@@ -19,16 +20,27 @@ type entity = map[string]any
 // prefix begins the names of all entities that the bench adds, and is the API key of its requests.
 const prefix = "bench-kong"
 
-// route is one row of the table: a route of Kong, and how its requests must be answered.
+// route is one row of the table: a route of Kong.
 type route struct {
-	name   string // in paths and for -only
+	name   string // in paths and for -only; that of a row of denials begins with denial
 	title  string
 	plugin string // the plugin that the row measures; "": none
 	config entity // of the plugin
-	redis  bool   // the config names a Redis
-	status int    // of every answer, once the limit of a row that denies is used up
-	header string // a header that the plugin sets; "": it sets none
 }
+
+// denies reports whether the requests are denied, once the limit is used up.
+func (r *route) denies() bool { return strings.HasPrefix(r.name, "denial") }
+
+// status returns the status of every answer.
+func (r *route) status() int {
+	if r.denies() {
+		return http.StatusTooManyRequests
+	}
+	return http.StatusOK
+}
+
+// headers has a header that a plugin sets. The floor sets none.
+var headers = map[string]string{"tenant-rate-limiting": "RateLimit", "rate-limiting": "RateLimit-Limit"}
 
 // bench is the routes to measure.
 type bench struct {
@@ -43,43 +55,38 @@ const plenty = 1_000_000_000
 func newBench(s *settings) *bench {
 	b := &bench{service: s.upstream, routes: allRoutes(s.redis)}
 	b.routes = slices.DeleteFunc(b.routes, func(r route) bool {
+		needsRedis := r.config["strategy"] == "redis" || r.config["policy"] == "redis"
 		return s.only != nil && !s.only.MatchString(r.name) || s.skip != nil && s.skip.MatchString(r.name) ||
-			r.redis && r.config["redis"] == nil
+			needsRedis && r.config["redis"] == nil
 	})
 	return b
 }
 
 // allRoutes returns every row. Redis is where buckets lie, see [settings].
 func allRoutes(redis string) []route {
-	limited, denied := http.StatusOK, http.StatusTooManyRequests
 	return []route{
-		{name: "none", title: "no limiter", status: limited},
-		{
-			name: "floor", title: "no-op Go plugin (floor)", plugin: "bench-floor", config: entity{"exit": false},
-			status: limited,
-		},
-		pluginRoute("local", "ours, 4 limits, in memory", entity{"strategy": "local"}, false, limited),
-		pluginRoute("leased", "ours, 4 limits, leased", inRedis(redis, "leased"), true, limited),
-		pluginRoute("exact", "ours, 4 limits, exact", inRedis(redis, "exact"), true, limited),
-		kongRoute("kong-local", "Kong rate-limiting, 3 windows, local", entity{"policy": "local"}, false, plenty),
-		kongRoute("kong-redis", "Kong rate-limiting, 3 windows, redis", kongRedis(redis), true, plenty),
-		{
-			name: "denial-floor", title: "denial: bare exit (floor)", plugin: "bench-floor", config: entity{"exit": true},
-			status: denied,
-		},
-		pluginRoute("denial-local", "denial: ours, in memory", entity{"strategy": "local"}, false, denied),
+		{name: "none", title: "no limiter"},
+		{"floor", "no-op Go plugin (floor)", "bench-floor", entity{"exit": false}},
+		pluginRoute("local", "ours, 4 limits, in memory", entity{"strategy": "local"}),
+		pluginRoute("leased", "ours, 4 limits, leased", inRedis(redis, "leased")),
+		pluginRoute("exact", "ours, 4 limits, exact", inRedis(redis, "exact")),
+		kongRoute("kong-local", "Kong rate-limiting, 3 windows, local", entity{"policy": "local"}),
+		kongRoute("kong-redis", "Kong rate-limiting, 3 windows, redis", kongRedis(redis)),
+		{"denial-floor", "denial: bare exit (floor)", "bench-floor", entity{"exit": true}},
+		pluginRoute("denial-local", "denial: ours, in memory", entity{"strategy": "local"}),
 		pluginRoute("denial-no-id", "denial: ours, in memory, without its request id",
-			entity{"strategy": "local", "denial_request_id": false}, false, denied),
-		pluginRoute("denial-redis", "denial: ours, remembered", inRedis(redis, "leased"), true, denied),
-		kongRoute("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}, false, 1),
-		kongRoute("denial-kong-redis", "denial: Kong, redis", kongRedis(redis), true, 1),
+			entity{"strategy": "local", "denial_request_id": false}),
+		pluginRoute("denial-redis", "denial: ours, remembered", inRedis(redis, "leased")),
+		kongRoute("denial-kong-local", "denial: Kong, local", entity{"policy": "local"}),
+		kongRoute("denial-kong-redis", "denial: Kong, redis", kongRedis(redis)),
 	}
 }
 
 // pluginRoute returns a row of this plugin with four limits per request, of which the first denies in rows of denials.
-func pluginRoute(name, title string, where entity, redis bool, status int) route {
+func pluginRoute(name, title string, where entity) route {
+	r := route{name: name, title: title, plugin: "tenant-rate-limiting"}
 	daily := plenty
-	if status == http.StatusTooManyRequests {
+	if r.denies() {
 		daily = 1
 	}
 	limits := []entity{
@@ -88,34 +95,25 @@ func pluginRoute(name, title string, where entity, redis bool, status int) route
 		{"name": "user", "scope": "user", "limit": plenty, "window_size": 60},
 	}
 	global := []entity{{"name": "all", "scope": "global", "limit": plenty, "window_size": 60}}
-	config := entity{
+	r.config = entity{
 		"tenant_from": []string{"consumer.custom_id"}, "user_from": []string{"consumer.username"},
 		"default_tier": "bench", "tiers": []entity{{"name": "bench", "limits": limits}},
 		"global":    entity{"limits": global},
 		"namespace": prefix + "-" + name + "-" + rand.Text()[:8], // each run has full buckets
 	}
-	maps.Copy(config, where)
-	return route{
-		name: name, title: title, plugin: "tenant-rate-limiting", config: config, redis: redis, status: status,
-		header: "RateLimit",
-	}
+	maps.Copy(r.config, where)
+	return r
 }
 
-// kongRoute returns a row of Kong's own plugin. All windows but the longest have room.
-func kongRoute(name, title string, config entity, redis bool, daily int) route {
-	status := http.StatusOK
-	if daily == 1 {
-		status = http.StatusTooManyRequests
+// kongRoute returns a row of Kong's own plugin. All windows but the shortest of a row of denials have room.
+func kongRoute(name, title string, config entity) route {
+	r := route{name, title, "rate-limiting", entity{"minute": plenty, "hour": plenty, "day": plenty}}
+	if r.denies() { // Kong wants longer windows to have higher limits
+		r.config = entity{"day": 1, "month": plenty, "year": plenty}
 	}
-	all := entity{"minute": plenty, "hour": plenty, "day": plenty, "limit_by": "consumer"}
-	if daily == 1 { // Kong wants longer windows to have higher limits
-		all = entity{"day": daily, "month": plenty, "year": plenty, "limit_by": "consumer"}
-	}
-	maps.Copy(all, config)
-	return route{
-		name: name, title: title, plugin: "rate-limiting", config: all, redis: redis, status: status,
-		header: "RateLimit-Limit",
-	}
+	r.config["limit_by"] = "consumer"
+	maps.Copy(r.config, config)
+	return r
 }
 
 // inRedis returns where our buckets lie: leased where the config allows it, or exact.

@@ -112,14 +112,7 @@ func signedToken(issuer, secret string) (string, error) {
 // burst sends requests until one is denied, waits for Retry-After, and sends one that is admitted.
 func (s *session) burst(ctx context.Context) error {
 	c := get("beta (essentials)", "/records", "apikey", "beta-key")
-	admitted := 0
-	r, err := s.show(ctx, c)
-	for ; err == nil && r.status == http.StatusOK && admitted < burstTries; r, err = s.show(ctx, c) {
-		admitted++
-	}
-	if err == nil {
-		err = expectDenial(c, r)
-	}
+	admitted, r, err := flood(ctx, c, s.show, burstTries)
 	if err == nil && admitted < 3 {
 		err = fmt.Errorf("only %d requests admitted of a burst of 5", admitted)
 	}
@@ -127,13 +120,10 @@ func (s *session) burst(ctx context.Context) error {
 		return err
 	}
 	s.printDenial(r)
-	seconds, err := r.number("Retry-After")
+	seconds, _ := r.number("Retry-After") // expectDenial has read it
 	wait := time.Duration(seconds) * time.Second
-	if err == nil && wait > longestWait {
-		err = fmt.Errorf("Retry-After asks for %s", wait)
-	}
-	if err != nil {
-		return err
+	if wait > longestWait {
+		return fmt.Errorf("Retry-After asks for %s", wait)
 	}
 	fmt.Fprintf(s.out, "  … waiting %s for Retry-After …\n", wait)
 	select {
@@ -149,17 +139,25 @@ func (s *session) anonymous(ctx context.Context) error {
 	if err := s.expect(ctx, c, http.StatusOK, true); err != nil {
 		return err
 	}
-	r, err := s.send(ctx, c)
-	more := 0
-	for ; err == nil && r.status == http.StatusOK && more < anonymousTries; r, err = s.send(ctx, c) {
-		more++
+	more, r, err := flood(ctx, c, s.send, anonymousTries)
+	if err == nil {
+		fmt.Fprintf(s.out, "  … %d more …\n", more)
+		s.printLine(c, r)
 	}
-	if err != nil {
-		return err
+	return err
+}
+
+// flood sends a call until it is denied. It returns how many were admitted, and the denial.
+func flood(
+	ctx context.Context, c call, send func(context.Context, call) (reply, error), tries int,
+) (admitted int, r reply, err error) {
+	for r, err = send(ctx, c); err == nil && r.status == http.StatusOK && admitted < tries; r, err = send(ctx, c) {
+		admitted++
 	}
-	fmt.Fprintf(s.out, "  … %d more …\n", more)
-	s.printLine(c, r)
-	return expectDenial(c, r)
+	if err == nil {
+		err = expectDenial(c, r)
+	}
+	return admitted, r, err
 }
 
 // expect sends a call, prints it, and returns an error unless the answer has the status, and headers of a limit just if
