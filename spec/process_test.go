@@ -172,7 +172,7 @@ func TestASecondPluginProcessTakesTheSocketOverWithoutALostRequest(t *testing.T)
 // pluginInfo returns the info of the plugin.
 func pluginInfo(t *testing.T) *gateway.PluginInfo {
 	t.Helper()
-	info, err := gateway.QueryPlugin(context.Background(), plugin())
+	info, err := gateway.QueryPlugin(context.Background(), plugin(), "-dump")
 	require.NoError(t, err)
 	return info
 }

@@ -45,7 +45,7 @@ func (f *schemaField) nulls(path string, wrap func(record any) any, visit func(p
 
 func TestValidateFindsTheNullsThatKongDenies(t *testing.T) {
 	t.Parallel()
-	info, err := gateway.QueryPlugin(t.Context(), plugin())
+	info, err := gateway.QueryPlugin(t.Context(), plugin(), "-dump")
 	require.NoError(t, err)
 	var entity schemaField
 	require.NoError(t, json.Unmarshal(info.Schema, &entity))
@@ -230,7 +230,7 @@ func TestEveryDeckSnippetIsAcceptedByKongAndByValidate(t *testing.T) {
 	for _, example := range []string{"kong/kong.yml", "kong/kong-llm.yml"} {
 		add(example, file(t, example))
 	}
-	info, err := gateway.QueryPlugin(t.Context(), plugin())
+	info, err := gateway.QueryPlugin(t.Context(), plugin(), "-dump")
 	require.NoError(t, err)
 	plugins := []*gateway.PluginInfo{
 		info, settlingPlugin(t), kongPlugin(t, "response-transformer"), kongPlugin(t, "post-function"), kongPlugin(t, "cors"),

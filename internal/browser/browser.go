@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -59,7 +58,7 @@ func Start(t testing.TB) *Browser {
 // release of Debian and Ubuntu has it.
 func find() (path string, err error) {
 	for _, name := range []string{"chromium-headless-shell", "chromium"} {
-		found, missing := debian.Find(name, func() (string, error) { return exec.LookPath(name) })
+		found, missing := debian.Program(name, name)
 		if missing == nil {
 			return found, nil
 		}

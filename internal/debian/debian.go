@@ -49,6 +49,11 @@ func Find[T any](pkg string, look func() (T, error)) (found T, err error) {
 		pkg, errors.Join(failure, err), LastLine(output))
 }
 
+// Program returns the path of a program of a package, which it installs as Find does.
+func Program(pkg, name string) (path string, err error) {
+	return Find(pkg, func() (string, error) { return exec.LookPath(name) })
+}
+
 // LastLine returns the last line of a program's output, which usually has the reason of a failure.
 func LastLine(output []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(output)), "\n")

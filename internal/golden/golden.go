@@ -27,7 +27,8 @@ func Check(t testing.TB, file, got string) {
 		t.Fatalf("%v: go test -update writes the file", err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs: if the change is meant, go test -update rewrites the file\n%s", file, cmp.Diff(string(want), got))
+		t.Errorf("%s differs: if the change is meant, go test -update rewrites the file\n%s",
+			file, cmp.Diff(string(want), got))
 	}
 }
 

@@ -17,9 +17,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
 )
 
-// manifests are the files of a folder that npm reads.
-var manifests = []string{"package.json", "package-lock.json"}
-
 // Modules installs the packages of the package-lock.json in dir and returns the folder that holds node_modules. The
 // packages stay in the user's cache, so that they are downloaded once. Scripts of the packages are not run. Modules
 // installs, npm too, only if the environment asks for it, as package debian does.
@@ -33,7 +30,7 @@ func Modules(t testing.TB, dir string) string {
 // Node returns the path of the program node.
 func Node(t testing.TB) string {
 	t.Helper()
-	node, err := debian.Find("nodejs", func() (string, error) { return exec.LookPath("node") })
+	node, err := debian.Program("nodejs", "node")
 	require.NoError(t, err)
 	return node
 }
@@ -57,7 +54,7 @@ func install(dir string) (folder string, err error) {
 	if err := debian.Asked("node_modules of " + dir); err != nil {
 		return "", err
 	}
-	npm, err := debian.Find("npm", func() (string, error) { return exec.LookPath("npm") })
+	npm, err := debian.Program("npm", "npm")
 	if err != nil {
 		return "", err
 	}
@@ -72,10 +69,11 @@ func install(dir string) (folder string, err error) {
 	return folder, os.Rename(partial, folder)
 }
 
-// locate returns the folder of the cache, and the name in it of the packages of dir: a checksum of the manifests.
+// locate returns the folder of the cache, and the name in it of the packages of dir: a checksum of the files that npm
+// reads.
 func locate(dir string) (root, name string, err error) {
 	hash := sha256.New()
-	for _, file := range manifests {
+	for _, file := range []string{"package.json", "package-lock.json"} {
 		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			return "", "", err
@@ -90,16 +88,10 @@ func locate(dir string) (root, name string, err error) {
 	return root, hex.EncodeToString(hash.Sum(nil)[:16]), os.MkdirAll(root, 0o755)
 }
 
-// fill installs the packages of dir into a new folder.
+// fill installs the packages of dir into an empty folder, next to a copy of the files of dir.
 func fill(npm, dir, folder string) error {
-	for _, file := range manifests {
-		text, err := os.ReadFile(filepath.Join(dir, file))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(folder, file), text, 0o644); err != nil {
-			return err
-		}
+	if err := os.CopyFS(folder, os.DirFS(dir)); err != nil {
+		return err
 	}
 	cmd := exec.Command(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 	cmd.Dir = folder

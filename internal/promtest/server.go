@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -52,7 +51,7 @@ type Server struct {
 // Start starts a Prometheus and waits until it answers. It runs until the end of the test.
 func Start(t testing.TB, c Config) *Server {
 	t.Helper()
-	paths, err := programs()
+	path, err := debian.Program(pkg, "prometheus")
 	require.NoError(t, err)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
@@ -61,7 +60,7 @@ func Start(t testing.TB, c Config) *Server {
 		Transport: &http.Transport{DisableKeepAlives: true}, // an idle connection would be a leak
 		Timeout:   serverTimeout,
 	}}
-	cmd := exec.Command(paths.prometheus, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.Command(path, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+s.Address, "--log.level=warn")
 	process, err := daemon.Start(cmd, s.checkReady)
 	require.NoError(t, err, "start prometheus")
@@ -90,26 +89,16 @@ func (s *Server) checkReady() error {
 	return errors.Join(err, response.Body.Close())
 }
 
-// paths holds the paths of both programs.
-type paths struct{ prometheus, promtool string }
-
-// programs finds both programs, which one Debian package has.
-var programs = sync.OnceValues(func() (paths, error) {
-	return debian.Find("prometheus", func() (found paths, err error) {
-		if found.prometheus, err = exec.LookPath("prometheus"); err == nil {
-			found.promtool, err = exec.LookPath("promtool")
-		}
-		return found, err
-	})
-})
+// pkg is the Debian package with both programs.
+const pkg = "prometheus"
 
 // Promtool runs promtool in a folder and returns its output. It returns an error if promtool finds a fault. Without
 // promtool the test fails.
 func Promtool(t testing.TB, dir string, args ...string) (output string, err error) {
 	t.Helper()
-	paths, err := programs()
+	path, err := debian.Program(pkg, "promtool")
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), paths.promtool, args...)
+	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = dir
 	text, err := cmd.CombinedOutput()
 	return string(text), err

@@ -128,12 +128,19 @@ func (n *Nodes) replicate(t testing.TB) {
 		await.NoError(t, replica.Address()+" follows its master", func() error {
 			return client.ClusterReplicate(context.Background(), master).Err()
 		})
-		await.NoError(t, replica.Address()+" has the data of its master", func() error { return checkReplication(client, synced) })
+		replica.awaitSynced(t)
 	}
 }
 
 // synced is the line of the info of a replica that has the data of its master.
 const synced = "master_link_status:up"
+
+// awaitSynced waits until a replica has the data of its master.
+func (s *Server) awaitSynced(t testing.TB) {
+	t.Helper()
+	client := s.Client(t)
+	await.NoError(t, s.Address()+" has the data of its master", func() error { return checkReplication(client, synced) })
+}
 
 // MasterName is the name of the master in the Sentinels of [Sentinel].
 const MasterName = "buckets"
@@ -152,8 +159,7 @@ func Sentinel(t testing.TB) *Watched {
 	w := &Watched{Master: start(t, nil, "--repl-diskless-sync-delay", "0")}
 	w.Replica = start(t, nil, "--repl-diskless-sync-delay", "0",
 		"--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))
-	replica := w.Replica.Client(t)
-	await.NoError(t, "the replica has the data of its master", func() error { return checkReplication(replica, synced) })
+	w.Replica.awaitSynced(t)
 	for range 3 {
 		w.Sentinels = append(w.Sentinels, w.startSentinel(t))
 	}

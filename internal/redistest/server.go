@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -99,7 +98,7 @@ func (s *Server) Restart(t testing.TB) {
 // start runs redis-server without persistence on a free port, until the end of the test.
 func start(t testing.TB, environment []string, args ...string) *Server {
 	t.Helper()
-	path, err := program()
+	path, err := debian.Program("redis-server", "redis-server")
 	require.NoError(t, err)
 	s := &Server{Host: "127.0.0.1", Port: freeport.Port(t), Dir: folder(t), environment: environment}
 	s.Socket = filepath.Join(s.Dir, "redis.sock")
@@ -138,24 +137,16 @@ func do(t testing.TB, client *redis.Client, args ...any) {
 	require.NoErrorf(t, client.Do(context.Background(), args...).Err(), "%v", args)
 }
 
-// program returns the path of redis-server.
-var program = sync.OnceValues(func() (string, error) {
-	return debian.Find("redis-server", func() (string, error) { return exec.LookPath("redis-server") })
-})
-
 // faketime returns the path of the library that changes the clock of a process.
-var faketime = sync.OnceValues(func() (string, error) {
+func faketime() (string, error) {
 	return debian.Find("faketime", func() (string, error) {
-		found, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-		if err == nil && len(found) == 0 {
-			err = errors.New("libfaketime.so.1 is not under /usr/lib")
-		}
-		if err != nil {
-			return "", err
+		found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
+		if len(found) == 0 {
+			return "", errors.New("libfaketime.so.1 is not under /usr/lib")
 		}
 		return found[0], nil
 	})
-})
+}
 
 // Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
 // and the expiry of keys), but not the monotonic clock of its event loop.

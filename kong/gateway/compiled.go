@@ -92,11 +92,17 @@ func (g *Gateway) compile(config *Config) (*compiledConfig, error) {
 		c.transports[service] = newTransport(service)
 	}
 	c.indexConsumers(config)
+	plugins := map[*PluginInfo]*scopedPlugin{}
 	for _, entry := range entries {
 		if !entry.Enabled {
 			continue
 		}
-		c.plugin(entry.info).configs[scope{entry.Route, entry.Service, entry.Consumer}] = g.newHandler(entry)
+		p := plugins[entry.info]
+		if p == nil {
+			p = &scopedPlugin{info: entry.info, configs: map[scope]accessHandler{}}
+			plugins[entry.info], c.plugins = p, append(c.plugins, p)
+		}
+		p.configs[scope{entry.Route, entry.Service, entry.Consumer}] = g.newHandler(entry)
 	}
 	slices.SortStableFunc(c.plugins, func(a, b *scopedPlugin) int {
 		return cmp.Or(b.info.Priority-a.info.Priority, strings.Compare(b.info.Name, a.info.Name))
@@ -109,18 +115,6 @@ func (c *compiledConfig) closeIdleConnections() {
 	for _, transport := range c.transports {
 		transport.CloseIdleConnections()
 	}
-}
-
-// plugin returns the plugin with this info, a new one the first time.
-func (c *compiledConfig) plugin(info *PluginInfo) *scopedPlugin {
-	for _, p := range c.plugins {
-		if p.info == info {
-			return p
-		}
-	}
-	p := &scopedPlugin{info: info, configs: map[scope]accessHandler{}}
-	c.plugins = append(c.plugins, p)
-	return p
 }
 
 func (c *compiledConfig) indexConsumers(config *Config) {

@@ -97,13 +97,9 @@ type PluginInfo struct {
 	config *schemaField
 }
 
-// QueryPlugin runs "<binary> -dump", Kong's query command, in an empty environment and parses its output. A command
-// that fails and invalid output are errors, as at Kong's start.
-func QueryPlugin(ctx context.Context, binary string) (*PluginInfo, error) {
-	return queryPlugin(ctx, []string{binary, "-dump"})
-}
-
-func queryPlugin(ctx context.Context, query []string) (*PluginInfo, error) {
+// QueryPlugin runs a query command of Kong's, such as "<binary> -dump", in an empty environment and parses its output.
+// A command that fails and invalid output are errors, as at Kong's start.
+func QueryPlugin(ctx context.Context, query ...string) (*PluginInfo, error) {
 	command := exec.CommandContext(ctx, query[0], query[1:]...)
 	command.Env = []string{}
 	var stdout, stderr bytes.Buffer

@@ -181,14 +181,10 @@ func parseTrusted(texts []string) (trustedProxies, error) {
 	return all, nil
 }
 
-func (t trustedProxies) contain(ip string) bool {
-	addr, err := netip.ParseAddr(ip)
-	return err == nil && slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
-}
-
 // clientIP returns the last address in X-Real-IP if the peer is trusted and sent one, else the peer's.
 func (t trustedProxies) clientIP(peerIP string, header http.Header) string {
-	if !t.contain(peerIP) {
+	peer, _ := netip.ParseAddr(peerIP) // no network contains the zero address
+	if !slices.ContainsFunc(t, func(p netip.Prefix) bool { return p.Contains(peer.Unmap()) }) {
 		return peerIP
 	}
 	sent := strings.Join(header["X-Real-Ip"], ",")

@@ -42,7 +42,7 @@ func newPluginServer(ctx context.Context, given PluginServer, g *Gateway) (*plug
 		query = []string{given.Binary, "-dump"}
 	}
 	if query != nil {
-		info, err := queryPlugin(ctx, query)
+		info, err := QueryPlugin(ctx, query...)
 		if err != nil {
 			return nil, err
 		}

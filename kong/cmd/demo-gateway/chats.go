@@ -40,12 +40,6 @@ type chatSession struct {
 	sent      int64        // chats
 }
 
-// budgetPart is a part of the session: the chats of one tenant, which has a budget of its own.
-type budgetPart struct {
-	title, tenant string
-	reserves      int64 // tokens that the tenant's limit reserves for a chat
-}
-
 // chatReply is the answer to a chat.
 type chatReply struct {
 	admitted         bool
@@ -73,16 +67,13 @@ func playChats(ctx context.Context, url string, llm *model, logEvents func() int
 	s := &chatSession{session: session{url: url, out: out, client: client}, llm: llm, logEvents: logEvents}
 	most := chat.promptTokens() + chat.MaxTokens
 	fmt.Fprintf(out, "%d chats at once, each of up to %d tokens, until a whole round is denied\n\n", chatsAtOnce, most)
-	reserving, err := s.spend(ctx, budgetPart{
-		title:  fmt.Sprintf("acme reserves %d tokens for a chat, and settles after the answer", most),
-		tenant: "acme", reserves: most,
-	})
+	fmt.Fprintf(out, "acme reserves %d tokens for a chat, and settles after the answer\n", most)
+	reserving, err := s.spend(ctx, "acme", most)
 	if err != nil {
 		return err
 	}
-	counting, err := s.spend(ctx, budgetPart{
-		title: "beta counts after the answer (reserves 1 token)", tenant: "beta", reserves: 1,
-	})
+	fmt.Fprintln(out, "beta counts after the answer (reserves 1 token)")
+	counting, err := s.spend(ctx, "beta", 1)
 	if err != nil {
 		return err
 	}
@@ -95,23 +86,23 @@ func playChats(ctx context.Context, url string, llm *model, logEvents func() int
 	return nil
 }
 
-// spend sends rounds of chats until one is wholly denied.
-func (s *chatSession) spend(ctx context.Context, part budgetPart) (sum tally, err error) {
-	fmt.Fprintln(s.out, part.title)
+// spend sends rounds of chats of a tenant until one is wholly denied. reserves is the number of tokens that the tenant's
+// limit reserves for a chat.
+func (s *chatSession) spend(ctx context.Context, tenant string, reserves int64) (sum tally, err error) {
 	fmt.Fprintln(s.out, "  round     left  admitted  denied  reserved     used  returned  charged after")
 	for round := 1; round <= maxRounds; round++ {
-		t, err := s.round(ctx, part)
+		t, err := s.round(ctx, tenant, reserves)
 		if err != nil {
-			return sum, fmt.Errorf("%s, round %d: %w", part.tenant, round, err)
+			return sum, fmt.Errorf("%s, round %d: %w", tenant, round, err)
 		}
 		fmt.Fprintf(s.out, "  %5d  %7d  %8d  %6d  %8d  %7d  %8d  %13d\n", round, t.left, t.admitted, t.denied, t.reserved,
 			t.used, max(0, t.reserved-t.used), max(0, t.used-t.reserved))
 		if left := max(0, t.limit-sum.used); t.left != left {
-			return sum, fmt.Errorf("%s, round %d: the headers show %d tokens left, want %d", part.tenant, round, t.left, left)
+			return sum, fmt.Errorf("%s, round %d: the headers show %d tokens left, want %d", tenant, round, t.left, left)
 		}
 		sum.add(t)
 		if sum.admitted == 0 {
-			return sum, fmt.Errorf("%s: no chat was admitted", part.tenant)
+			return sum, fmt.Errorf("%s: no chat was admitted", tenant)
 		}
 		if t.admitted == 0 {
 			fmt.Fprintf(s.out, "  %d chats used %d tokens of %d: overspend %d\n\n",
@@ -120,7 +111,7 @@ func (s *chatSession) spend(ctx context.Context, part budgetPart) (sum tally, er
 		}
 	}
 	return sum, fmt.Errorf("%s: chats are still admitted after %d rounds, %d tokens of %d",
-		part.tenant, maxRounds, sum.used, sum.limit)
+		tenant, maxRounds, sum.used, sum.limit)
 }
 
 func (t *tally) add(u tally) {
@@ -132,7 +123,7 @@ func (t *tally) add(u tally) {
 }
 
 // round sends concurrent chats, and waits until they are settled.
-func (s *chatSession) round(ctx context.Context, part budgetPart) (tally, error) {
+func (s *chatSession) round(ctx context.Context, tenant string, reserves int64) (tally, error) {
 	ctx, end := context.WithTimeout(ctx, chatTimeout)
 	defer end()
 	ctx, fail := context.WithCancelCause(ctx) // the chats of a round wait for each other
@@ -143,7 +134,7 @@ func (s *chatSession) round(ctx context.Context, part budgetPart) (tally, error)
 	for i := range chatsAtOnce {
 		group.Go(func() {
 			var err error
-			if replies[i], err = s.sendChat(ctx, part); err != nil {
+			if replies[i], err = s.sendChat(ctx, tenant); err != nil {
 				fail(err)
 			}
 		})
@@ -155,7 +146,7 @@ func (s *chatSession) round(ctx context.Context, part budgetPart) (tally, error)
 	s.sent += chatsAtOnce
 	t := tally{limit: replies[0].limit}
 	for _, r := range replies {
-		t.count(r, part.reserves)
+		t.count(r, reserves)
 	}
 	return t, s.awaitLogPhases(ctx)
 }
@@ -174,13 +165,13 @@ func (t *tally) count(r chatReply, reserves int64) {
 }
 
 // sendChat sends a chat.
-func (s *chatSession) sendChat(ctx context.Context, part budgetPart) (r chatReply, err error) {
+func (s *chatSession) sendChat(ctx context.Context, tenant string) (r chatReply, err error) {
 	body, err := json.Marshal(chat)
 	if err != nil {
 		return r, err
 	}
-	c := call{part.tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
-		"apikey": part.tenant + "-key", "Content-Type": "application/json",
+	c := call{tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
+		"apikey": tenant + "-key", "Content-Type": "application/json",
 		"X-Max-Tokens": strconv.FormatInt(chat.promptTokens()+chat.MaxTokens, 10),
 	}}
 	answer, err := s.send(ctx, c)
