@@ -134,6 +134,7 @@ func (c *compiledConfig) indexConsumers(config *Config) {
 	}
 }
 
+// newHandler returns what runs a configuration of a plugin: a plugin server, or a plugin within the gateway.
 func (g *Gateway) newHandler(entry checkedPlugin) accessHandler {
 	for _, server := range g.servers {
 		if server.info == entry.info {
