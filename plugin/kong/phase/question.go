@@ -57,10 +57,13 @@ var (
 	decodeRequestedMethod = decodeInto(func(r *identity.Request) *string { return &r.RequestedMethod })
 )
 
-// decodeRequestLine does not intern: there are too many request lines.
+// decodeRequestLine reads a request line as nginx keeps it ("GET /x?y HTTP/1.1"). It does not intern: there are too many.
 func decodeRequestLine(answer []byte, _ *wire.Interner, req *identity.Request) error {
 	line, err := wire.DecodeString(answer, nil)
-	req.Method, req.Target, req.HTTP2 = parseRequestLine(line)
+	req.Method, req.Target, _ = strings.Cut(line, " ")
+	if i := strings.LastIndexByte(req.Target, ' '); i >= 0 {
+		req.Target, req.HTTP2 = req.Target[:i], req.Target[i+1:] == "HTTP/2.0"
+	}
 	req.Path = identity.NormalizePath(req.Target)
 	return err
 }
@@ -129,22 +132,8 @@ func newHeaderQuestions(names []string) []question {
 			req.Headers[i] = value
 			return err
 		}
-		list[i] = question{identity.HeaderFacts, wire.NewQuestion("kong.nginx.get_var", headerVariable(name)), decode}
+		variable := "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
+		list[i] = question{identity.HeaderFacts, wire.NewQuestion("kong.nginx.get_var", variable), decode}
 	}
 	return list
-}
-
-// headerVariable returns the name of nginx's variable that holds a header.
-func headerVariable(name string) string {
-	return "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
-}
-
-// parseRequestLine returns method, target and whether it is HTTP/2 of a request line as nginx keeps it ("GET /x?y
-// HTTP/1.1").
-func parseRequestLine(line string) (method, target string, http2 bool) {
-	method, target, _ = strings.Cut(line, " ")
-	if i := strings.LastIndexByte(target, ' '); i >= 0 {
-		target, http2 = target[:i], target[i+1:] == "HTTP/2.0"
-	}
-	return method, target, http2
 }

@@ -24,7 +24,7 @@ type session struct {
 	req       *identity.Request
 	decoders  []decoder
 	questions []wire.Question
-	decode    func(i int, answer []byte) error // decodeAnswer
+	decode    func(i int, answer []byte) error // sets the fact of the answer to the question at i
 }
 
 // sessionOf returns the session of the event's connection.
@@ -33,7 +33,7 @@ func sessionOf(e *wire.Event) *session {
 		return s
 	}
 	s := &session{interner: wire.NewInterner()}
-	s.decode = s.decodeAnswer
+	s.decode = func(i int, answer []byte) error { return s.decoders[i](answer, s.interner, s.req) }
 	e.Local = s
 	return s
 }
@@ -71,11 +71,6 @@ func (s *session) Read(_ context.Context, facts identity.Facts, rules *identity.
 func (s *session) addQuestion(q *question) {
 	s.questions = append(s.questions, q.ask)
 	s.decoders = append(s.decoders, q.decode)
-}
-
-// decodeAnswer sets the fact of the answer to the question at i.
-func (s *session) decodeAnswer(i int, answer []byte) error {
-	return s.decoders[i](answer, s.interner, s.req)
 }
 
 // respond sends the decision to Kong.

@@ -31,7 +31,8 @@ func newQuietListener(listener net.Listener) (net.Listener, error) {
 		return listener, nil
 	}
 	// A raw accept on a socket that blocks would hold the thread. Handing a socket over leaves it so.
-	if err := setNonblock(unix); err != nil && !errors.Is(err, net.ErrClosed) {
+	nonblock := func(fd uintptr) error { return syscall.SetNonblock(int(fd), true) }
+	if err := control(unix, nonblock); err != nil && !errors.Is(err, net.ErrClosed) {
 		return nil, err
 	}
 	file, err := unix.File()
@@ -50,13 +51,14 @@ func newQuietListener(listener net.Listener) (net.Listener, error) {
 	return l, nil
 }
 
-func setNonblock(listener *net.UnixListener) error {
-	raw, err := listener.SyscallConn()
+// control calls a function with the descriptor of an open socket. It returns its error, or that of a closed socket.
+func control(socket syscall.Conn, call func(fd uintptr) error) error {
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = syscall.SetNonblock(int(fd), true) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { failed = call(fd) }); err != nil {
 		return err
 	}
 	return failed
@@ -65,11 +67,7 @@ func setNonblock(listener *net.UnixListener) error {
 // checkOpen ends an Accept that waits if the listener was closed from outside. The other file of the socket is still
 // open then.
 func (l *quietListener) checkOpen() {
-	raw, err := l.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(uintptr) {})
-	}
-	if errors.Is(err, net.ErrClosed) {
+	if err := control(l, func(uintptr) error { return nil }); errors.Is(err, net.ErrClosed) {
 		_ = l.Close() // it has no other error than the listener's
 	}
 }
@@ -128,15 +126,7 @@ func (c quietConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
 // CloseWrite ends the direction to the client.
 func (c quietConn) CloseWrite() error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = syscall.Shutdown(int(fd), syscall.SHUT_WR) }); err != nil {
-		return err
-	}
-	return failed
+	return control(c, func(fd uintptr) error { return syscall.Shutdown(int(fd), syscall.SHUT_WR) })
 }
 
 // stopListening denies new connections and ends an Accept that waits. Connections that wait in the kernel stay there
@@ -149,13 +139,8 @@ func stopListening(listener net.Listener) bool {
 	if !ok {
 		return false
 	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var stopped error
-	err = raw.Control(func(fd uintptr) { stopped = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
-	return err == nil && stopped == nil && socket.SetDeadline(time.Now()) == nil
+	err := control(socket, func(fd uintptr) error { return syscall.Shutdown(int(fd), syscall.SHUT_RD) })
+	return err == nil && socket.SetDeadline(time.Now()) == nil
 }
 
 // acceptQueued passes the connections of a stopped listener that wait in the kernel to serve. No new ones come, so it

@@ -77,24 +77,19 @@ func (c *conn) protect(ctx context.Context, handle func(context.Context, *Event)
 	defer func() {
 		if cause := recover(); cause != nil {
 			c.server.logPanic("an event panicked and was answered as a fault", cause, debug.Stack())
-			c.event.discard()
+			c.out, c.queued, c.event.exiting = c.out[:0], 0, false // what the event has not sent yet
 			if fault != nil {
 				fault(&c.event)
 			}
 		}
 	}()
-	if err := handle(ctx, &c.event); err != nil && c.lost == nil {
-		c.reportFailure(err)
+	err := handle(ctx, &c.event)
+	if err == nil || c.lost != nil {
+		return
 	}
-}
-
-// reportFailure counts and logs the error of an event, and makes the connection readable again after an interruption.
-func (c *conn) reportFailure(err error) {
 	c.server.logFailure(err)
 	if isTimeout(err) {
-		if err := c.net.SetDeadline(time.Time{}); err != nil {
-			c.lost = err
-		}
+		c.lost = c.net.SetDeadline(time.Time{}) // makes it readable again
 	}
 }
 

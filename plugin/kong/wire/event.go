@@ -99,8 +99,3 @@ func (e *Event) Exit(status int, headers []Header, body []byte) {
 		e.exiting = true
 	}
 }
-
-// discard drops what the event has not sent yet.
-func (e *Event) discard() {
-	e.conn.out, e.conn.queued, e.exiting = e.conn.out[:0], 0, false
-}

@@ -73,10 +73,6 @@ type instances struct {
 // firstOwnID is above the ids that Kong gives, which it counts from 1.
 const firstOwnID = 1 << 30
 
-func newInstances() *instances {
-	return &instances{byID: map[int32]*started{}, lastID: firstOwnID}
-}
-
 // get returns the instance with an id, or nil.
 func (r *instances) get(id int32) *started {
 	r.mu.RLock()

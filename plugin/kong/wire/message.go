@@ -74,19 +74,18 @@ func decodeCall(frame []byte) (call, error) {
 			c.command, body = field, value
 		}
 	})
-	if err != nil {
-		return call{}, fmt.Errorf("decode call: %w", err)
+	if err == nil {
+		err = decodeFields(body, func(field protowire.Number, value []byte, number uint64) {
+			switch {
+			case field == 1 && value == nil:
+				c.instance = int32(number)
+			case field == 2 && value != nil && c.command == cmdStartInstance:
+				c.config = value
+			case field == 2 && value != nil:
+				c.event = value
+			}
+		})
 	}
-	err = decodeFields(body, func(field protowire.Number, value []byte, number uint64) {
-		switch {
-		case field == 1 && value == nil:
-			c.instance = int32(number)
-		case field == 2 && value != nil && c.command == cmdStartInstance:
-			c.config = value
-		case field == 2 && value != nil:
-			c.event = value
-		}
-	})
 	if err != nil {
 		return call{}, fmt.Errorf("decode call: %w", err)
 	}

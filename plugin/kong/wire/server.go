@@ -78,7 +78,7 @@ func New(o Options) *Server {
 		drain:     cmp.Or(o.Drain, 5*time.Second),
 		log:       cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		epoch:     time.Now(),
-		instances: newInstances(),
+		instances: &instances{byID: map[int32]*started{}, lastID: firstOwnID},
 		conns:     map[*conn]struct{}{},
 		panics:    map[string]struct{}{},
 		failures:  map[string]struct{}{},
@@ -164,7 +164,7 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	case <-done:
 	case <-timer.C:
 		s.log.Warn("events were still running at the end of the drain time; their connections are closed", "drain", s.drain)
-		s.closeAll()
+		s.each(s.closeConn)
 		cut()
 		<-done
 	}
@@ -239,8 +239,6 @@ func (s *Server) interruptIdle() {
 		}
 	})
 }
-
-func (s *Server) closeAll() { s.each(s.closeConn) }
 
 // closeConn closes a connection, which may be closed already.
 func (s *Server) closeConn(c *conn) {

@@ -13,9 +13,10 @@ import (
 // Memory is a listener whose connections exist in memory only, one at a time. Nothing of it allocates, so that a test
 // can count what the server allocates.
 type Memory struct {
-	accepted chan net.Conn
-	closed   chan struct{}
-	conn     memoryConn
+	net.Listener // nil: no server calls its other methods
+	accepted     chan net.Conn
+	closed       chan struct{}
+	conn         memoryConn
 }
 
 // NewMemory returns a listener without connections.
@@ -52,15 +53,13 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener.
-func (m *Memory) Addr() net.Addr { return memoryAddr{} }
-
 // memoryConn is the server's end of a connection. A server uses it from one goroutine at a time.
 type memoryConn struct {
-	unread  []byte
-	answers [][]byte
-	written []byte
-	ended   chan struct{}
+	net.Conn // nil: no server calls its other methods
+	unread   []byte
+	answers  [][]byte
+	written  []byte
+	ended    chan struct{}
 }
 
 var errNothingWritten = errors.New("the server waits for an answer to nothing")
@@ -93,25 +92,8 @@ func (c *memoryConn) Close() error {
 	return nil
 }
 
-// LocalAddr implements net.Conn.
-func (c *memoryConn) LocalAddr() net.Addr { return memoryAddr{} }
-
-// RemoteAddr implements net.Conn.
-func (c *memoryConn) RemoteAddr() net.Addr { return memoryAddr{} }
-
 // SetDeadline implements net.Conn. No call blocks.
 func (c *memoryConn) SetDeadline(time.Time) error { return nil }
-
-// SetReadDeadline implements net.Conn.
-func (c *memoryConn) SetReadDeadline(time.Time) error { return nil }
-
-// SetWriteDeadline implements net.Conn.
-func (c *memoryConn) SetWriteDeadline(time.Time) error { return nil }
-
-type memoryAddr struct{}
-
-func (memoryAddr) Network() string { return "memory" }
-func (memoryAddr) String() string  { return "memory" }
 
 // StartCall returns the frame of the call that starts an instance of a config.
 func StartCall(t testing.TB, config string) []byte {
