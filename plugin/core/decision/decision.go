@@ -272,6 +272,16 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	return binding
 }
 
+// KnownEndpoint returns the endpoint, or "" if it is the name of a route that isRoute denies. Callers that name their
+// routes themselves could make any number of them. If isRoute is nil, every name is a route.
+func (d *Decision) KnownEndpoint(isRoute func(name string) bool) string {
+	name := d.Resolution.Endpoint
+	if isRoute != nil && name == d.Identity.Route && !isRoute(name) {
+		return ""
+	}
+	return name
+}
+
 // Filter returns the decision that the bounds for which kept returns true would have made, from the statuses they have.
 func (d *Decision) Filter(kept func(*policy.Bound) bool) *Decision {
 	among := *d

@@ -244,7 +244,7 @@ func (g *Gateway) complete(r *Request, decider *admit.Decider) {
 
 // tenantTiers returns the tiers of tenants by the consumers of a file. It leaves out tenants of several tiers.
 func tenantTiers(file *routeconfig.File, config schema.Config) (map[string]string, error) {
-	list, err := file.ConsumerTiers(config)
+	list, err := file.ConsumerTiers(&config)
 	tiers := map[string]string{}
 	for _, c := range list {
 		if tier, seen := tiers[c.Tenant]; seen && tier != c.Tier {

@@ -18,6 +18,7 @@
 package candidate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -107,12 +108,7 @@ type Evaluator struct {
 
 // New returns an evaluator. It starts nothing: see [Evaluator.Run].
 func New(o Options) *Evaluator {
-	if o.MaxWaiting <= 0 {
-		o.MaxWaiting = defaultWaiting
-	}
-	if o.Workers <= 0 {
-		o.Workers = defaultWorkers
-	}
+	o.MaxWaiting, o.Workers = cmp.Or(o.MaxWaiting, defaultWaiting), cmp.Or(o.Workers, defaultWorkers)
 	e := &Evaluator{
 		counter: NewCounter(o.MaxRows), workers: o.Workers,
 		settles: make(chan settlement, o.MaxWaiting),

@@ -1,6 +1,7 @@
 package candidate
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -64,10 +65,7 @@ type Counter struct {
 
 // NewCounter returns a counter of at most that many rows; 0: DefaultMaxRows.
 func NewCounter(most int) *Counter {
-	if most <= 0 {
-		most = DefaultMaxRows
-	}
-	return &Counter{max: most, rows: map[Key]*Row{}}
+	return &Counter{max: cmp.Or(most, DefaultMaxRows), rows: map[Key]*Row{}}
 }
 
 // side is what one of the two plans answers to a request, or one of its policies.
@@ -91,7 +89,7 @@ func (s side) text() string {
 // add counts a request and its decision under the candidate: in the row of the requests, and in the rows of all
 // policies that were read on either side. It reports false if there was no room for a row.
 func (c *Counter) add(r *request, d *decision.Decision) bool {
-	key := Key{Candidate: r.candidate.Name(), Endpoint: c.endpoint(d)}
+	key := Key{Candidate: r.candidate.Name(), Endpoint: d.KnownEndpoint(c.routes)}
 	if d.Identity.Tenant.Kind == identity.Tenant {
 		key.Tenant = d.Identity.Tenant.ID
 	}
@@ -107,31 +105,13 @@ func (c *Counter) add(r *request, d *decision.Decision) bool {
 		}
 	}
 	for _, active := range r.bounds {
-		if active.read && !hasBound(d, active.policy.Name) {
+		same := func(b policy.Bound) bool { return b.Policy.Name == active.policy.Name }
+		if active.read && !slices.ContainsFunc(d.Resolution.Bounds, same) {
 			key.Policy = active.policy.Name
 			room = c.count(key, r, active.side, side{}) && room
 		}
 	}
 	return room
-}
-
-func hasBound(d *decision.Decision, name string) bool {
-	for i := range d.Statuses {
-		if d.Resolution.Bounds[i].Policy.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// endpoint returns the endpoint of a request as it is counted. Clients could make any number of names that are not
-// routes.
-func (c *Counter) endpoint(d *decision.Decision) string {
-	name := d.Resolution.Endpoint
-	if c.routes != nil && name == d.Identity.Route && !c.routes(name) {
-		return ""
-	}
-	return name
 }
 
 // count counts the two answers to a request in a row. It reports false if there is no room for the row. c.mu is held.
@@ -231,9 +211,7 @@ type batch struct {
 
 // NewReporter returns a reporter. It starts nothing: see [Reporter.Run].
 func NewReporter(o ReporterOptions) *Reporter {
-	if o.Every <= 0 {
-		o.Every = reportEvery
-	}
+	o.Every = cmp.Or(o.Every, reportEvery)
 	return &Reporter{options: o, began: time.Now()}
 }
 

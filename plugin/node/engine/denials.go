@@ -188,9 +188,8 @@ func (d *recentDenials) metrics() denial.SinkStats {
 	defer d.mu.Unlock()
 	n := d.counts
 	n.Name = "recent"
-	n.Dropped = map[denial.Reason]uint64{}
-	for _, reason := range []denial.Reason{denial.Rejected, denial.Shutdown} {
-		n.Dropped[reason] = d.counts.Dropped[reason]
+	n.Dropped = map[denial.Reason]uint64{ // each reason that it can have
+		denial.Rejected: d.counts.Dropped[denial.Rejected], denial.Shutdown: d.counts.Dropped[denial.Shutdown],
 	}
 	return n
 }

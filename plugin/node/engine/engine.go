@@ -106,17 +106,6 @@ func (e *Engine) Sources() metrics.Sources {
 // MetaDenied returns the number of requests that meta limits have denied.
 func (e *Engine) MetaDenied() uint64 { return e.observer.metaDenied.Load() }
 
-// factsAtDenial returns the facts that the record of denials has of each request, in addition to those that decide.
-func (e *Engine) factsAtDenial(config *schema.Config) (wanted identity.Facts) {
-	if config.DenialRequestID {
-		wanted |= identity.RequestIDFact
-	}
-	if config.DenialIP {
-		wanted |= identity.IPFact
-	}
-	return wanted
-}
-
 // releases are the functions that release what is open, in the order of opening.
 type releases []func()
 
@@ -138,7 +127,12 @@ func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Decider
 	}
 	if e.denials != nil {
 		decider.Observers = append(decider.Observers, e.denials)
-		decider.AtDenial = e.factsAtDenial(&config)
+		if config.DenialRequestID {
+			decider.AtDenial |= identity.RequestIDFact
+		}
+		if config.DenialIP {
+			decider.AtDenial |= identity.IPFact
+		}
 	}
 	if e.usage != nil {
 		decider.Observers = append(decider.Observers, e.usage)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -95,16 +94,13 @@ func (e *Engine) overrides() metrics.Overrides {
 func (e *Engine) limits() []metrics.Limit {
 	_, rows := e.inventory.count(e.snapshot())
 	all := slices.Clone(rows)
-	for _, config := range e.configs() {
+	e.mu.Lock()
+	configs := slices.Collect(maps.Values(e.live))
+	e.mu.Unlock()
+	for _, config := range configs {
 		for _, one := range config.Policies() {
 			all = append(all, metrics.Limit{Policy: one.Name, Tier: one.Tier, Tokens: one.Limit.Spec().Quantity})
 		}
 	}
 	return all
-}
-
-func (e *Engine) configs() []*resolve.Plan {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Collect(maps.Values(e.live))
 }

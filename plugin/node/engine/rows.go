@@ -48,10 +48,9 @@ func (e *Engine) AwaitSaved(ctx context.Context) {
 
 // AwaitRows waits for the first rows, if there is a database, for at most limit.
 func (e *Engine) AwaitRows(ctx context.Context, limit time.Duration) {
-	if e.Rows == nil {
-		return
+	if e.Rows != nil {
+		waitFor(ctx, e.loaded, limit)
 	}
-	waitFor(ctx, e.loaded, limit)
 }
 
 func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration) {

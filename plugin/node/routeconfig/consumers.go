@@ -15,17 +15,17 @@ type ConsumerTier struct {
 	Source       string // that names the tier, as in tier_from: consumer.tag.tier
 }
 
-// consumerTiers returns the tenant and the tier of each consumer from which the config reads both, in the file's order:
+// ConsumerTiers returns the tenant and the tier of each consumer from which the config reads both, in the file's order:
 // a tenant can have several consumers, and so several tiers. It leaves out consumers for whom a header or a claim
 // comes first in tenant_from or tier_from, because only their requests have these. The tier need not exist.
-func (p *Config) consumerTiers(consumers []identity.Consumer) (tiers []ConsumerTier, err error) {
-	for i := range consumers {
-		c := &consumers[i]
-		rules := identity.Rules{Anonymous: p.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
-		if rules.Tenant, err = identity.ParseSources(fileSources(c, p.TenantFrom), &rules.Headers); err != nil {
+func (f *File) ConsumerTiers(config *schema.Config) (tiers []ConsumerTier, err error) {
+	for i := range f.consumers {
+		c := &f.consumers[i]
+		rules := identity.Rules{Anonymous: config.AnonymousConsumers, CostHeader: -1, NeedTenant: true}
+		if rules.Tenant, err = identity.ParseSources(fileSources(c, config.TenantFrom), &rules.Headers); err != nil {
 			return nil, err
 		}
-		if rules.Tier, err = identity.ParseSources(fileSources(c, p.TierFrom), &rules.Headers); err != nil {
+		if rules.Tier, err = identity.ParseSources(fileSources(c, config.TierFrom), &rules.Headers); err != nil {
 			return nil, err
 		}
 		request, id := identity.Request{Known: identity.ConsumerFact, Consumer: *c}, identity.Identity{}
@@ -45,11 +45,6 @@ func fileSources(c *identity.Consumer, sources []string) []string {
 		}
 	}
 	return sources
-}
-
-// ConsumerTiers returns the tenants and tiers that a config reads from the file's consumers, as in Config.Consumers.
-func (f *File) ConsumerTiers(config schema.Config) ([]ConsumerTier, error) {
-	return (&Config{Config: config}).consumerTiers(f.consumers)
 }
 
 // Consumer returns the file's consumer with the id, the username or the custom id of another, or nil.

@@ -188,8 +188,11 @@ func (f *File) possibleRoutes(r *Request) (routes []string) {
 		}
 		lacks := m.lacks(r)
 		if !named[m.route] {
-			named[m.route] = true
-			routes = append(routes, m.describe(lacks))
+			text := m.route
+			if len(lacks) > 0 {
+				text += " (by " + strings.Join(lacks, ", ") + ")"
+			}
+			named[m.route], routes = true, append(routes, text)
 		}
 		if len(lacks) == 0 {
 			break
@@ -209,14 +212,6 @@ func (m *matcher) lacks(r *Request) (names []string) {
 		}
 	}
 	return append(names, m.hidden...)
-}
-
-// describe names the route, and what it matches that the log lacks.
-func (m *matcher) describe(lacks []string) string {
-	if len(lacks) == 0 {
-		return m.route
-	}
-	return m.route + " (by " + strings.Join(lacks, ", ") + ")"
 }
 
 // literalPrefix returns a text that each path begins with that a regular expression matches.

@@ -62,7 +62,7 @@ func Load(text []byte, file, route string) (*Config, *resolve.Plan, error) {
 	}
 	plan, err := resolve.FromConfig(chosen.Config)
 	if err == nil {
-		chosen.Consumers, err = chosen.consumerTiers(f.consumers)
+		chosen.Consumers, err = f.ConsumerTiers(&chosen.Config)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", chosen.Where, err)

@@ -76,9 +76,9 @@ func (l *logging) open(s *settings, stderr io.Writer) (outs [len(levels)]io.Writ
 			writeLogError(stderr, "cannot open -log-file: lines go to stderr until it can be opened", err)
 		}
 		l.closers = append(l.closers, file)
-		same = orStderr{lineFunc(func(line string) error {
+		same = orStderr{func(line string) error {
 			return file.Write(context.Background(), []denial.Line{{Text: []byte(line)}})
-		}), stderr}
+		}, stderr}
 	}
 	for i := range outs {
 		outs[i] = same
@@ -132,12 +132,9 @@ func (l *logging) counted() map[string]uint64 {
 	return all
 }
 
-// lineFunc is a function that takes one line, without its end.
-type lineFunc func(line string) error
-
 // orStderr writes lines, and to stderr those that fail, with the reason.
 type orStderr struct {
-	write  lineFunc
+	write  func(line string) error // without its end
 	stderr io.Writer
 }
 

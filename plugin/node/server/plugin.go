@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -89,7 +88,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if s.endsWithKong(os.Environ(), os.Getppid()) {
 		g.parent = os.Getppid()
 	}
-	e, err := newEngine(background, s, stderr, log, &served, g, lines.counted)
+	e, err := newEngine(background, s, stderr, lines, &served, g)
 	if err != nil {
 		return err
 	}
@@ -144,25 +143,19 @@ type servers struct {
 }
 
 // newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,
-// and so is no live node. lines returns how many lines were logged by level. The error is about a setting.
+// and so is no live node. The error is about a setting.
 func newEngine(
-	ctx context.Context,
-	s *settings,
-	stderr io.Writer,
-	log *slog.Logger,
-	served *servers,
-	g *guard,
-	lines func() map[string]uint64,
+	ctx context.Context, s *settings, stderr io.Writer, log *logging, served *servers, g *guard,
 ) (*engine.Engine, error) {
 	node, err := process.NodeName(s.NodeName)
 	if err != nil {
 		return nil, err
 	}
-	options := engine.Options{Log: log, Buckets: bucket.Options{
+	options := engine.Options{Log: log.Logger, Buckets: bucket.Options{
 		Budget: s.TimeBudget, MaxBuckets: s.MaxBuckets, Nodes: s.Nodes, LeaseShare: s.LeaseShare,
 		Superseded: g.superseded.Load, MaxAddresses: s.MaxAddresses, NewAddresses: s.NewAddresses,
 	}}
-	record, err := newDenials(s, node, stderr, log)
+	record, err := newDenials(s, node, stderr, log.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +175,7 @@ func newEngine(
 	sources.Settles = true
 	sources.Add(
 		metrics.Read(func() phase.Counters { return served.limiting.Counters() }),
-		metrics.Read(func() metrics.MetaLimit { return metrics.MetaLimit{Denied: e.MetaDenied()} }),
-		metrics.Read(func() metrics.LogLines { return metrics.LogLines{ByLevel: lines()} }),
+		metrics.Read(func() metrics.Process { return metrics.Process{MetaDenied: e.MetaDenied(), LogLines: log.counted()} }),
 		metrics.Read(func() metrics.Reservations {
 			return metrics.Reservations{Stats: e.Reservations.Stats(), Unreserved: served.settling.Unreserved()}
 		}),
@@ -193,7 +185,7 @@ func newEngine(
 	}
 	e.Metrics = metrics.NewWithTenants(process.Version, sources, s.tenantLabels())
 	e.Reservations = reservation.New(reservation.Options{
-		Elapsed: process.Elapsed, Now: process.WallClock, Observer: e.Settlements(), Log: log,
+		Elapsed: process.Elapsed, Now: process.WallClock, Observer: e.Settlements(), Log: log.Logger,
 	})
 	return e, nil
 }

@@ -30,10 +30,7 @@ func listen(path string) (listener net.Listener, own os.FileInfo, err error) {
 	if len(beside) > maxSocketPath {
 		return nil, nil, fmt.Errorf(
 			"socket path %s is too long for a unix socket (%d bytes with its process id, at most %d): choose a shorter -kong-prefix",
-			path,
-			len(beside),
-			maxSocketPath,
-		)
+			path, len(beside), maxSocketPath)
 	}
 	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("remove what an earlier process of this id left: %w", err)
@@ -41,9 +38,7 @@ func listen(path string) (listener net.Listener, own os.FileInfo, err error) {
 	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: beside, Net: "unix"})
 	if err != nil {
 		return nil, nil, fmt.Errorf(
-			"listen on the socket (does the directory of -kong-prefix exist, and may this user write to it?): %w",
-			err,
-		)
+			"listen on the socket (does the directory of -kong-prefix exist, and may this user write to it?): %w", err)
 	}
 	unix.SetUnlinkOnClose(false)
 	if own, err = os.Stat(beside); err == nil {
@@ -67,11 +62,8 @@ var supervisors = []string{
 // nginx as its parent. A process without a parent but init was started by something else.
 func startedByKong(environ []string, parent int) bool {
 	for _, variable := range environ {
-		name, _, _ := strings.Cut(variable, "=")
-		for _, supervisor := range supervisors {
-			if name == supervisor {
-				return false
-			}
+		if name, _, _ := strings.Cut(variable, "="); slices.Contains(supervisors, name) {
+			return false
 		}
 	}
 	if parent <= 1 {

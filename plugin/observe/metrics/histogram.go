@@ -22,12 +22,8 @@ const maxDuration = 60 * limit.Second
 // sourceSet holds a set of sources that answered: bit s is source s.
 type sourceSet uint8
 
-func (a sourceSet) add(one decision.Source) sourceSet { return a | 1<<one }
-
 // durationHistograms holds histograms of the time until the buckets of a request had answered.
-type durationHistograms struct {
-	bySource [1 << decision.Sources]prometheus.Observer
-}
+type durationHistograms [1 << decision.Sources]prometheus.Observer
 
 func (h *durationHistograms) init(to prometheus.Registerer) {
 	family := prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -39,8 +35,8 @@ func (h *durationHistograms) init(to prometheus.Registerer) {
 		NativeHistogramBucketFactor: 1.1,
 	}, []string{"source"})
 	to.MustRegister(family)
-	for set := range h.bySource {
-		h.bySource[set] = family.WithLabelValues(sourceSet(set).String())
+	for set := range h {
+		h[set] = family.WithLabelValues(sourceSet(set).String())
 	}
 }
 
@@ -58,7 +54,7 @@ func (a sourceSet) String() string {
 }
 
 func (h *durationHistograms) observe(sources sourceSet, took limit.Micros) {
-	h.bySource[sources].Observe(float64(min(max(took, 0), maxDuration)) / float64(limit.Second))
+	h[sources].Observe(float64(min(max(took, 0), maxDuration)) / float64(limit.Second))
 }
 
 // perLimit is how many parts of a limit fullness is counted in; a part that is begun counts.
@@ -73,9 +69,7 @@ var bucketFullness = prometheus.NewDesc(prefix+"bucket_fullness",
 
 // fullnessHistograms holds histograms of used shares of limits. They are simpler than Prometheus's own and so cheaper:
 // each request updates several.
-type fullnessHistograms struct {
-	byScope [policy.UserEndpoint + 1]shareHistogram
-}
+type fullnessHistograms [policy.UserEndpoint + 1]shareHistogram
 
 type shareHistogram struct {
 	buckets [len(fullnessEnds) + 1]atomic.Uint64 // the last one has no upper end
@@ -83,7 +77,7 @@ type shareHistogram struct {
 }
 
 func (f *fullnessHistograms) observe(scope policy.Scope, used, size int64) {
-	s, share := &f.byScope[scope], (used*perLimit+size-1)/size
+	s, share := &f[scope], (used*perLimit+size-1)/size
 	i, _ := slices.BinarySearch(fullnessEnds[:], share)
 	s.buckets[i].Add(1)
 	s.sum.Add(uint64(share))
@@ -94,8 +88,8 @@ func (f *fullnessHistograms) Describe(to chan<- *prometheus.Desc) { to <- bucket
 
 // Collect implements prometheus.Collector.
 func (f *fullnessHistograms) Collect(to chan<- prometheus.Metric) {
-	for scope := range f.byScope {
-		s := &f.byScope[scope]
+	for scope := range f {
+		s := &f[scope]
 		count, upTo := uint64(0), make(map[float64]uint64, len(fullnessEnds))
 		for i := range s.buckets {
 			count += s.buckets[i].Load()

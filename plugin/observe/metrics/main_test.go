@@ -80,7 +80,7 @@ func everySource() Sources {
 		of(phase.Counters{Counters: wire.Counters{
 			Events: 1000, Questions: 2001, Writes: 1002, Panics: 4, Failures: 5, UnknownInstances: 6,
 		}, Instances: 3, ConfigFaults: 7}),
-		of(MetaLimit{8}),
+		of(Process{8, map[string]uint64{"warn": 54, "error": 55}}),
 		of(memory.Stats{Buckets: 11, Expired: 12, Evicted: 13}),
 		of(policysync.Stats{
 			Connected: true, Version: 31, Age: 3500 * time.Millisecond, Propagation: 250 * time.Millisecond,
@@ -105,7 +105,6 @@ func everySource() Sources {
 			reservation.Stats{Kept: 81, Parked: 85, Unknown: 82, Unrecorded: 86, Elsewhere: 87, Abandoned: 88}, 83,
 		}),
 		of(Overrides{Bans: 41, Exemptions: 42, Limits: 43, Penalties: 44}),
-		of(LogLines{map[string]uint64{"warn": 54, "error": 55}}),
 		of([]denial.SinkStats{
 			{Name: "file", Written: 51, Dropped: map[denial.Reason]uint64{denial.Queue: 52}, Queued: 53, Failing: true},
 		}),

@@ -184,24 +184,16 @@ func (c *counters) with(values ...string) prometheus.Counter {
 	return c.create(k)
 }
 
-// folded returns values with other in place of each name from a configuration: those of policies and tiers. What is in
-// parentheses is our own word.
-func (c *counters) folded(k labelValues) labelValues {
-	for i, label := range c.labels {
-		if (label == "policy" || label == "tier") && !strings.HasPrefix(k[i], "(") {
-			k[i] = other
-		}
-	}
-	return k
-}
-
-// create returns a new counter, or at the maximum that of the folded values.
+// create returns a new counter. At the maximum other replaces each name from a configuration: those of policies and
+// tiers, but for our own words, which are in parentheses.
 func (c *counters) create(k labelValues) prometheus.Counter {
 	c.createMu.Lock()
 	defer c.createMu.Unlock()
 	current := *c.byValues.Load()
-	if len(current) >= maxSeries {
-		k = c.folded(k)
+	for i, label := range c.labels {
+		if len(current) >= maxSeries && (label == "policy" || label == "tier") && !strings.HasPrefix(k[i], "(") {
+			k[i] = other
+		}
 	}
 	if counter, ok := current[k]; ok {
 		return counter // another goroutine was faster

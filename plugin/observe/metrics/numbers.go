@@ -33,12 +33,18 @@ func (n numbers[T]) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (n numbers[T]) Collect(to chan<- prometheus.Metric) {
 	defer recoverSource(to)
-	for _, s := range readSamples(reflect.ValueOf(n.read())) {
+	samples := sampleSet{}
+	samples.read(reflect.ValueOf(n.read()), declared{labels: map[string]string{}})
+	for _, s := range samples {
 		kind := prometheus.GaugeValue
 		if strings.HasSuffix(s.name, "_total") {
 			kind = prometheus.CounterValue
 		}
-		desc, values := s.describe()
+		labels, values := slices.Sorted(maps.Keys(s.labels)), []string(nil)
+		for _, label := range labels {
+			values = append(values, s.labels[label])
+		}
+		desc := prometheus.NewDesc(prefix+s.name, help[s.name], labels, nil)
 		to <- prometheus.MustNewConstMetric(desc, kind, s.value, values...)
 	}
 }
@@ -88,23 +94,8 @@ type sample struct {
 	value float64
 }
 
-// describe returns the description of a number, and the values of its labels.
-func (s *sample) describe() (desc *prometheus.Desc, values []string) {
-	labels := slices.Sorted(maps.Keys(s.labels))
-	for _, label := range labels {
-		values = append(values, s.labels[label])
-	}
-	return prometheus.NewDesc(prefix+s.name, help[s.name], labels, nil), values
-}
-
 // sampleSet holds numbers by their names and labels.
 type sampleSet map[string]*sample
-
-func readSamples(v reflect.Value) sampleSet {
-	all := sampleSet{}
-	all.read(v, declared{labels: map[string]string{}})
-	return all
-}
 
 func (all sampleSet) read(v reflect.Value, d declared) {
 	switch kind := v.Kind(); {

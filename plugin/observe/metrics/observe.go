@@ -16,7 +16,7 @@ import (
 // Observe implements admit.Observer. Of d it keeps the names of tenants, endpoints, tiers and policies only.
 func (m *Metrics) Observe(d *decision.Decision) {
 	who, tier := m.tenants.byIdentity(&d.Identity), d.Resolution.Tier
-	m.tenants.count(who, laneKey{cmp.Or(m.endpoint(d), none), cmp.Or(tier, none), d.Mode}, d.Result)
+	m.tenants.count(who, laneKey{cmp.Or(d.KnownEndpoint(m.Routes), none), cmp.Or(tier, none), d.Mode}, d.Result)
 	if d.ShadowDenied {
 		who.shadowDenied.Add(1)
 	}
@@ -32,14 +32,6 @@ func (m *Metrics) Observe(d *decision.Decision) {
 
 // CountUsageAnswer counts an answer of a config with usage_only, which is no decision.
 func (m *Metrics) CountUsageAnswer(status int) { m.usageAnswers.with(strconv.Itoa(status)).Inc() }
-
-// endpoint returns the name of the request's endpoint, or "" if that must not be a label.
-func (m *Metrics) endpoint(d *decision.Decision) string {
-	if d.Resolution.Endpoint == d.Identity.Route && m.unknownRoute(d) {
-		return ""
-	}
-	return d.Resolution.Endpoint
-}
 
 // unknownRoute reports whether the request names a route that does not exist.
 func (m *Metrics) unknownRoute(d *decision.Decision) bool {
@@ -80,7 +72,7 @@ func (m *Metrics) observeBounds(d *decision.Decision, who *tenant) {
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
-			answered = answered.add(status.Source) // others were not read: another bound already denies
+			answered |= 1 << status.Source // others were not read: another bound already denies
 		}
 		owns = owns || ownBucket(bound, status)
 		m.observeBound(d, bound, status)
@@ -168,12 +160,10 @@ func (r *settlements) init(to prometheus.Registerer) {
 // Settlements returns the observer that counts what becomes of reservations.
 func (m *Metrics) Settlements() reservation.Observer { return &m.settlements }
 
-// Reserved implements reservation.Observer.
 func (r *settlements) Reserved(b *policy.Bound) {
 	r.tokens.with(b.Policy.Name, "reserved").Add(float64(b.Cost))
 }
 
-// Settled implements reservation.Observer.
 func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	name := b.Policy.Name
 	r.settled.with(name, s.Outcome.String()).Inc()

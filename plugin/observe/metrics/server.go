@@ -245,20 +245,16 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 // degraded returns the names of the degraded stores, never nil.
 func (s *Sources) degraded() []string {
 	names := []string{}
-	for _, store := range s.stores() {
+	if s.Stores == nil {
+		return names
+	}
+	for _, store := range s.Stores() {
 		if store.Degraded {
 			names = append(names, labelValue(store.Name))
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func (s *Sources) stores() []Store {
-	if s.Stores == nil {
-		return nil
-	}
-	return s.Stores()
 }
 
 func (s *Server) writeJSON(w http.ResponseWriter, status int, document any) {

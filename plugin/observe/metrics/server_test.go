@@ -177,7 +177,7 @@ func TestMetricsAreServedAsTextAndAsOpenMetrics(t *testing.T) {
 }
 
 func TestAScrapeWithoutSomeNumbersIsAnsweredAndCounted(t *testing.T) {
-	m := withNumbers(Read(func() MetaLimit { panic("gone") }), of(memory.Stats{Buckets: 7}))
+	m := withNumbers(Read(func() Process { panic("gone") }), of(memory.Stats{Buckets: 7}))
 	s := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0"}).listening(t)
 	first := get(t, "GET", "http://"+s.address+"/metrics")
 	if first.status != 200 || !strings.Contains(first.body, "\nrate_limiter_local_buckets 7\n") {

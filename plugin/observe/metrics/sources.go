@@ -30,14 +30,10 @@ type Store struct {
 	Degraded bool   // it, or a part of it, does not answer
 }
 
-// MetaLimit holds the number of requests that meta_limit has denied.
-type MetaLimit struct {
-	Denied uint64 `metric:"meta_limit_denials_total"`
-}
-
-// LogLines holds the number of lines that the process has logged, by level: one of a fixed list.
-type LogLines struct {
-	ByLevel map[string]uint64 `metric:"log_lines_total level"`
+// Process holds numbers of the plugin server.
+type Process struct {
+	MetaDenied uint64            `metric:"meta_limit_denials_total"` // requests
+	LogLines   map[string]uint64 `metric:"log_lines_total level"`    // by level: one of a fixed list
 }
 
 // Reservations holds the numbers of the reservations in this process.

@@ -167,10 +167,7 @@ func (t *tenant) updateBuckets(d *decision.Decision, unknownRoute bool) {
 
 // bucket returns the bucket of a bound, or nil if there is no room for it. t.mu is held.
 func (t *tenant) bucket(bound *policy.Bound) *bucket {
-	p, endpoint := bound.Policy, bound.Key.Endpoint
-	if endpoint == "" {
-		endpoint = p.Endpoint
-	}
+	p, endpoint := bound.Policy, cmp.Or(bound.Key.Endpoint, bound.Policy.Endpoint)
 	for i := range t.buckets {
 		b := &t.buckets[i]
 		if b.policy == p.Name && b.endpoint == endpoint && b.scope == p.Scope && b.namespace == bound.Key.Namespace {
@@ -244,7 +241,9 @@ func (t *tenants) Collect(to chan<- prometheus.Metric) {
 	now := time.Now()
 	t.mu.Lock()
 	t.rotate(now)
-	all := t.withSeries()
+	all := []*tenant{t.anonymous, t.other}
+	all = slices.AppendSeq(all, maps.Values(*t.labelled.Load()))
+	all = slices.AppendSeq(all, maps.Values(t.leaving))
 	t.mu.Unlock()
 	for _, who := range all {
 		for _, l := range who.lanes.Load().all {

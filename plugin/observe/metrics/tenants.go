@@ -276,10 +276,3 @@ func (t *tenants) exchange(labelled map[string]*tenant, byScore []*tenant, most 
 	}
 	return n
 }
-
-// withSeries returns all that have series: labelled and leaving tenants, other and anonymous. t.mu is held.
-func (t *tenants) withSeries() []*tenant {
-	all := []*tenant{t.anonymous, t.other}
-	all = slices.AppendSeq(all, maps.Values(*t.labelled.Load()))
-	return slices.AppendSeq(all, maps.Values(t.leaving))
-}

@@ -104,12 +104,9 @@ func (c *Counter) Dropped() uint64 { return c.dropped.Load() }
 
 // Observe implements admit.Observer. It keeps of d the names of the tenant, the endpoint and the policies.
 func (c *Counter) Observe(d *decision.Decision) {
-	where := place{endpoint: d.Resolution.Endpoint}
+	where := place{endpoint: d.KnownEndpoint(c.Routes)}
 	if d.Identity.Tenant.Kind == identity.Tenant { // a name of another kind is an address
 		where.tenant = d.Identity.Tenant.ID
-	}
-	if c.Routes != nil && where.endpoint == d.Identity.Route && !c.Routes(where.endpoint) {
-		where.endpoint = ""
 	}
 	s := &c.stripes[d.Exchange%stripes]
 	s.mu.Lock()

@@ -186,7 +186,10 @@ func (r *Reporter) cut() {
 			r.drop(Damaged)
 			r.options.Log.Error("a batch of usage was dropped", "rows", len(first.Rows), "error", err)
 		} else {
-			r.push(began, payload)
+			r.seq++
+			w := &waiting{saved{r.options.Node, began, payload}, r.epoch, r.seq, ""}
+			r.save(w)
+			r.enqueue(w)
 		}
 		if rest = others; rest.empty() {
 			return
@@ -205,13 +208,6 @@ func (b Batch) split(most int) (first, others Batch) {
 	first.Denials, others.Denials = b.Denials[:m], b.Denials[m:]
 	first.Tiers, others.Tiers = b.Tiers[:l], b.Tiers[l:]
 	return first, others
-}
-
-func (r *Reporter) push(began time.Time, payload []byte) {
-	r.seq++
-	w := &waiting{saved{r.options.Node, began, payload}, r.epoch, r.seq, ""}
-	r.save(w)
-	r.enqueue(w)
 }
 
 // drop counts a dropped batch, and returns how many were dropped for this reason.

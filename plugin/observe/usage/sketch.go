@@ -57,12 +57,8 @@ func (s Sketch) BytesValue() ([]byte, error) { return s[:], nil }
 
 // ScanBytes implements pgtype.BytesScanner. Bytes that are no sketch are of another program, and read as empty.
 func (s *Sketch) ScanBytes(text []byte) error {
-	*s = Sketch{}
-	if len(text) == len(s) {
-		copy(s[:], text)
-	}
-	if !s.valid() {
-		*s = Sketch{}
+	if *s = (Sketch{}); len(text) == len(s) && (*Sketch)(text).valid() {
+		*s = Sketch(text)
 	}
 	return nil
 }
