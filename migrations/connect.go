@@ -47,19 +47,13 @@ func ConnectFault(err error, source string) string {
 }
 
 // addresses returns the servers that a connection tries, each once.
-func addresses(c *pgconn.Config) []string {
-	list := []string{address(c.Host, c.Port)}
-	for _, f := range c.Fallbacks {
-		if next := address(f.Host, f.Port); !slices.Contains(list, next) {
+func addresses(c *pgconn.Config) (list []string) {
+	for _, f := range append([]*pgconn.FallbackConfig{{Host: c.Host, Port: c.Port}}, c.Fallbacks...) {
+		if _, next := pgconn.NetworkAddress(f.Host, f.Port); !slices.Contains(list, next) {
 			list = append(list, next)
 		}
 	}
 	return list
-}
-
-func address(host string, port uint16) string {
-	_, place := pgconn.NetworkAddress(host, port)
-	return place
 }
 
 // connectCause returns why no server was reached, without the addresses, which pgx repeats for each attempt.

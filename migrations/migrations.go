@@ -7,7 +7,6 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -158,7 +157,8 @@ func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider,
 		return become(ctx, conn, owner)
 	}))
 	defer func() { err = errors.Join(err, db.Close()) }()
-	provider, err := open(db)
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(applied),
+		goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return err
 	}
@@ -244,9 +244,4 @@ func makeSchema(ctx context.Context, holder *pgx.Conn) error {
 		_, err = holder.Exec(ctx, "CREATE SCHEMA "+schema)
 	}
 	return err
-}
-
-func open(db *sql.DB) (*goose.Provider, error) {
-	return goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(applied),
-		goose.WithDisableGlobalRegistry(true))
 }

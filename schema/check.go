@@ -91,19 +91,14 @@ func (c *checker) items(elements *field, n *node, path string) {
 		at := docpath.Item(path, i)
 		if item.kind == kindNull {
 			c.fault(at, "must not be null")
-			n.items[i] = blank(elements)
-		} else if !c.value(elements, item, at) {
-			n.items[i] = blank(elements) // keeps the indexes of the items after it
+		} else if c.value(elements, item, at) {
+			continue
+		}
+		n.items[i] = &node{kind: kindString} // keeps the indexes of the items after it
+		if elements.Type == "record" {
+			n.items[i].kind = kindObject
 		}
 	}
-}
-
-// blank returns a value of f's type that replaces a faulty one.
-func blank(f *field) *node {
-	if f.Type == "record" {
-		return &node{kind: kindObject}
-	}
-	return &node{kind: kindString}
 }
 
 func (c *checker) entries(f *field, n *node, path string) {
@@ -157,17 +152,13 @@ func (c *checker) null(f *field, key, path string) {
 
 // member checks one member of a record and reports whether it stays.
 func (c *checker) member(f *field, m member, path string) bool {
-	inner := f.field(m.key)
-	if inner != nil {
-		if !c.value(inner, m.value, docpath.Member(path, m.key)) {
-			return false
-		}
-		return inner.Type != "map" || len(m.value.members) > 0
+	if inner := f.field(m.key); inner != nil {
+		isRight := c.value(inner, m.value, docpath.Member(path, m.key))
+		return isRight && (inner.Type != "map" || len(m.value.members) > 0)
 	}
-	if addedByKong(m.key, path == "") {
-		return false
+	if !addedByKong(m.key, path == "") {
+		c.fault(docpath.Member(path, m.key), "%s", f.unknown(m.key))
 	}
-	c.fault(docpath.Member(path, m.key), "%s", f.unknown(m.key))
 	return false
 }
 
@@ -177,17 +168,13 @@ func (f *field) unknown(key string) string { return "unknown field" + hint(key, 
 // addedByKong reports whether Kong itself adds a key: resolved vault references in any record, and the identity and
 // scope of the instance at the top.
 func addedByKong(key string, top bool) bool {
-	if key == "$refs" {
-		return true
-	}
-	if !top {
-		return false
-	}
 	switch key {
-	case "route_id", "service_id", "consumer_id", "consumer_group_id", "plugin_instance_name":
+	case "$refs":
 		return true
+	case "route_id", "service_id", "consumer_id", "consumer_group_id", "plugin_instance_name":
+		return top
 	}
-	return strings.HasPrefix(key, "__")
+	return top && strings.HasPrefix(key, "__")
 }
 
 // missing fills in the default of a field that the record n does not have, or reports it as missing.
@@ -225,20 +212,18 @@ func (f *field) numberViolation(n *node) string {
 	if len(f.Between) != 2 || !ok {
 		return ""
 	}
-	low, high := f.Between[0], f.Between[1]
-	switch {
+	switch low, high := f.Between[0], f.Between[1]; {
 	case value >= low && value <= high:
 		return ""
 	case f.Err != "":
 		return f.Err
-	case value < low && low == 1:
-		return fmt.Sprintf("must be > 0, got %d", value)
-	case value < low:
-		return fmt.Sprintf("must be >= %d, got %d", low, value)
 	case value > high:
 		return fmt.Sprintf("must be <= %d, got %d", high, value)
+	case low == 1:
+		return fmt.Sprintf("must be > 0, got %d", value)
+	default:
+		return fmt.Sprintf("must be >= %d, got %d", low, value)
 	}
-	return ""
 }
 
 func (f *field) stringViolation(n *node) string {

@@ -9,50 +9,37 @@ import (
 
 // entity runs one entity check on the record n, with Kong's meaning of each check.
 func (c *checker) entity(check entityCheck, n *node, path string) {
+	given := func(name string) bool { return nonEmpty(lookup(n, name)) }
+	var present []string
+	for _, name := range slices.Concat(check.MutuallyRequired, check.MutuallyExclusive) {
+		if given(name) {
+			present = append(present, name)
+		}
+	}
 	switch {
-	case check.AtLeastOneOf != nil:
-		c.atLeastOneOf(check.AtLeastOneOf, n, path)
+	case check.AtLeastOneOf != nil: // unless one of them was given and is faulty by itself
+		names := check.AtLeastOneOf
+		faulty := func(name string) bool { return c.faulty[docpath.Member(path, name)] }
+		if !slices.ContainsFunc(names, given) && !slices.ContainsFunc(names, faulty) {
+			c.fault(path, "must name at least one of %s", strings.Join(names, ", "))
+		}
 	case check.MutuallyRequired != nil:
-		c.mutuallyRequired(check.MutuallyRequired, n, path)
+		for _, name := range check.MutuallyRequired {
+			if len(present) > 0 && !given(name) {
+				c.fault(docpath.Member(path, name), "is required together with %s", strings.Join(present, ", "))
+			}
+		}
 	case check.MutuallyExclusive != nil:
-		c.mutuallyExclusive(check.MutuallyExclusive, n, path)
+		for _, name := range present[min(1, len(present)):] {
+			c.fault(docpath.Member(path, name), "cannot be given together with %s", present[0])
+		}
 	case check.Conditional != nil:
 		c.conditional(check.Conditional, n, path)
 	case check.ConditionalAtLeastOneOf != nil:
 		rule := check.ConditionalAtLeastOneOf
-		given := func(name string) bool { return nonEmpty(lookup(n, name)) }
 		if rule.IfMatch.accepts(lookup(n, rule.IfField)) && !slices.ContainsFunc(rule.ThenAtLeastOneOf, given) {
 			c.fault(docpath.Join(path, rule.IfField), "%s", rule.ThenErr)
 		}
-	}
-}
-
-// atLeastOneOf reports a record without any of the named fields, unless one of them was given and is faulty by itself.
-func (c *checker) atLeastOneOf(names []string, n *node, path string) {
-	present, _ := partition(names, n)
-	faulty := func(name string) bool { return c.faulty[docpath.Member(path, name)] }
-	if len(present) == 0 && !slices.ContainsFunc(names, faulty) {
-		c.fault(path, "must name at least one of %s", strings.Join(names, ", "))
-	}
-}
-
-func (c *checker) mutuallyRequired(names []string, n *node, path string) {
-	present, absent := partition(names, n)
-	if len(present) == 0 {
-		return
-	}
-	for _, name := range absent {
-		c.fault(docpath.Member(path, name), "is required together with %s", strings.Join(present, ", "))
-	}
-}
-
-func (c *checker) mutuallyExclusive(names []string, n *node, path string) {
-	present, _ := partition(names, n)
-	if len(present) < 2 {
-		return
-	}
-	for _, name := range present[1:] {
-		c.fault(docpath.Member(path, name), "cannot be given together with %s", present[0])
 	}
 }
 
@@ -76,17 +63,6 @@ func (f *field) accepts(n *node) bool {
 		return false
 	}
 	return n.kind == kindBool || f.violation(n) == ""
-}
-
-func partition(names []string, n *node) (present, absent []string) {
-	for _, name := range names {
-		if nonEmpty(lookup(n, name)) {
-			present = append(present, name)
-		} else {
-			absent = append(absent, name)
-		}
-	}
-	return present, absent
 }
 
 // nonEmpty reports whether Kong counts a field as present: not absent, not "", not an empty array or object.

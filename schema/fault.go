@@ -30,6 +30,14 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// OrNil returns the faults as an error, or nil if there are none.
+func (fs Faults) OrNil() error {
+	if len(fs) == 0 {
+		return nil
+	}
+	return fs
+}
+
 // Warning describes a valid value that is probably not what the author of the config expects.
 type Warning = Fault
 
@@ -55,16 +63,9 @@ func inDocumentOrder(faults []Fault, order map[string]int) {
 	})
 }
 
-// hint returns the end of a message with the candidate nearest to name, or "" if none is near enough.
+// hint returns the end of a message with the candidate nearest to name in single-character edits, or "" if none is near
+// enough.
 func hint(name string, candidates []string) string {
-	if near := closest(name, candidates); near != "" {
-		return fmt.Sprintf(", did you mean %s?", near)
-	}
-	return ""
-}
-
-// closest returns the candidate nearest to name in single-character edits, or "" if none is near enough.
-func closest(name string, candidates []string) string {
 	best, bestDistance := "", 1+min(2, len(name)/3)
 	for _, candidate := range candidates {
 		if len(name) > len(candidate)+2 {
@@ -74,7 +75,10 @@ func closest(name string, candidates []string) string {
 			best, bestDistance = candidate, d
 		}
 	}
-	return best
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(", did you mean %s?", best)
 }
 
 // editDistance returns the Levenshtein distance between a and b, in bytes.

@@ -147,7 +147,7 @@ func (o Override) Faults(checks ...func(Override) error) []Fault {
 			*at = time.Time{}
 		}
 	}
-	own := func(Override) error { return asError(o.Conflicts()) }
+	own := func(Override) error { return Faults(o.Conflicts()).OrNil() }
 	return modelOf[Override]().faults(writable, append([]func(Override) error{own}, checks...)...)
 }
 

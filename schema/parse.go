@@ -73,7 +73,7 @@ func AppendNew(faults []Fault, err error) []Fault {
 func (c Config) Validate() error {
 	_, faults, order := examine(c.document(), checker{faulty: map[string]bool{}})
 	inDocumentOrder(faults, order)
-	return asError(faults)
+	return Faults(faults).OrNil()
 }
 
 // WithDefaults returns c with the defaults of zero fields, except booleans: false stays false. Faulty values stay.

@@ -205,14 +205,7 @@ func (p Policy) Faults(checks ...func(Policy) error) []Fault {
 }
 
 func (p Policy) semanticFaults() error {
-	return asError(append(LocatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...))
-}
-
-func asError(faults []Fault) error {
-	if len(faults) == 0 {
-		return nil
-	}
-	return Faults(faults)
+	return Faults(append(LocatedLimit{Limit: p.Limit}.faults(), p.TargetFaults()...)).OrNil()
 }
 
 // Cost is what requests to an endpoint cost, as a row of the database has it, the REST API, files of rows and the
@@ -246,7 +239,7 @@ func (c Cost) complete() error {
 	if c.Cost == nil {
 		faults.add("cost", "is required; 0 makes the requests free")
 	}
-	return asError(faults)
+	return Faults(faults).OrNil()
 }
 
 // Tenant holds the settings of one tenant besides its policies and overrides, as a row of the database has it, the REST

@@ -74,19 +74,12 @@ func (c Config) tenantWarnings() []Warning {
 		warnings.add("anonymous", "has no effect, because on_missing_tenant is %s", c.OnMissingTenant)
 	case !hasAnonymous && byIP && len(c.Tiers) > 0:
 		warnings.add("anonymous", "is absent: requests without a tenant are counted by ip under the limits of tier %s",
-			docpath.Shorten(c.defaultTier()))
+			docpath.Shorten(cmp.Or(c.DefaultTier, c.Tiers[0].Name)))
 	}
 	if len(c.Tiers) > 1 && c.TierFrom != nil && len(c.TierFrom) == 0 {
-		warnings.add("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(c.defaultTier()))
+		warnings.add("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(cmp.Or(c.DefaultTier, c.Tiers[0].Name)))
 	}
 	return warnings
-}
-
-func (c Config) defaultTier() string {
-	if c.DefaultTier != "" {
-		return c.DefaultTier
-	}
-	return c.Tiers[0].Name
 }
 
 // costWarnings returns warnings of endpoints whose requests cost more than a limit can hold, or more than it may admit
@@ -191,7 +184,8 @@ func (c Config) limitWarnings(l LocatedLimit) []Warning {
 		warn(".hard_threshold_pct", "is ignored without soft_threshold_pct")
 	}
 	warnings.addProblem(l.Path+".endpoint", methodProblem(l.Endpoint))
-	if l.isUser() && c.UserFrom != nil && len(c.UserFrom) == 0 {
+	isUser := l.Scope == ScopeUser || l.Scope == ScopeUserEndpoint
+	if isUser && c.UserFrom != nil && len(c.UserFrom) == 0 {
 		warn(".scope", "is %s but user_from is empty: on_missing_user decides for every request", l.Scope)
 	}
 	if c.Strategy == StrategyRedis && l.Scope == ScopeIP && l.Algorithm == AlgorithmSlidingLog {
@@ -207,10 +201,6 @@ func (c Config) limitWarnings(l LocatedLimit) []Warning {
 			quantity+burst, burst, quantity, modest)
 	}
 	return warnings
-}
-
-func (l Limit) isUser() bool {
-	return l.Scope == ScopeUser || l.Scope == ScopeUserEndpoint
 }
 
 func (l Limit) isTokenBucket() bool {

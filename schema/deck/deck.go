@@ -96,11 +96,8 @@ func (v *validator) report(line int, path string, severity Severity, message str
 
 // unreadable reports a syntax error; yaml.v3 puts the line into the text.
 func (v *validator) unreadable(err error) {
-	line := 1
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	var n int
-	if _, scanErr := fmt.Sscanf(text, "line %d:", &n); scanErr == nil {
-		line = n
+	line, text := 1, strings.TrimPrefix(err.Error(), "yaml: ")
+	if _, scanErr := fmt.Sscanf(text, "line %d:", &line); scanErr == nil {
 		_, text, _ = strings.Cut(text, ": ")
 	}
 	v.report(line, "", Error, "is not YAML: "+text)
@@ -152,8 +149,8 @@ func (v *validator) entry(e *Plugin, settling []Place) {
 }
 
 func (v *validator) reportError(e *Plugin, config deckfile.Config, err error) {
-	var faults schema.Faults
-	if !errors.As(err, &faults) {
+	faults, ok := errors.AsType[schema.Faults](err)
+	if !ok {
 		faults = schema.Faults{{Message: err.Error()}}
 	}
 	for _, f := range faults {

@@ -27,35 +27,43 @@ type Plugin struct {
 	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
 }
 
-// Place names the entities whose requests a plugin entry is for: those that it is nested in or refers to. "" stands for
-// all.
-type Place struct{ Service, Route, Consumer, Group string }
+// Place names the entities whose requests a plugin entry is for, by their kinds: those that it is nested in or refers
+// to. "" stands for all.
+type Place [len(kinds)]string
+
+// The kinds of entities.
+const (
+	OfRoute = iota
+	OfService
+	OfConsumer
+	OfGroup
+)
+
+// kinds holds the names of the kinds. A list of entities has the name of its kind with an s.
+var kinds = [...]string{"route", "service", "consumer", "consumer_group"}
+
+// or returns p with the names that other has and p lacks.
+func (p Place) or(other Place) Place {
+	for kind := range p {
+		p[kind] = cmp.Or(p[kind], other[kind])
+	}
+	return p
+}
 
 // Overlaps reports whether one request can be of both places.
-func (p Place) Overlaps(other Place) bool {
-	meet := func(a, b string) bool { return a == "" || b == "" || a == b }
-	return meet(p.Service, other.Service) && meet(p.Route, other.Route) && meet(p.Consumer, other.Consumer) &&
-		meet(p.Group, other.Group)
-}
+func (p Place) Overlaps(other Place) bool { return p.or(other) == other.or(p) }
 
 // covers reports whether p is at least as wide as other.
-func (p Place) covers(other Place) bool {
-	return other == Place{
-		cmp.Or(p.Service, other.Service), cmp.Or(p.Route, other.Route), cmp.Or(p.Consumer, other.Consumer),
-		cmp.Or(p.Group, other.Group),
-	}
-}
+func (p Place) covers(other Place) bool { return p.or(other) == other }
 
 // Entities returns the kinds and names of the entities that an entry for p names: of a route and its service the route.
 func (p Place) Entities() (list [][2]string) {
-	if p.Route != "" {
-		p.Service = ""
+	if p[OfRoute] != "" {
+		p[OfService] = ""
 	}
-	for _, entity := range [...][2]string{
-		{"service", p.Service}, {"route", p.Route}, {"consumer", p.Consumer}, {"consumer_group", p.Group},
-	} {
-		if entity[1] != "" {
-			list = append(list, entity)
+	for kind, name := range p {
+		if name != "" {
+			list = append(list, [2]string{kinds[kind], name})
 		}
 	}
 	return list
@@ -64,11 +72,9 @@ func (p Place) Entities() (list [][2]string) {
 // String returns the place in words.
 func (p Place) String() string {
 	text := ""
-	for _, part := range [...][2]string{
-		{"route ", p.Route}, {"service ", p.Service}, {"consumer ", p.Consumer}, {"consumer group ", p.Group},
-	} {
-		if part[1] != "" {
-			text += ", " + part[0] + part[1]
+	for kind, name := range p {
+		if name != "" {
+			text += ", " + strings.ReplaceAll(kinds[kind], "_", " ") + " " + name
 		}
 	}
 	return cmp.Or(strings.TrimPrefix(text, ", "), "all requests")
@@ -108,12 +114,11 @@ func Read(document *yaml.Node) (*Document, error) {
 	}
 	for i := range f.Plugins {
 		place := &f.Plugins[i].Place
-		*place = Place{
-			Service: f.nameOf("services", place.Service), Route: f.nameOf("routes", place.Route),
-			Consumer: f.nameOf("consumers", place.Consumer), Group: f.nameOf("consumer_groups", place.Group),
+		for kind, id := range place {
+			place[kind] = f.nameOf(kinds[kind]+"s", id)
 		}
-		if place.Service == "" {
-			place.Service = f.Services[place.Route]
+		if place[OfService] == "" {
+			place[OfService] = f.Services[place[OfRoute]]
 		}
 	}
 	return &f.Document, nil
@@ -206,10 +211,7 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 // enter notes what an item of a list is: a service, a route, a consumer or a consumer group. One without a name has its
 // path as one.
 func (f *finder) enter(item *yaml.Node, list, path string) {
-	name := path
-	if own := reference(item); own != "" {
-		name = own
-	}
+	name := cmp.Or(reference(item), path)
 	if list == "consumers" {
 		f.Consumers = append(f.Consumers, item)
 	}
@@ -217,34 +219,24 @@ func (f *finder) enter(item *yaml.Node, list, path string) {
 	if id := deckfile.Get(item, "id"); id != nil {
 		f.names[entity{list, id.Value}] = name
 	}
-	switch list {
-	case "services":
-		f.within.Service = name
-	case "routes":
-		f.within.Route = name
-		if f.within.Service == "" {
-			f.within.Service = reference(deckfile.Get(item, "service"))
-		}
-		f.Services[name] = f.within.Service
+	kind := slices.IndexFunc(kinds[:], func(kind string) bool { return list == kind+"s" })
+	if kind >= 0 {
+		f.within[kind] = name
+	}
+	if kind == OfRoute {
+		f.within[OfService] = cmp.Or(f.within[OfService], reference(deckfile.Get(item, "service")))
+		f.Services[name] = f.within[OfService]
 		if name != path {
 			f.Routes = append(f.Routes, Route{name, item})
 		}
-	case "consumers":
-		f.within.Consumer = name
-	case "consumer_groups":
-		f.within.Group = name
 	}
 }
 
 // placeOf returns where a plugin entry is enabled: within what it is nested in, and what it names itself.
 func (f *finder) placeOf(entry *yaml.Node) Place {
 	p := f.within
-	for key, to := range map[string]*string{
-		"service": &p.Service, "route": &p.Route, "consumer": &p.Consumer, "consumer_group": &p.Group,
-	} {
-		if named := reference(deckfile.Get(entry, key)); named != "" {
-			*to = named
-		}
+	for kind, key := range kinds {
+		p[kind] = cmp.Or(reference(deckfile.Get(entry, key)), p[kind])
 	}
 	return p
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
 func (e *entry) advanced() {
@@ -118,7 +119,7 @@ func (e *entry) consumerGroups(k advanced) {
 			e.fault("consumer_groups", "names the group %s, whose limits are not in this file", shown(group))
 		}
 	}
-	if e.info != nil && (e.Place.Service != "" || e.Place.Route != "" || e.Place.Consumer != "") {
+	if e.info != nil && e.Place[deck.OfService]+e.Place[deck.OfRoute]+e.Place[deck.OfConsumer] != "" {
 		e.fault("enforce_consumer_groups", "is true for %s, where the overrides of consumer groups cannot be converted: "+
 			"give each group an entry of its own", e.Place)
 	}
@@ -169,7 +170,7 @@ func overridesInfo(document *yaml.Node) (info, root *yaml.Node) {
 func (f *file) removeOverridesKey(changed []*entry) []int {
 	var lines []int
 	for _, e := range changed {
-		if e.info == nil || e.Place.Group == "" {
+		if e.info == nil || e.Place[deck.OfGroup] == "" {
 			continue
 		}
 		lines = append(lines, removeKey(e.info, overridesKey)...)
@@ -195,13 +196,13 @@ func removeKey(mapping *yaml.Node, key string) []int {
 // entry with enforce_consumer_groups.
 func (f *file) mergeOverrides() {
 	for _, e := range f.entries {
-		if e.info == nil || e.Place.Group == "" || e.Name != "rate-limiting-advanced" || e.values == nil {
+		if e.info == nil || e.Place[deck.OfGroup] == "" || e.Name != "rate-limiting-advanced" || e.values == nil {
 			continue
 		}
 		var bases []*entry
 		for _, base := range f.entries {
 			if base.document == e.document && base.Name == e.Name && base.Enabled && base.values != nil &&
-				base.Place.Group == "" && base.values["enforce_consumer_groups"] == true {
+				base.Place[deck.OfGroup] == "" && base.values["enforce_consumer_groups"] == true {
 				bases = append(bases, base)
 			}
 		}

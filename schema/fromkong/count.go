@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
 // window is one limit of Kong's plugins.
@@ -55,12 +56,12 @@ func (e *entry) identify(field, identifier, header, path string) counting {
 	case "service":
 		return e.byService(field)
 	case "route":
-		if e.Place.Route != "" {
+		if e.Place[deck.OfRoute] != "" {
 			return inTotal
 		}
 		return counting{scope: schema.ScopeEndpoint, words: "per route"}
 	case "consumer-group":
-		if e.Place.Group == "" {
+		if e.Place[deck.OfGroup] == "" {
 			e.fault(field, "is consumer-group, which this plugin cannot count by: give each group an entry of its own")
 		}
 		return inTotal
@@ -86,14 +87,14 @@ func (e *entry) byPath(path string) counting {
 
 // byService counts the requests of a service together. Kong counts requests without a service by address.
 func (e *entry) byService(field string) counting {
-	service, listed := e.services[e.Place.Route]
+	service, listed := e.services[e.Place[deck.OfRoute]]
 	switch {
-	case e.Place.Service != "" || service != "":
+	case e.Place[deck.OfService] != "" || service != "":
 		return inTotal
 	case listed:
 		return byAddress
-	case e.Place.Route != "":
-		e.fault(field, "is service, but route %s is not in this file, and may have no service", e.Place.Route)
+	case e.Place[deck.OfRoute] != "":
+		e.fault(field, "is service, but route %s is not in this file, and may have no service", e.Place[deck.OfRoute])
 	default:
 		e.fault(field, "is service, which this plugin counts by only on a service or route: give each service an entry "+
 			"of its own")

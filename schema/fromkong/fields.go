@@ -212,22 +212,19 @@ func (c *config) node() *yaml.Node {
 
 // style writes lists of texts in one line, and so each record of a list, unless it has a list itself.
 func style(n *yaml.Node) {
+	isList := func(n *yaml.Node) bool { return n.Kind == yaml.SequenceNode }
+	list := isList(n)
 	for _, inner := range n.Content {
 		style(inner)
-		list := n.Kind == yaml.SequenceNode
 		switch {
 		case list && inner.Kind == yaml.ScalarNode:
 			n.Style = yaml.FlowStyle
-		case list && !hasList(inner):
+		case list && !slices.ContainsFunc(inner.Content, isList):
 			inner.Style = yaml.FlowStyle
 		case isTemplate(inner.Value):
 			inner.Style = yaml.SingleQuotedStyle // decK replaces it before it parses the file
 		}
 	}
-}
-
-func hasList(n *yaml.Node) bool {
-	return slices.ContainsFunc(n.Content, func(inner *yaml.Node) bool { return inner.Kind == yaml.SequenceNode })
 }
 
 func mapping(key string, value *yaml.Node) *yaml.Node {

@@ -174,8 +174,8 @@ func (f *file) collect(root *yaml.Node) error {
 		if converters[p.Name] == nil {
 			continue
 		}
-		if p.Name == "rate-limiting-advanced" && p.Place.Group != "" {
-			d.groups[p.Place.Group] = true
+		if p.Name == "rate-limiting-advanced" && p.Place[deck.OfGroup] != "" {
+			d.groups[p.Place[deck.OfGroup]] = true
 		}
 		e := &entry{Plugin: p, document: d, options: f.Options}
 		f.entries = append(f.entries, e)

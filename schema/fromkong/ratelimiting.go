@@ -11,6 +11,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
 // periods lists the windows of rate-limiting and response-ratelimiting. Kong's months and years are those of the
@@ -50,7 +51,7 @@ func (e *entry) kongNamespace(by string) string {
 		return e.place()
 	}
 	wide := *e
-	wide.Place.Consumer, wide.Place.Group = "", ""
+	wide.Place[deck.OfConsumer], wide.Place[deck.OfGroup] = "", ""
 	return wide.place()
 }
 

@@ -46,20 +46,29 @@ func (f *file) write() ([]byte, error) {
 			return edited, nil
 		}
 	}
-	var out bytes.Buffer
-	encoder := yaml.NewEncoder(&out)
-	encoder.SetIndent(2)
-	for _, document := range f.documents {
-		if err := encoder.Encode(document); err != nil {
-			return nil, fmt.Errorf("cannot be written: %w", err)
-		}
+	out, err := encode(f.documents...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be written: %w", err)
 	}
-	if got, err := parseCanonical(out.Bytes()); err != nil || !slices.Equal(got, want) {
+	if got, err := parseCanonical(out); err != nil || !slices.Equal(got, want) {
 		return nil, errors.New("cannot be written with its entries replaced: is a YAML anchor within one of them used " +
 			"elsewhere? Write its values out there")
 	}
 	for _, e := range changed {
 		e.differs("rewritten")
+	}
+	return out, nil
+}
+
+// encode returns documents of YAML as a text.
+func encode(documents ...*yaml.Node) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	for _, document := range documents {
+		if err := encoder.Encode(document); err != nil {
+			return nil, err
+		}
 	}
 	return out.Bytes(), nil
 }
@@ -184,6 +193,7 @@ func (f *file) replaceLines(changed []*entry, removed []int) (text []byte, ok bo
 	for _, i := range removed {
 		lines[i] = ""
 	}
+	byLine := func(a, b *entry) int { return a.Line - b.Line }
 	for _, e := range slices.Backward(slices.SortedFunc(slices.Values(changed), byLine)) {
 		first, end, ok := span(lines, e)
 		if !ok {
@@ -203,8 +213,6 @@ func (f *file) replaceLines(changed []*entry, removed []int) (text []byte, ok bo
 	}
 	return []byte(strings.Join(lines, "")), true
 }
-
-func byLine(a, b *entry) int { return a.Line - b.Line }
 
 // span returns the lines of an entry in a list that has one entry a line: from its dash to the last line that is
 // indented further.
@@ -253,14 +261,12 @@ func (e *entry) block(replaced string) ([]string, error) {
 		}
 	}
 	for _, n := range e.nodes() {
-		var out bytes.Buffer
-		encoder := yaml.NewEncoder(&out)
-		encoder.SetIndent(2)
-		if err := encoder.Encode(n); err != nil {
+		text, err := encode(n)
+		if err != nil {
 			return nil, err
 		}
 		lead := "- "
-		for line := range strings.Lines(out.String()) {
+		for line := range strings.Lines(string(text)) {
 			lines = append(lines, indent+lead+line)
 			lead = "  "
 		}

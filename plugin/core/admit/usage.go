@@ -96,7 +96,11 @@ func (dr *Decider) usage(
 	if denied, err := dr.Meta.deny(ctx, d); denied || err != nil {
 		return nil, err
 	}
-	key := usageKeyOf(&d.Identity, endpoint)
+	id := &d.Identity
+	key := usageKey{
+		tenant: id.Tenant, user: id.User, tier: id.Tier, credential: id.Credential, ip: id.IP,
+		tags: strings.Join(id.Tags, "\x00"), address: id.Address, endpoint: endpoint,
+	}
 	if body := dr.Usage.recent(policies, &key); body != nil {
 		return body, nil
 	}
@@ -223,14 +227,6 @@ func NewUsageReader(
 		return nil, fmt.Errorf("limit of reads: %w", err)
 	}
 	return &UsageReader{buckets: buckets, reads: reads, elapsed: elapsed, answers: map[usageKey]usageAnswer{}}, nil
-}
-
-// usageKeyOf returns the key of a request.
-func usageKeyOf(id *identity.Identity, endpoint string) usageKey {
-	return usageKey{
-		tenant: id.Tenant, user: id.User, tier: id.Tier, credential: id.Credential, ip: id.IP,
-		tags: strings.Join(id.Tags, "\x00"), address: id.Address, endpoint: endpoint,
-	}
 }
 
 // recent returns the body of an answer that was given less than a second ago by the same policies, or nil.

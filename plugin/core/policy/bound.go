@@ -199,14 +199,6 @@ type Fair struct {
 	Capacity float64 // tokens of the full bucket
 }
 
-func newFair(record *schema.Fair, l *limit.Limit) *Fair {
-	spec := l.Spec()
-	return &Fair{
-		Record: record, Rate: float64(spec.Quantity) * float64(limit.Second) / float64(spec.Window),
-		Capacity: float64(l.Capacity()),
-	}
-}
-
 // divides reports whether a node can divide a row's limit, which p has. It is cheaper than the row's Faults.
 func (p *Policy) divides(l schema.Limit) bool {
 	return p.Scope.Shared() && p.Limit.Spec().Algorithm == limit.TokenBucket && !l.SoftOnly && l.Fair.Default >= 0
@@ -267,8 +259,6 @@ func ModesOf(config *schema.Config) Modes {
 		parseEnum[Accuracy](accuracyNames[:], config.Accuracy),
 	}
 }
-
-func (p *Policy) modes() Modes { return Modes{p.Mode, p.FailMode, p.Accuracy} }
 
 // parseEnum returns the value with a name, or the zero value if there is none.
 func parseEnum[T ~uint8](names []string, name string) T { return T(max(slices.Index(names, name), 0)) }

@@ -39,7 +39,7 @@ func (r *CompiledPolicy) Variant(modes Modes) *Policy {
 	if r.ownAccuracy {
 		modes.Accuracy = r.Accuracy
 	}
-	if modes == r.modes() {
+	if modes == (Modes{r.Mode, r.FailMode, r.Accuracy}) {
 		return &r.Policy
 	}
 	return r.variants.get(modes, r.derive)
@@ -124,8 +124,7 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 		out.Limit.Accuracy = r.Accuracy.String()
 	}
 	if r.Cost >= 0 {
-		cost := r.Cost
-		out.Limit.Cost = &cost
+		out.Limit.Cost = new(r.Cost)
 	}
 	if r.Settle != nil {
 		out.Limit.Settle = r.Settle.Spec()
@@ -185,14 +184,14 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	if err != nil {
 		return Policy{}, err
 	}
-	scope := slices.Index(scopeNames[:], config.Scope)
-	if scope < int(Tenant) {
+	scope, ok := ScopeOf(config.Scope)
+	if !ok {
 		return Policy{}, &limit.FieldError{Field: "scope", Problem: fmt.Sprintf("unknown scope %q", config.Scope)}
 	}
 	p := Policy{
 		Description: config.Description,
 		Name:        config.Name,
-		Scope:       Scope(scope),
+		Scope:       scope,
 		Endpoint:    config.Endpoint,
 		Limit:       compiled,
 		Mode:        parseEnum[Mode](modeNames[:], config.Mode),
@@ -210,7 +209,9 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		}
 	}
 	if config.Fair != nil {
-		p.Fair = newFair(config.Fair, &p.Limit)
+		spec := compiled.Spec()
+		rate := float64(spec.Quantity) * float64(limit.Second) / float64(spec.Window)
+		p.Fair = &Fair{Record: config.Fair, Rate: rate, Capacity: float64(compiled.Capacity())}
 	}
 	p.Quota = p.quotaItem()
 	return p, nil
@@ -246,7 +247,8 @@ func compileRow(in PolicyRow) *CompiledPolicy {
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
 	if p.match, p.subject = in.match(); p.match == forNetwork {
-		p.subject = networkSubject(p.subject)
+		prefix, _ := ParseNetwork(p.subject) // it is valid
+		p.subject = networkText(prefix)
 	}
 	return &CompiledPolicy{
 		Policy: p, Namespace: in.Namespace, tenant: in.Tenant,
@@ -301,16 +303,6 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 		return addr.Prefix(32)
 	}
 	return addr.Prefix(64)
-}
-
-// networkSubject returns the network that a policy for an address or a network applies to: the /64 of an IPv6 address.
-// It returns other texts as they are.
-func networkSubject(text string) string {
-	prefix, err := ParseNetwork(text)
-	if err != nil {
-		return text
-	}
-	return networkText(prefix)
 }
 
 // networkText formats a network: a single IPv4 address has no length.

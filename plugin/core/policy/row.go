@@ -125,7 +125,7 @@ func compiles(p schema.Policy) error {
 	_, err := compileLimit(p.Limit)
 	faults := AppendFaults(nil, "", err)
 	faults = AppendFaults(faults, "endpoint", checkPattern(p.Endpoint))
-	return asError(AppendFaults(faults, "ip", checkAddress(policyField("ip").Must(), p.IP)))
+	return AppendFaults(faults, "ip", checkAddress(policyField("ip").Must(), p.IP)).OrNil()
 }
 
 // OverrideFaults returns everything that is wrong with an override by itself, as Faults does for a policy.
@@ -143,7 +143,7 @@ func overrideCompiles(o schema.Override) error {
 		_, err := limit.New(customSpec(o))
 		faults = AppendFaults(faults, "", err)
 	}
-	return asError(faults)
+	return faults.OrNil()
 }
 
 func checkAddress(must, text string) error {
@@ -181,13 +181,6 @@ func checkPattern(endpoint string) error {
 	return err
 }
 
-func asError(faults schema.Faults) error {
-	if len(faults) == 0 {
-		return nil
-	}
-	return faults
-}
-
 // AppendFaults appends an error about a path, unless it is nil. A joined error becomes one fault each, and an error
 // about a field gets the field's path.
 func AppendFaults(faults schema.Faults, path string, err error) schema.Faults {
@@ -218,7 +211,7 @@ func CostFaults(c schema.Cost) []schema.Fault { return c.Faults(costCompiles) }
 
 // costCompiles returns why the pattern of a cost matches nothing, as schema.Faults.
 func costCompiles(cost schema.Cost) error {
-	return asError(AppendFaults(nil, "endpoint", checkPattern(cost.Endpoint)))
+	return AppendFaults(nil, "endpoint", checkPattern(cost.Endpoint)).OrNil()
 }
 
 // Costs returns all costs of endpoints, ordered by id.

@@ -290,10 +290,3 @@ func (p *Plan) applyExemption(id *identity.Identity, r *Resolution) {
 		r.Preflight, r.Exemption = true, Exemption{By: exemptPreflight}
 	}
 }
-
-// liftTenantBounds drops the bounds of a preflight that are a tenant's. Those that are counted by address, and those
-// that all tenants share, stay: nothing proves that a browser sent the request.
-func (r *Resolution) liftTenantBounds() {
-	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
-	r.UserRequired = false
-}

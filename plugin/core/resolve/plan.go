@@ -122,8 +122,9 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 		return
 	}
 	p.bind(rows, id, r)
-	if r.Preflight {
-		r.liftTenantBounds()
+	if r.Preflight { // the other bounds stay: nothing proves that a browser sent the request
+		r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
+		r.UserRequired = false
 		r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Settle != nil })
 	}
 }

@@ -162,8 +162,7 @@ func (w *row) add(r *Request, denied bool, tokens int64) {
 	w.Requests++
 	if denied {
 		if w.Denied++; w.Denied == 1 {
-			at := instantTime(r.At)
-			w.FirstDenied, w.FirstLine = &at, r.where()
+			w.FirstDenied, w.FirstLine = new(instantTime(r.At)), r.where()
 		}
 	}
 	if w.window == 0 {

@@ -23,10 +23,6 @@ type endpoints struct {
 	children map[string]map[string]bool // the names that follow a path; nil: there were too many
 }
 
-func newEndpoints() *endpoints {
-	return &endpoints{map[string]bool{}, map[string]map[string]bool{}}
-}
-
 // find returns the endpoint of a request, or "" if there are too many.
 func (e *endpoints) find(method, target string) string {
 	target, _, _ = strings.Cut(target, "?")

@@ -83,7 +83,7 @@ type counts struct {
 // NewCollector returns an empty collector.
 func NewCollector(o Options) *Collector {
 	return &Collector{
-		options: o, endpoints: newEndpoints(), tenants: map[string]bool{},
+		options: o, endpoints: &endpoints{map[string]bool{}, map[string]map[string]bool{}}, tenants: map[string]bool{},
 		cells: map[cellKey]*cell{}, groups: map[group]*counts{},
 	}
 }
@@ -333,8 +333,8 @@ func withoutFaults(list []Suggestion) []Suggestion {
 		if err == nil {
 			_, err = resolve.FromConfig(config)
 		}
-		var faults schema.Faults
-		if !errors.As(err, &faults) {
+		faults, ok := errors.AsType[schema.Faults](err)
+		if !ok {
 			return list
 		}
 		faulty := map[[2]string]bool{}

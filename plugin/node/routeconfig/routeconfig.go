@@ -115,12 +115,12 @@ func mostSpecific(configs []*Config, route, service string) (best *Config, rank 
 		fits := 0
 		switch at := p.place; {
 		case p.ofConsumers():
-		case at.Route != "":
-			if at.Route == route {
+		case at[deck.OfRoute] != "":
+			if at[deck.OfRoute] == route {
 				fits = 3
 			}
-		case at.Service != "":
-			if at.Service == service {
+		case at[deck.OfService] != "":
+			if at[deck.OfService] == service {
 				fits = 2
 			}
 		default:
@@ -184,7 +184,7 @@ func (f *File) For(route, service string) *Config {
 	return best
 }
 
-func (p *Config) ofConsumers() bool { return p.place.Consumer+p.place.Group != "" }
+func (p *Config) ofConsumers() bool { return p.place[deck.OfConsumer]+p.place[deck.OfGroup] != "" }
 
 // OfConsumers returns the configs on consumers and consumer groups, which For never returns.
 func (f *File) OfConsumers() []*Config {

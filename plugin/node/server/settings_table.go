@@ -63,9 +63,9 @@ func (s *settings) processRows() []settingRow {
 
 func (s *settings) databaseRows() []settingRow {
 	return []settingRow{
-		{"database", "none", to(parseOptional, &s.Database),
+		{"database", "none", optional("none", &s.Database),
 			"the connection string of the Postgres with policies, tiers and overrides; if it has a password, use database-file"},
-		{"database-file", "none", to(parseOptional, &s.DatabaseFile),
+		{"database-file", "none", optional("none", &s.DatabaseFile),
 			"a file with the connection string; it is read again for each connection"},
 		{"snapshot-dir", "kong-prefix", s.setSnapshotDir,
 			"the directory to save the database's rows in, so that the process can start while Postgres is down; off: save nothing"},
@@ -75,7 +75,7 @@ func (s *settings) databaseRows() []settingRow {
 			"this node's name in ratelimit fleet; a suffix per process is added"},
 		{"usage", "on", to(process.ParseSwitch, &s.Usage),
 			"on: count the requests and tokens of every tenant, and report them to Postgres every 5 s, if there is a database; off: do not"},
-		{metrics.Setting, "127.0.0.1:9542", s.setMetricsListen,
+		{metrics.Setting, "127.0.0.1:9542", optional("off", &s.MetricsListen),
 			"the host:port of /metrics, /healthz and /readyz; off disables them"},
 		{"metrics-tenants", "500", atLeast(0, &s.MetricsTenants),
 			"the number of busiest tenants with their own metrics; the other tenants are counted together"},
@@ -95,7 +95,7 @@ func (s *settings) denialRows() []settingRow {
 			"the number of denials of a tenant by a policy in a second that are recorded one by one, from 0 to 100, with 1000 a second of all tenants; one line counts those after them"},
 		{"denial-users", "false", to(parseBool, &s.DenialUsers),
 			"true: record users and addresses in plain text instead of hashed"},
-		{"denial-salt-file", "none", to(parseOptional, &s.DenialSaltFile),
+		{"denial-salt-file", "none", optional("none", &s.DenialSaltFile),
 			"a file with the salt for the hashes, so that a user has the same hash on all nodes; none: a random salt per process"},
 		{"denial-webhooks", "off", to(process.ParseSwitch, &s.DenialWebhooks),
 			"on: offer denials to webhooks, through the database; off: do not"},
@@ -146,11 +146,14 @@ func parseText(text string, to *string) error {
 	return nil
 }
 
-func parseOptional(text string, to *string) error {
-	if *to = text; text == "none" {
-		*to = ""
+// optional parses a text that is empty for one word.
+func optional(none string, field *string) func(string) error {
+	return func(text string) error {
+		if *field = text; text == none {
+			*field = ""
+		}
+		return nil
 	}
-	return nil
 }
 
 func parseLogFormat(text string, isText *bool) error {
@@ -175,13 +178,6 @@ func (s *settings) setSnapshotDir(text string) error {
 		s.SnapshotDir = s.KongPrefix
 	case "off":
 		s.SnapshotDir = ""
-	}
-	return nil
-}
-
-func (s *settings) setMetricsListen(text string) error {
-	if s.MetricsListen = text; text == "off" {
-		s.MetricsListen = ""
 	}
 	return nil
 }

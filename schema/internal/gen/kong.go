@@ -139,8 +139,7 @@ func (g *generator) addConstraints(k *kongField, list string) {
 		switch key {
 		case "":
 		case "required":
-			yes := true
-			k.Required = &yes
+			k.Required = new(true)
 		case "referenceable":
 			k.Referenceable = true
 		case "encrypted":
