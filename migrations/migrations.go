@@ -43,7 +43,7 @@ type Migration struct {
 // program has migrated are an AheadError.
 func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var done []Migration
-	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
+	err := run(ctx, "migrate up", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := CheckAhead(ctx, conn); err != nil {
 			return err
 		}
@@ -56,10 +56,7 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 		done = migrations(results)
 		return err
 	})
-	if err != nil {
-		return done, fmt.Errorf("migrate up: %w", err)
-	}
-	return done, nil
+	return done, err
 }
 
 // Down reverts the last applied migration and returns it; its number is 0 if none is applied. It drops the tables and
@@ -67,7 +64,7 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 // that program can revert them.
 func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 	var reverted Migration
-	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
+	err := run(ctx, "migrate down", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := CheckAhead(ctx, conn); err != nil {
 			return err
 		}
@@ -83,16 +80,13 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return reverted, fmt.Errorf("migrate down: %w", err)
-	}
-	return reverted, nil
+	return reverted, err
 }
 
 // Status returns the state of all migrations, in order. Those of a newer program come last.
 func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 	var all []Migration
-	err := run(ctx, config, func(p *goose.Provider, conn *pgx.Conn) error {
+	err := run(ctx, "read the state of migrations", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		states, err := p.Status(ctx)
 		if err != nil {
 			return err
@@ -104,10 +98,7 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 		all = append(all, newer...)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the state of migrations: %w", err)
-	}
-	return all, nil
+	return all, err
 }
 
 func migrations(results []*goose.MigrationResult) []Migration {
@@ -133,8 +124,16 @@ func Tables(file string) (tables []string) {
 }
 
 // run runs work while it holds the lock. The lock belongs to a separate connection, so the server releases it if this
-// process dies. The locks of goose poll once a second or less, and do not cover the creation of its table.
-func run(ctx context.Context, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error) (err error) {
+// process dies. The locks of goose poll once a second or less, and do not cover the creation of its table. An error says
+// what was to be done.
+func run(
+	ctx context.Context, what string, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error,
+) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+	}()
 	holder, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err

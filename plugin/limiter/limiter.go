@@ -134,11 +134,9 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 		}
 	}
 	l.stop = stop
-	if err != nil {
-		stop()
-	}
 	group.Go(func() error { return all.Run(ctx) })
 	if err != nil {
+		stop()
 		return errors.Join(err, group.Wait())
 	}
 	go func() {

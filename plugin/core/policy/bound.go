@@ -132,7 +132,7 @@ func (p *Policy) Describe() string {
 	}
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 	if p.Settle != nil {
-		text += ", " + p.Settle.Describe()
+		text += ", " + p.Settle.Spec().Describe()
 	}
 	if p.Fair != nil {
 		text += ", " + p.Fair.Record.Describe()

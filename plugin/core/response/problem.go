@@ -64,7 +64,7 @@ func missing(name string) string { return "No " + name + " is identified, and th
 func (re *Renderer) trailers(d *decision.Decision, r *Response) {
 	denial := &denials[d.Reason]
 	code := denial.grpc
-	if d.Reason == decision.StoreAway && re.closed == 429 {
+	if d.Reason == decision.StoreAway && re.config.ClosedStatus == 429 {
 		code = resourceExhausted
 	}
 	r.Status = 200

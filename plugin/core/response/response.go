@@ -52,18 +52,11 @@ func (r *Response) Get(name string) string {
 
 // Renderer renders the decisions of one plugin config. It is immutable.
 type Renderer struct {
-	hideHeaders bool
-	kongHeaders bool
-	cost        bool   // show what a request cost
-	showShared  bool   // numbers of limits that all tenants share
-	degraded    bool   // name the limits that Redis did not answer for
+	config      *schema.Config
 	fewest      int    // RateLimit lists all limits of a request that has at most so many
 	exposed     string // value of Access-Control-Expose-Headers; "": it is not sent
-	status      int
-	closed      int    // status of a denial by a limit that fails closed
 	message     string // as JSON
 	grpcMessage string // the same for gRPC
-	jitterMax   int64  // seconds
 	jitter      func(n int64) int64
 }
 
@@ -72,32 +65,25 @@ type Renderer struct {
 func New(config schema.Config, jitter func(n int64) int64) *Renderer {
 	message, _ := json.Marshal(config.ErrorMessage) // every string has a JSON form
 	return &Renderer{
-		hideHeaders: config.HideClientHeaders,
-		kongHeaders: config.KongHeaders,
-		cost:        config.ShowCost,
-		showShared:  config.ShowSharedLimits,
-		degraded:    config.DegradedHeader,
+		config:      &config,
 		fewest:      listedWith(config.RateLimitHeader),
 		exposed:     exposedBy(&config),
-		status:      int(config.ErrorCode),
-		closed:      int(config.ClosedStatus),
 		message:     string(message),
 		grpcMessage: percentEncode(config.ErrorMessage),
-		jitterMax:   config.RetryAfterJitterMax,
 		jitter:      jitter,
 	}
 }
 
 // Shows reports whether clients read the numbers of a bound: always for their own buckets, and only with
 // show_shared_limits for a bucket that all tenants share. A denial by a shared bound shows its name and Retry-After.
-func (re *Renderer) Shows(b *policy.Bound) bool { return re.showShared || !b.Key.Shared() }
+func (re *Renderer) Shows(b *policy.Bound) bool { return re.config.ShowSharedLimits || !b.Key.Shared() }
 
 // ShowsShared reports whether clients read the numbers of limits that all tenants share: show_shared_limits.
-func (re *Renderer) ShowsShared() bool { return re.showShared }
+func (re *Renderer) ShowsShared() bool { return re.config.ShowSharedLimits }
 
 // Binding returns the index of the bound whose numbers clients read; -1: none.
 func (re *Renderer) Binding(d *decision.Decision) int {
-	if re.showShared {
+	if re.config.ShowSharedLimits {
 		return d.Binding
 	}
 	return d.OwnBinding
@@ -108,12 +94,12 @@ func (re *Renderer) Binding(d *decision.Decision) int {
 func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 	r.Reset()
 	wait := re.wait(d)
-	if !re.hideHeaders {
+	if !re.config.HideClientHeaders {
 		re.limits(d, r)
 		if wait > 0 {
 			r.number("Retry-After", wait)
 		}
-		if re.degraded && d.Degraded {
+		if re.config.DegradedHeader && d.Degraded {
 			re.degradation(d, r)
 		}
 		if re.exposed != "" && len(r.Headers) > 0 {
@@ -146,17 +132,17 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 		return 0
 	}
 	wait := max(d.RetryAfter.Seconds(), 1)
-	if re.jitterMax > 0 {
-		wait += re.jitter(re.jitterMax + 1)
+	if re.config.RetryAfterJitterMax > 0 {
+		wait += re.jitter(re.config.RetryAfterJitterMax + 1)
 	}
 	return wait
 }
 
 func (re *Renderer) statusOf(d *decision.Decision) int {
 	if d.Reason == decision.StoreAway {
-		return re.closed
+		return int(re.config.ClosedStatus)
 	}
-	return cmp.Or(denials[d.Reason].status, re.status)
+	return cmp.Or(denials[d.Reason].status, int(re.config.ErrorCode))
 }
 
 // limits writes the headers about the bound whose numbers clients read, and the structured fields.
@@ -170,14 +156,14 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	r.number("X-RateLimit-Limit", capacity)
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
-	if re.cost {
+	if re.config.ShowCost {
 		r.number("X-RateLimit-Cost", charged(d, shown))
 	}
 	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
 	}
 	re.fields(d, shown, r)
-	if re.kongHeaders {
+	if re.config.KongHeaders {
 		r.number("RateLimit-Limit", capacity)
 		r.number("RateLimit-Remaining", remaining)
 		r.number("RateLimit-Reset", max(untilMore(status), 1))

@@ -56,9 +56,6 @@ func New(s schema.Settle) (*Rule, error) {
 // Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
 func (r *Rule) Spec() *schema.Settle { return &r.spec }
 
-// Describe returns a sentence about what the rule reserves, and what it settles to.
-func (r *Rule) Describe() string { return r.spec.Describe() }
-
 // Timeout returns how long a reservation waits for the end of its request. After that it stays charged.
 func (r *Rule) Timeout() limit.Micros { return limit.Micros(r.spec.Timeout) * limit.Second }
 

@@ -80,13 +80,6 @@ func (r *instances) get(id int32) *started {
 	return r.byID[id]
 }
 
-// count returns the number of instances.
-func (r *instances) count() int {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return len(r.byID)
-}
-
 // add adds an instance and closes an earlier one with the same id.
 func (r *instances) add(id int32, instance Instance) *started {
 	in := &started{Instance: instance, id: id}

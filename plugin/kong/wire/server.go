@@ -97,7 +97,11 @@ func (s *Server) Counters() Counters {
 }
 
 // Instances returns how many instances Kong has started and not closed.
-func (s *Server) Instances() int { return s.instances.count() }
+func (s *Server) Instances() int {
+	s.instances.mu.RLock()
+	defer s.instances.mu.RUnlock()
+	return len(s.instances.byID)
+}
 
 // Connections returns how many connections are open, and how many there have been.
 func (s *Server) Connections() (open int, accepted uint64) {

@@ -171,7 +171,11 @@ func (g *Gateway) Decide(ctx context.Context, r *Request) (*decision.Decision, e
 	if decider == nil {
 		return nil, ErrUncovered
 	}
-	g.setClock(r.At)
+	if g.now = max(g.now, r.At); g.now >= g.sweepAt { // the clock never steps back
+		g.sweepAt = g.now + sweepEvery
+		g.buckets.Sweep(g.now)
+		g.meta.Sweep(g.now)
+	}
 	g.complete(r, decider)
 	if err := decider.Admit(ctx, r, &g.exchange); err != nil {
 		return nil, err
@@ -198,15 +202,6 @@ func (g *Gateway) findRoute(r *Request) error {
 
 // sweepEvery is how often a gateway drops expired buckets, in the time of the log.
 const sweepEvery = 600 * limit.Second
-
-// setClock sets the clock, which never steps back.
-func (g *Gateway) setClock(now limit.Micros) {
-	if g.now = max(g.now, now); g.now >= g.sweepAt {
-		g.sweepAt = g.now + sweepEvery
-		g.buckets.Sweep(g.now)
-		g.meta.Sweep(g.now)
-	}
-}
 
 // Evicted returns how many buckets were dropped because there were too many. After that, too few requests are denied.
 func (g *Gateway) Evicted() uint64 { return g.buckets.Stats().Evicted }

@@ -252,7 +252,6 @@ type countingReader struct {
 	n atomic.Int64
 }
 
-// Read implements io.Reader.
 func (c *countingReader) Read(to []byte) (int, error) {
 	n, err := c.Reader.Read(to)
 	c.n.Add(int64(n))

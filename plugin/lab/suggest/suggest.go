@@ -213,14 +213,6 @@ func (c *Collector) suggestion(g group, n *counts) Suggestion {
 	}
 }
 
-func (s *Suggestion) limitOf() schema.Limit {
-	l := schema.Limit{Name: s.Name, Scope: "tenant", Limit: s.Limit, WindowSize: s.Window}
-	if s.Endpoint != "" {
-		l.Scope, l.Endpoint = "tenant+endpoint", s.Endpoint
-	}
-	return l
-}
-
 // AddTouched sets what the suggestions would have done, from the report of a replay of the configs of Judge.
 func AddTouched(list []Suggestion, r *replay.Report) {
 	for i := range list {
@@ -302,9 +294,13 @@ func tiersOf(list []Suggestion, order []schema.Tier) []schema.Tier {
 	for _, tier := range order {
 		place(tier.Name)
 	}
-	for i := range list {
-		tier := place(list[i].Tier)
-		tier.Limits = append(tier.Limits, list[i].limitOf())
+	for _, s := range list {
+		l := schema.Limit{Name: s.Name, Scope: "tenant", Endpoint: s.Endpoint, Limit: s.Limit, WindowSize: s.Window}
+		if s.Endpoint != "" {
+			l.Scope = "tenant+endpoint"
+		}
+		tier := place(s.Tier)
+		tier.Limits = append(tier.Limits, l)
 	}
 	return tiers
 }

@@ -296,13 +296,12 @@ func orAny(most int) int {
 	return most
 }
 
-// observer logs the requests that policies in log mode would have denied, and counts denials of the meta limit.
+// observer is an admit.Observer that logs the requests that policies in log mode would have denied, and counts denials of the meta limit.
 type observer struct {
 	log        *slog.Logger
 	metaDenied atomic.Uint64
 }
 
-// Observe implements admit.Observer.
 func (o *observer) Observe(d *decision.Decision) {
 	if d.Reason == decision.MetaLimited || d.ShadowReason == decision.MetaLimited {
 		o.metaDenied.Add(1)

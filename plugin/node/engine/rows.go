@@ -109,16 +109,15 @@ func (e *Engine) Settlements() reservation.Observer {
 	return settlements{e.Metrics.Settlements(), e.usage}
 }
 
+// settlements is an observer made of several.
 type settlements []reservation.Observer
 
-// Reserved implements reservation.Observer.
 func (all settlements) Reserved(b *policy.Bound) {
 	for _, o := range all {
 		o.Reserved(b)
 	}
 }
 
-// Settled implements reservation.Observer.
 func (all settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	for _, o := range all {
 		o.Settled(b, s)

@@ -65,18 +65,6 @@ func keysOf(c *identity.Consumer) [3]consumerKey {
 	return [...]consumerKey{{"id", c.ID}, {"username", c.Username}, {"custom_id", c.CustomID}}
 }
 
-func byName(consumers []identity.Consumer) map[consumerKey]*identity.Consumer {
-	named := map[consumerKey]*identity.Consumer{}
-	for i := range consumers {
-		for _, key := range keysOf(&consumers[i]) {
-			if key.name != "" {
-				named[key] = &consumers[i]
-			}
-		}
-	}
-	return named
-}
-
 // consumerOf returns a consumer of a decK file. A field of another type, which Kong denies, counts as absent.
 func consumerOf(item *yaml.Node) identity.Consumer {
 	var c struct {

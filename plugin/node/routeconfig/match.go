@@ -75,15 +75,8 @@ type Request struct {
 	Path   string // normalized
 	Host   string // "": the log lacks it
 
-	// Header returns the lines of a header, and whether the log has them. nil: it has none.
+	// Header returns the lines of a header, and whether the log has them.
 	Header func(name string) (lines []string, logged bool)
-}
-
-func (r *Request) header(name string) (lines []string, logged bool) {
-	if r.Header == nil {
-		return nil, false
-	}
-	return r.Header(name)
 }
 
 // matches reports whether Kong may choose the route for a request. What its log lacks matches.
@@ -98,7 +91,7 @@ func (m *matcher) matches(r *Request) bool {
 		return false
 	}
 	for i := range m.headers {
-		if lines, logged := r.header(m.headers[i].name); logged && !m.headers[i].matches(lines) {
+		if lines, logged := r.Header(m.headers[i].name); logged && !m.headers[i].matches(lines) {
 			return false
 		}
 	}
@@ -207,7 +200,7 @@ func (m *matcher) lacks(r *Request) (names []string) {
 		names = append(names, "hosts")
 	}
 	for _, h := range m.headers {
-		if _, logged := r.header(h.name); !logged {
+		if _, logged := r.Header(h.name); !logged {
 			names = append(names, "header "+h.name)
 		}
 	}

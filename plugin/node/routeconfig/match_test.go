@@ -57,7 +57,8 @@ func TestTheRouteOfAPathIsTheOneThatKongChooses(t *testing.T) {
 		{"GET", "/secure", "", "sni (by hosts, snis, expression) or all"},
 		{"GET", "/lookahead", "", "strange (by the pattern ~/look(?=ahead)) or all"},
 	} {
-		got, possible := f.RouteOf(&Request{Method: c.method, Path: c.path, Host: c.host})
+		none := func(string) ([]string, bool) { return nil, false }
+		got, possible := f.RouteOf(&Request{Method: c.method, Path: c.path, Host: c.host, Header: none})
 		if len(possible) > 0 {
 			got += strings.Join(possible, " or ")
 		}

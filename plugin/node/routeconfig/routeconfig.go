@@ -76,20 +76,14 @@ func Compiles(config schema.Config) error {
 	return err
 }
 
-// deciding returns the configs that decide about requests, or all of them if all only show usage.
-func deciding(configs []*Config) []*Config {
-	list := slices.DeleteFunc(slices.Clone(configs), func(c *Config) bool { return c.UsageOnly })
-	if len(list) == 0 {
-		return configs
-	}
-	return list
-}
-
 // choose returns the config that Kong runs for a route: the one on the route, or else on its service, or else the
-// global one. It skips configs on consumers. Without a route it skips configs that only show usage.
+// global one. It skips configs on consumers. Without a route it skips configs that only show usage, unless all do.
 func (f *File) choose(file, route string) (*Config, error) {
 	if route == "" {
-		configs := deciding(f.Configs)
+		configs := slices.DeleteFunc(slices.Clone(f.Configs), func(c *Config) bool { return c.UsageOnly })
+		if len(configs) == 0 {
+			configs = f.Configs
+		}
 		if len(configs) == 1 {
 			return configs[0], nil
 		}
@@ -157,7 +151,7 @@ func Read(text []byte, file string) (*File, error) {
 	case len(declared.Configs) == 0:
 		return nil, fmt.Errorf("%s: holds no config of the plugin %s", file, schema.Name)
 	}
-	f := &File{routes: map[string]string{}}
+	f := &File{routes: map[string]string{}, byName: map[consumerKey]*identity.Consumer{}}
 	for _, c := range declared.Configs {
 		f.Configs = append(f.Configs, &Config{Config: c.Config, Where: c.Where, place: c.Place})
 	}
@@ -171,7 +165,13 @@ func Read(text []byte, file string) (*File, error) {
 		}
 	}
 	slices.SortStableFunc(f.matchers, func(a, b matcher) int { return a.order(&b) })
-	f.byName = byName(f.consumers)
+	for i := range f.consumers {
+		for _, key := range keysOf(&f.consumers[i]) {
+			if key.name != "" {
+				f.byName[key] = &f.consumers[i]
+			}
+		}
+	}
 	return f, nil
 }
 

@@ -100,7 +100,6 @@ func newDenialTopic(s *settings, node string) (*denialTopic, error) {
 
 var _ denial.Partial = (*kafka.Unsent)(nil)
 
-// Write implements [denial.Sink].
 func (k *denialTopic) Write(ctx context.Context, batch []denial.Line) error {
 	all := make([]events.Event, len(batch))
 	for i, line := range batch {
@@ -172,7 +171,7 @@ func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 
 var errNoRoom = errors.New("denials were dropped: too many of their tenants wait for webhooks")
 
-// notOffered is the error of a batch, with the indexes of the lines that are left, [from, end), and of those that were
+// notOffered is the [denial.Partial] of a batch, with the indexes of the lines that are left, [from, end), and of those that were
 // dropped.
 type notOffered struct {
 	error
@@ -182,7 +181,6 @@ type notOffered struct {
 
 func (e *notOffered) Unwrap() error { return e.error }
 
-// Left implements [denial.Partial].
 func (e *notOffered) Left() (retry, rejected []int) {
 	for i := e.from; i < e.end; i++ {
 		retry = append(retry, i)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"log/syslog"
+	"strings"
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
@@ -15,8 +16,6 @@ import (
 
 // levels are the levels of the log, by which its lines are counted.
 var levels = [...]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}
-
-var levelNames = [len(levels)]string{"debug", "info", "warn", "error"}
 
 // levelOf returns the place of a level in levels: the highest that is not above it.
 func levelOf(level slog.Level) int {
@@ -108,7 +107,6 @@ func (s *systemLog) write(write func(*syslog.Writer, string) error, line string)
 	return write(s.to, line)
 }
 
-// Close implements io.Closer.
 func (s *systemLog) Close() error {
 	if s.to == nil {
 		return nil
@@ -126,8 +124,8 @@ func (l *logging) close() {
 
 func (l *logging) counted() map[string]uint64 {
 	all := map[string]uint64{}
-	for i, name := range levelNames {
-		all[name] = l.counts[i].Load()
+	for i, level := range levels {
+		all[strings.ToLower(level.String())] = l.counts[i].Load()
 	}
 	return all
 }
@@ -150,30 +148,26 @@ func writeLogError(stderr io.Writer, what string, err error) {
 	slog.New(slog.NewJSONHandler(stderr, nil)).Error(what, "error", err)
 }
 
-// countedHandler counts lines by level, and has one handler for each.
+// countedHandler is a slog.Handler that counts lines by level, and has one handler for each.
 type countedHandler struct {
 	counts *[len(levels)]atomic.Uint64
 	by     [len(levels)]slog.Handler
 }
 
-// Enabled implements slog.Handler.
 func (h *countedHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.by[levelOf(level)].Enabled(ctx, level)
 }
 
-// Handle implements slog.Handler.
 func (h *countedHandler) Handle(ctx context.Context, r slog.Record) error {
 	level := levelOf(r.Level)
 	h.counts[level].Add(1)
 	return h.by[level].Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h *countedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h.with(func(one slog.Handler) slog.Handler { return one.WithAttrs(attrs) })
 }
 
-// WithGroup implements slog.Handler.
 func (h *countedHandler) WithGroup(name string) slog.Handler {
 	return h.with(func(one slog.Handler) slog.Handler { return one.WithGroup(name) })
 }

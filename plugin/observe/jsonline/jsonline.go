@@ -39,7 +39,6 @@ func Writer(out io.Writer) io.Writer { return writer{out} }
 
 type writer struct{ out io.Writer }
 
-// Write implements [io.Writer].
 func (w writer) Write(line []byte) (int, error) {
 	if _, err := w.out.Write(Escape(line)); err != nil {
 		return 0, err

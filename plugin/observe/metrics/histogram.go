@@ -67,7 +67,7 @@ var bucketFullness = prometheus.NewDesc(prefix+"bucket_fullness",
 	"Share of the limit that is used after a request, for each enforced limit if its store answered: 1 is all of it.",
 	[]string{"scope"}, nil)
 
-// fullnessHistograms holds histograms of used shares of limits. They are simpler than Prometheus's own and so cheaper:
+// fullnessHistograms collects histograms of used shares of limits. They are simpler than Prometheus's own and so cheaper:
 // each request updates several.
 type fullnessHistograms [policy.UserEndpoint + 1]shareHistogram
 
@@ -83,10 +83,8 @@ func (f *fullnessHistograms) observe(scope policy.Scope, used, size int64) {
 	s.sum.Add(uint64(share))
 }
 
-// Describe implements prometheus.Collector.
 func (f *fullnessHistograms) Describe(to chan<- *prometheus.Desc) { to <- bucketFullness }
 
-// Collect implements prometheus.Collector.
 func (f *fullnessHistograms) Collect(to chan<- prometheus.Metric) {
 	for scope := range f {
 		s := &f[scope]

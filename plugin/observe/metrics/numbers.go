@@ -30,7 +30,6 @@ func Read[T any](read func() T) prometheus.Collector { return numbers[T]{read} }
 // Describe implements prometheus.Collector. It sends nothing: what there is depends on what read returns.
 func (n numbers[T]) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (n numbers[T]) Collect(to chan<- prometheus.Metric) {
 	defer recoverSource(to)
 	samples := sampleSet{}

@@ -226,7 +226,6 @@ var (
 		[]string{orgLabel, "policy"}, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (t *tenants) Describe(to chan<- *prometheus.Desc) {
 	to <- requests
 	to <- shadowDenied

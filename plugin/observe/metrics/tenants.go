@@ -46,11 +46,8 @@ func (l TenantLabels) Validate() error {
 	var errs []error
 	for _, id := range l.Always {
 		if !canBeLabel(id) {
-			errs = append(
-				errs,
-				fmt.Errorf("%.40q cannot be a label: it must be UTF-8, 1 to %d bytes, and neither %s nor %s",
-					id, nameBytes, other, none),
-			)
+			errs = append(errs, fmt.Errorf("%.40q cannot be a label: it must be UTF-8, 1 to %d bytes, and neither %s nor %s",
+				id, nameBytes, other, none))
 		}
 	}
 	return errors.Join(errs...)

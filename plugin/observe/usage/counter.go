@@ -18,6 +18,7 @@
 package usage
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"strings"
@@ -278,7 +279,10 @@ func (c *Counter) cut() []Row {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Row) int { return a.compare(b.Key) })
+	slices.SortFunc(all, func(a, b Row) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Endpoint, b.Endpoint),
+			strings.Compare(a.Policy, b.Policy))
+	})
 	return all
 }
 

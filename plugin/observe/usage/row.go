@@ -151,11 +151,6 @@ type Key struct {
 	Policy   string `json:"policy,omitzero"`   // the text of a policy.Ref; "": the row counts requests
 }
 
-func (k Key) compare(o Key) int {
-	return cmp.Or(strings.Compare(k.Tenant, o.Tenant), strings.Compare(k.Endpoint, o.Endpoint),
-		strings.Compare(k.Policy, o.Policy))
-}
-
 // Counts holds the numbers of a row. Make it with noCounts: the zero value has nothing left of a limit.
 type Counts struct {
 	Admitted     int64 `json:"admitted,omitzero"`      // requests

@@ -64,7 +64,6 @@ type memoryConn struct {
 
 var errNothingWritten = errors.New("the server waits for an answer to nothing")
 
-// Read implements net.Conn.
 func (c *memoryConn) Read(p []byte) (int, error) {
 	switch {
 	case len(c.unread) > 0:
@@ -77,7 +76,6 @@ func (c *memoryConn) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Write implements net.Conn.
 func (c *memoryConn) Write(p []byte) (int, error) {
 	c.written = append(c.written, p...)
 	if len(c.answers) > 0 {
@@ -86,7 +84,6 @@ func (c *memoryConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close implements net.Conn.
 func (c *memoryConn) Close() error {
 	c.ended <- struct{}{}
 	return nil
