@@ -142,7 +142,12 @@ func run(
 	if _, err := holder.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(lockNumber)); err != nil {
 		return fmt.Errorf("wait for other migrations: %w", err)
 	}
-	if err := makeSchema(ctx, holder); err != nil {
+	var missing bool // found first, because the owner may lack the right to create a schema
+	err = holder.QueryRow(ctx, "SELECT to_regnamespace($1) IS NULL", schema).Scan(&missing)
+	if err == nil && missing {
+		_, err = holder.Exec(ctx, "CREATE SCHEMA "+schema)
+	}
+	if err != nil {
 		return fmt.Errorf("create the schema: %w", err)
 	}
 	owner, err := schemaOwner(ctx, holder)
@@ -233,14 +238,4 @@ func SuperuserOwner(ctx context.Context, config *pgx.ConnConfig) (owner string, 
 		return "", fmt.Errorf("find the owner of the schema: %w", err)
 	}
 	return owner, nil
-}
-
-// makeSchema creates the schema if it is missing. It checks first, because the owner may lack the right to create one.
-func makeSchema(ctx context.Context, holder *pgx.Conn) error {
-	var missing bool
-	err := holder.QueryRow(ctx, "SELECT to_regnamespace($1) IS NULL", schema).Scan(&missing)
-	if err == nil && missing {
-		_, err = holder.Exec(ctx, "CREATE SCHEMA "+schema)
-	}
-	return err
 }

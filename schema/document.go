@@ -67,11 +67,14 @@ func decodeDocument(raw []byte) (*node, []Fault) {
 	r := documentReader{decoder: json.NewDecoder(bytes.NewReader(raw))}
 	r.decoder.UseNumber()
 	root, err := r.value("", 0)
-	if err == nil {
-		err = r.end()
-	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
+	} else if err == nil {
+		if _, err = r.decoder.Token(); err == nil {
+			err = errors.New("more text follows it")
+		} else if errors.Is(err, io.EOF) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return nil, []Fault{{"", fmt.Sprintf("is not one JSON value: %v at byte %d", err, r.decoder.InputOffset())}}
@@ -94,16 +97,6 @@ type documentReader struct {
 	decoder *json.Decoder
 	values  int
 	faults  []Fault
-}
-
-func (r *documentReader) end() error {
-	switch _, err := r.decoder.Token(); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return err
-	}
-	return errors.New("more text follows it")
 }
 
 func (r *documentReader) value(path string, depth int) (*node, error) {

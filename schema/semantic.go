@@ -36,8 +36,11 @@ func (c Config) Limits() []LocatedLimit {
 // semanticFaults finds faults that Kong's schema language cannot express. Fields may have values that the schema check
 // has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
-	return slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.limitFaults(),
-		c.exemptFaults(), c.Redis.faults())
+	faults := slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.exemptFaults(), c.Redis.faults())
+	for _, l := range c.Limits() {
+		faults = append(append(faults, l.textFaults()...), l.faults()...)
+	}
+	return faults
 }
 
 func (c Config) tierFaults() []Fault {
@@ -144,14 +147,6 @@ func (c Config) nameFaults() []Fault {
 func CanonicalEndpoint(pattern string) string { return parameter.ReplaceAllString(pattern, "{}") }
 
 var parameter = regexp.MustCompile(`\{[^}]*\}`)
-
-func (c Config) limitFaults() []Fault {
-	var faults []Fault
-	for _, l := range c.Limits() {
-		faults = append(append(faults, l.textFaults()...), l.faults()...)
-	}
-	return faults
-}
 
 func (l LocatedLimit) textFaults() []Fault {
 	var faults []Fault

@@ -128,22 +128,18 @@ func (s *Settle) Describe() string {
 			terms[i] = fmt.Sprintf("%d × %s", source.Weight, source.From)
 		}
 	}
-	text := fmt.Sprintf("reserves %s, settles to %s", n.describeReserve(), strings.Join(terms, " + "))
+	reserved := "the request's cost"
+	if s.Reserve > 0 {
+		reserved = fmt.Sprint(s.Reserve)
+	}
+	if s.ReserveHeader != "" {
+		reserved = fmt.Sprintf("the number in %s, at most %d, or else %s", s.ReserveHeader, s.ReserveMax, reserved)
+	}
+	text := fmt.Sprintf("reserves %s, settles to %s", reserved, strings.Join(terms, " + "))
 	if len(n.RefundOn) > 0 {
 		text += ", or to 0 after status " + strings.ReplaceAll(strings.Trim(fmt.Sprint(n.RefundOn), "[]"), " ", ", ")
 	}
 	return text
-}
-
-func (s *Settle) describeReserve() string {
-	otherwise := "the request's cost"
-	if s.Reserve > 0 {
-		otherwise = fmt.Sprint(s.Reserve)
-	}
-	if s.ReserveHeader == "" {
-		return otherwise
-	}
-	return fmt.Sprintf("the number in %s, at most %d, or else %s", s.ReserveHeader, s.ReserveMax, otherwise)
 }
 
 // settleFaults returns the faults of the settling of l that Kong's schema language cannot express.
@@ -152,22 +148,9 @@ func (l LocatedLimit) settleFaults() []Fault {
 	if s == nil {
 		return nil
 	}
-	faults := findings(append(l.cannotSettle(), sourceFaults(s.Sources, docpath.Member(path, "sources"))...))
-	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
-		faults.add(docpath.Member(path, "reserve"),
-			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)
-	}
-	if i := slices.Index(s.RefundOn, StatusClientClosed); i >= 0 {
-		faults.add(docpath.Item(docpath.Member(path, "refund_on"), i),
-			"must not be %d, the status of a client that closes its connection: closing early would be free", StatusClientClosed)
-	}
-	return faults
-}
-
-// cannotSettle returns the faults of a limit that settles and cannot. In Kong's schema language they would be
-// conditions on a field of settle, which Kong reports as a fault of every limit without settle.
-func (l LocatedLimit) cannotSettle() []Fault {
-	var faults findings
+	// In Kong's schema language the next two would be conditions on a field of settle, which Kong reports as a fault of
+	// every limit without settle.
+	faults := findings(sourceFaults(s.Sources, docpath.Member(path, "sources")))
 	if !l.isTokenBucket() && l.Algorithm != AlgorithmFixedWindow {
 		faults.add(docpath.Member(l.Path, "algorithm"), "must be token_bucket or fixed_window beside settle, because only "+
 			"these can charge a request afterwards, got %q", docpath.Shorten(l.Algorithm))
@@ -175,6 +158,14 @@ func (l LocatedLimit) cannotSettle() []Fault {
 	if l.SoftOnly {
 		faults.add(docpath.Member(l.Path, "soft_only"), "must not be true beside settle, because a limit that never denies "+
 			"keeps no budget: to try a limit, set mode to shadow, got true")
+	}
+	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
+		faults.add(docpath.Member(path, "reserve"),
+			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)
+	}
+	if i := slices.Index(s.RefundOn, StatusClientClosed); i >= 0 {
+		faults.add(docpath.Item(docpath.Member(path, "refund_on"), i),
+			"must not be %d, the status of a client that closes its connection: closing early would be free", StatusClientClosed)
 	}
 	return faults
 }

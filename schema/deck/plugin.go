@@ -295,21 +295,14 @@ func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.
 	}
 	at := docpath.Member(limits[i].Path, "settle")
 	list := e.Path[:strings.LastIndex(e.Path, "[")]
+	entry := "name: " + schema.SettlingName
+	if entities := e.Place.Entities(); list == "plugins" && len(entities) > 0 {
+		for _, named := range entities {
+			entry += ", " + named[0] + ": " + named[1]
+		}
+		entry = "{" + entry + "}"
+	}
 	v.report(config.Line(at), docpath.Join(e.configPath(), at), Warning, fmt.Sprintf(
 		"needs the plugin %s for the same requests, else each keeps its whole reservation: add %q to %s",
-		schema.SettlingName, "- "+settlingEntry(e.Place, list), list))
-}
-
-func settlingEntry(p Place, list string) string {
-	entry := "name: " + schema.SettlingName
-	if list != "plugins" {
-		return entry
-	}
-	for _, named := range p.Entities() {
-		entry += ", " + named[0] + ": " + named[1]
-	}
-	if !strings.Contains(entry, ",") {
-		return entry
-	}
-	return "{" + entry + "}"
+		schema.SettlingName, "- "+entry, list))
 }

@@ -69,7 +69,11 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 	re.policies(d, current, r)
 	start := len(r.buf)
 	for _, i := range current {
-		r.remaining(start, &d.Resolution.Bounds[i], &d.Statuses[i])
+		status := &d.Statuses[i]
+		r.separate(start)
+		r.buf = append(append(append(r.buf, '"'), d.Resolution.Bounds[i].Policy.Name...), `";r=`...)
+		r.buf = append(strconv.AppendInt(r.buf, status.Remaining, 10), `;t=`...)
+		r.buf = strconv.AppendInt(r.buf, untilMore(status), 10)
 	}
 	if len(current) > 0 {
 		r.end("RateLimit", start)
@@ -130,14 +134,6 @@ func (re *Renderer) current(d *decision.Decision, shown int, all bool, into []in
 // have a unit for what it counts.
 func (re *Renderer) lists(b *policy.Bound) bool {
 	return b.Policy.Quota != "" && b.Enforced() && re.Shows(b)
-}
-
-// remaining appends an item to the RateLimit field that begins at start.
-func (r *Response) remaining(start int, b *policy.Bound, s *decision.Status) {
-	r.separate(start)
-	r.buf = append(append(append(r.buf, '"'), b.Policy.Name...), `";r=`...)
-	r.buf = append(strconv.AppendInt(r.buf, s.Remaining, 10), `;t=`...)
-	r.buf = strconv.AppendInt(r.buf, untilMore(s), 10)
 }
 
 // separate appends a comma unless the list that begins at start is empty.

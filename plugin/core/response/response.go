@@ -114,7 +114,10 @@ func (re *Renderer) Render(d *decision.Decision, grpc bool, r *Response) {
 		re.trailers(d, r)
 		return
 	}
-	r.Status = re.statusOf(d)
+	r.Status = cmp.Or(denials[d.Reason].status, int(re.config.ErrorCode))
+	if d.Reason == decision.StoreAway {
+		r.Status = int(re.config.ClosedStatus)
+	}
 	r.text("Content-Type", "application/problem+json")
 	re.body(d, wait, r)
 }
@@ -138,13 +141,6 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 	return wait
 }
 
-func (re *Renderer) statusOf(d *decision.Decision) int {
-	if d.Reason == decision.StoreAway {
-		return int(re.config.ClosedStatus)
-	}
-	return cmp.Or(denials[d.Reason].status, int(re.config.ErrorCode))
-}
-
 // limits writes the headers about the bound whose numbers clients read, and the structured fields.
 func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	shown := re.Binding(d)
@@ -157,7 +153,11 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 	r.number("X-RateLimit-Remaining", remaining)
 	r.number("X-RateLimit-Reset", status.ResetAt().Seconds())
 	if re.config.ShowCost {
-		r.number("X-RateLimit-Cost", charged(d, shown))
+		cost := int64(0) // what the request took when it arrived: nothing if it was denied
+		if !d.Denied() {
+			cost = max(d.Resolution.Bounds[shown].Cost, 0)
+		}
+		r.number("X-RateLimit-Cost", cost)
 	}
 	if re.warns(d) {
 		r.text("X-RateLimit-Warning", "true")
@@ -168,14 +168,6 @@ func (re *Renderer) limits(d *decision.Decision, r *Response) {
 		r.number("RateLimit-Remaining", remaining)
 		r.number("RateLimit-Reset", max(untilMore(status), 1))
 	}
-}
-
-// charged returns the tokens that a request took of a bound when it arrived: none if it was denied.
-func charged(d *decision.Decision, bound int) int64 {
-	if d.Denied() {
-		return 0
-	}
-	return max(d.Resolution.Bounds[bound].Cost, 0)
 }
 
 // warns reports whether clients read a warning: the request is admitted, and is in the soft zone of a bound whose

@@ -53,7 +53,8 @@ func NewUsage(d *decision.Decision, endpoint string) Usage {
 		if status.Source == decision.Unanswered || status.Failure != decision.NoFailure {
 			u.Degraded = true
 		} else {
-			used.setNumbers(&status.Status)
+			used.Used, used.Remaining, used.Reset = &status.Used, &status.Remaining, status.Reset.Seconds()
+			used.ResetAt = time.Unix(used.Reset, 0).UTC().Format(time.RFC3339)
 		}
 		u.Limits = append(u.Limits, used)
 	}
@@ -77,11 +78,6 @@ func limitUsed(b *policy.Bound) LimitUsed {
 		used.Endpoint = b.Key.GroupID
 	}
 	return used
-}
-
-func (u *LimitUsed) setNumbers(s *limit.Status) {
-	u.Used, u.Remaining, u.Reset = &s.Used, &s.Remaining, s.Reset.Seconds()
-	u.ResetAt = time.Unix(u.Reset, 0).UTC().Format(time.RFC3339)
 }
 
 // SetUsage makes the body of a usage the response.

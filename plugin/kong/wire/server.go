@@ -150,7 +150,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		<-accepting
 		err = errors.Join(err, acceptQueued(listener, func(c net.Conn) { s.dispatch(events, &owned, c) }))
 	}
-	err = errors.Join(err, closeListener(listener))
+	if closed := listener.Close(); closed != nil && !errors.Is(closed, net.ErrClosed) {
+		err = errors.Join(err, fmt.Errorf("close listener: %w", closed))
+	}
 	<-accepting
 	s.endWorkers()
 	s.finish(&owned, cut)
@@ -172,13 +174,6 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 		cut()
 		<-done
 	}
-}
-
-func closeListener(listener net.Listener) error {
-	if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("close listener: %w", err)
-	}
-	return nil
 }
 
 // accept passes each connection to serve, until the listener is closed or ctx ends.

@@ -24,7 +24,10 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	o.Node += "/" + rand.Text()[:8]
 	o.Log, o.Changed, o.Condition = e.log, e.follow, e.condition
 	e.follows = o
-	e.candidates = e.newCandidates(o)
+	evaluator, sink := candidate.New(candidate.Options{}), policysync.NewCandidateSink(o.Source)
+	e.candidates = &candidates{evaluator, candidate.NewReporter(candidate.ReporterOptions{
+		Counter: evaluator.Counter(), Sink: sink, Source: o.Node, Log: e.log,
+	}), sink}
 	e.Rows, err = policysync.New(o)
 	return err
 }
@@ -129,14 +132,6 @@ type candidates struct {
 	*candidate.Evaluator
 	reporter *candidate.Reporter
 	sink     *policysync.CandidateSink
-}
-
-func (e *Engine) newCandidates(o policysync.Options) *candidates {
-	evaluator, sink := candidate.New(candidate.Options{}), policysync.NewCandidateSink(o.Source)
-	reporter := candidate.NewReporter(candidate.ReporterOptions{
-		Counter: evaluator.Counter(), Sink: sink, Source: o.Node, Log: e.log,
-	})
-	return &candidates{evaluator, reporter, sink}
 }
 
 // Run tries and reports until ctx ends, and then reports what was counted last.

@@ -61,22 +61,19 @@ var supervisors = []string{
 // startedByKong reports whether one of Kong's workers started this process, which has an empty environment then, or an
 // nginx as its parent. A process without a parent but init was started by something else.
 func startedByKong(environ []string, parent int) bool {
+	foreign := false // a variable that no shell sets: Kong starts plugins through a shell
 	for _, variable := range environ {
-		if name, _, _ := strings.Cut(variable, "="); slices.Contains(supervisors, name) {
+		name, _, _ := strings.Cut(variable, "=")
+		if slices.Contains(supervisors, name) {
 			return false
 		}
+		foreign = foreign || !slices.Contains([]string{"PWD", "OLDPWD", "SHLVL", "_"}, name)
 	}
 	if parent <= 1 {
 		return false
 	}
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(parent) + "/comm")
-	return !slices.ContainsFunc(environ, isForeign) || (err == nil && strings.TrimSpace(string(name)) == "nginx")
-}
-
-// isForeign reports whether a variable is not one that a shell sets. Kong starts plugins through a shell.
-func isForeign(variable string) bool {
-	name, _, _ := strings.Cut(variable, "=")
-	return !slices.Contains([]string{"PWD", "OLDPWD", "SHLVL", "_"}, name)
+	return !foreign || (err == nil && strings.TrimSpace(string(name)) == "nginx")
 }
 
 // observation holds what a process can see of its Kong at one instant.

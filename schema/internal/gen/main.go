@@ -108,7 +108,13 @@ func (g *generator) readType(decl *ast.GenDecl) {
 	g.at = spec.Name.Name
 	if decl.Doc != nil {
 		for _, comment := range decl.Doc.List {
-			g.readDirective(spec.Name.Name, comment.Text)
+			if check, ok := strings.CutPrefix(comment.Text, "//kong:check "); ok {
+				g.checks[spec.Name.Name] = append(g.checks[spec.Name.Name], g.directive(check))
+			}
+			if patterns, ok := strings.CutPrefix(comment.Text, "//kong:patterns "); ok {
+				name, list, _ := strings.Cut(patterns, " ")
+				g.patterns[name] = g.directive(list)
+			}
 		}
 	}
 	for _, f := range structType.Fields.List {
@@ -116,16 +122,6 @@ func (g *generator) readType(decl *ast.GenDecl) {
 		for _, name := range f.Names {
 			g.docs[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(paragraph), " ")
 		}
-	}
-}
-
-func (g *generator) readDirective(typeName, line string) {
-	if check, ok := strings.CutPrefix(line, "//kong:check "); ok {
-		g.checks[typeName] = append(g.checks[typeName], g.directive(check))
-	}
-	if patterns, ok := strings.CutPrefix(line, "//kong:patterns "); ok {
-		name, list, _ := strings.Cut(patterns, " ")
-		g.patterns[name] = g.directive(list)
 	}
 }
 
