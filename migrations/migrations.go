@@ -41,9 +41,8 @@ type Migration struct {
 // Up applies all pending migrations and returns them; none is no error. Each runs in its own transaction, so those
 // before an error stay applied. A concurrent run waits for the first and finds nothing to do. Tables that a newer
 // program has migrated are an AheadError.
-func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
-	var done []Migration
-	err := run(ctx, "migrate up", config, func(p *goose.Provider, conn *pgx.Conn) error {
+func Up(ctx context.Context, config *pgx.ConnConfig) (done []Migration, err error) {
+	err = run(ctx, "migrate up", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := CheckAhead(ctx, conn); err != nil {
 			return err
 		}
@@ -53,7 +52,9 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 			results = partial.Applied
 			err = &stepError{"apply " + partial.Failed.Source.Path, cause(partial.Err)}
 		}
-		done = migrations(results)
+		for _, result := range results {
+			done = append(done, Migration{Number: result.Source.Version, File: result.Source.Path})
+		}
 		return err
 	})
 	return done, err
@@ -62,9 +63,8 @@ func Up(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 // Down reverts the last applied migration and returns it; its number is 0 if none is applied. It drops the tables and
 // columns of the migration with their values. Tables that a newer program has migrated are an AheadError, because only
 // that program can revert them.
-func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
-	var reverted Migration
-	err := run(ctx, "migrate down", config, func(p *goose.Provider, conn *pgx.Conn) error {
+func Down(ctx context.Context, config *pgx.ConnConfig) (reverted Migration, err error) {
+	err = run(ctx, "migrate down", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		if err := CheckAhead(ctx, conn); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 			err = &stepError{"revert " + partial.Failed.Source.Path, cause(partial.Err)}
 		}
 		if err == nil {
-			reverted = migrations([]*goose.MigrationResult{result})[0]
+			reverted = Migration{Number: result.Source.Version, File: result.Source.Path}
 		}
 		return err
 	})
@@ -84,9 +84,8 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (Migration, error) {
 }
 
 // Status returns the state of all migrations, in order. Those of a newer program come last.
-func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
-	var all []Migration
-	err := run(ctx, "read the state of migrations", config, func(p *goose.Provider, conn *pgx.Conn) error {
+func Status(ctx context.Context, config *pgx.ConnConfig) (all []Migration, err error) {
+	err = run(ctx, "read the state of migrations", config, func(p *goose.Provider, conn *pgx.Conn) error {
 		states, err := p.Status(ctx)
 		if err != nil {
 			return err
@@ -99,14 +98,6 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Migration, error) {
 		return err
 	})
 	return all, err
-}
-
-func migrations(results []*goose.MigrationResult) []Migration {
-	list := make([]Migration, len(results))
-	for i, result := range results {
-		list[i] = Migration{Number: result.Source.Version, File: result.Source.Path}
-	}
-	return list
 }
 
 var createdTable = regexp.MustCompile(`(?m)^CREATE TABLE ` + schema + `\.(\w+)`)

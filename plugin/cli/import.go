@@ -76,7 +76,7 @@ func (c *call) convert(f *importFlags) error {
 	if err := c.writeConverted(f, result); err != nil {
 		return err
 	}
-	if !result.Complete() {
+	if result.Converted() < len(result.Entries) {
 		return exitStatus(exitFailed)
 	}
 	return nil

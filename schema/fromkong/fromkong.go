@@ -63,11 +63,6 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Complete reports whether every entry was converted.
-func (r *Result) Complete() bool {
-	return r.Converted() == len(r.Entries)
-}
-
 // Converted returns how many entries were converted.
 func (r *Result) Converted() int {
 	n := 0

@@ -115,7 +115,13 @@ func (e *exemptions) add(i int) {
 	if entry.Endpoint != "" {
 		key.pattern = e.patterns.Index(entry.Endpoint)
 	}
-	shape := e.shape(fieldsOf(entry))
+	fields := exemptionFields(0)
+	for i, value := range [...]string{entry.Tenant, entry.User, entry.Tag, entry.CIDR, entry.Endpoint} {
+		if value != "" {
+			fields |= 1 << i
+		}
+	}
+	shape := e.shape(fields)
 	shape.tags[key.tag], shape.networks[key.network] = true, true
 	if _, repeated := shape.first[key]; !repeated {
 		shape.first[key] = i
@@ -133,15 +139,6 @@ func (e *exemptions) shape(fields exemptionFields) *exemptionShape {
 		fields, fields.name(), map[exemptionKey]int{}, map[string]bool{}, map[netip.Prefix]bool{},
 	})
 	return &e.shapes[len(e.shapes)-1]
-}
-
-func fieldsOf(entry *schema.Exemption) (fields exemptionFields) {
-	for i, value := range [...]string{entry.Tenant, entry.User, entry.Tag, entry.CIDR, entry.Endpoint} {
-		if value != "" {
-			fields |= 1 << i
-		}
-	}
-	return fields
 }
 
 // name returns the names of the fields, without the tenant of a user.

@@ -82,16 +82,6 @@ func (p *Plan) reserve(rule *settle.Rule, id *identity.Identity, cost int64) int
 	return rule.Reserve(wanted, cost)
 }
 
-// addRowReserves adds the headers that carry the reservations of rows, as far as the config trusts them and there is
-// room. Headers of the config come before headers of rows.
-func (p *Plan) addRowReserves(n *policy.Needs, rows *policy.NamespaceRows) {
-	for _, header := range rows.ReserveHeaders() {
-		if p.trusts(header) {
-			n.AddReserve(header)
-		}
-	}
-}
-
 func (p *Plan) trusts(header string) bool {
 	return slices.ContainsFunc(p.config.TrustedHeaders, func(name string) bool { return strings.EqualFold(name, header) })
 }

@@ -20,7 +20,11 @@ func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 		next.rows = snapshot.Namespace(p.namespace)
 		needs = needs.Union(snapshot.Needs(p.namespace))
 		needs.Tier = len(p.tiers)+len(next.foreignTiers()) > 1
-		p.addRowReserves(&needs, &next.rows)
+		for _, header := range next.rows.ReserveHeaders() { // after those of the config, as far as there is room
+			if p.trusts(header) {
+				needs.AddReserve(header)
+			}
+		}
 	}
 	if needs != p.needs {
 		next.needs, next.Rules = needs, p.identityRules(needs)

@@ -61,7 +61,7 @@ func replayedImport(t *testing.T, config string, requests []loggedRequest) []boo
 	text := fmt.Sprintf(`{_format_version: "3.0", services: [{name: echo, routes: [{name: all, paths: [/]}],
 		plugins: [{name: rate-limiting, config: %s}]}]}`, config)
 	result, err := fromkong.Convert([]byte(text), fromkong.Options{Approximate: true})
-	if err != nil || !result.Complete() {
+	if err != nil || result.Converted() < len(result.Entries) {
 		t.Fatalf("not converted: %v, %+v", err, result)
 	}
 	configs := file(t, string(result.Text))

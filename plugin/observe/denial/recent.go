@@ -185,18 +185,14 @@ func (d *Recent) merge(g *group, user, ip string) {
 	}
 	d.Denier = g.denier()
 	for _, id := range g.requestIDs {
-		if len(d.RequestIDs) < maxRecentIDs && isShortASCII(id) {
+		isShort := len(id) <= maxRecentID && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
+		if len(d.RequestIDs) < maxRecentIDs && isShort { // then Postgres stores it as it is
 			d.RequestIDs = append(d.RequestIDs, id)
 			if slices.Contains(g.hiddenIDs, id) {
 				d.HiddenIDs = append(d.HiddenIDs, id)
 			}
 		}
 	}
-}
-
-// isShortASCII reports whether Postgres stores the id of a request as it is.
-func isShortASCII(id string) bool {
-	return len(id) <= maxRecentID && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // denier returns what denied the first request of a group.

@@ -71,15 +71,24 @@ func causeOf(d *decision.Decision) cause {
 	return of
 }
 
-// countDenial counts why a request was denied. s.mu is held.
+// countDenial counts why a request was denied, if there is room for its tenant. s.mu is held.
 func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 	of := causeOf(d)
 	if tenant == "" || !of.limited && !of.unavailable {
 		return
 	}
-	n := c.denialsOf(s, tenant)
+	n := s.denials[tenant]
 	if n == nil {
-		return
+		if c.denied.Add(1) > maxDenied {
+			c.denied.Add(-1)
+			c.dropped.Add(1)
+			return
+		}
+		n = &Denials{Tenant: strings.Clone(tenant)}
+		if s.denials == nil {
+			s.denials = map[string]*Denials{}
+		}
+		s.denials[n.Tenant] = n
 	}
 	if !of.limited {
 		n.Unavailable++
@@ -99,24 +108,6 @@ func (c *Counter) countDenial(s *stripe, tenant string, d *decision.Decision) {
 	if id.Credential != "" {
 		n.Credentials.add(id.Credential)
 	}
-}
-
-// denialsOf returns the denials of a tenant, or nil if there is no room for a new one. s.mu is held.
-func (c *Counter) denialsOf(s *stripe, tenant string) *Denials {
-	n := s.denials[tenant]
-	if n == nil {
-		if c.denied.Add(1) > maxDenied {
-			c.denied.Add(-1)
-			c.dropped.Add(1)
-			return nil
-		}
-		n = &Denials{Tenant: strings.Clone(tenant)}
-		if s.denials == nil {
-			s.denials = map[string]*Denials{}
-		}
-		s.denials[n.Tenant] = n
-	}
-	return n
 }
 
 // cutDenials takes all denials out of the counter, sorted by tenant.
