@@ -115,8 +115,8 @@ func Tables(file string) (tables []string) {
 }
 
 // run runs work while it holds the lock. The lock belongs to a separate connection, so the server releases it if this
-// process dies. The locks of goose poll once a second or less, and do not cover the creation of its table. An error says
-// what was to be done.
+// process dies. The locks of goose poll once a second or less, and do not cover the creation of its table. Errors begin
+// with what was to be done.
 func run(
 	ctx context.Context, what string, config *pgx.ConnConfig, work func(*goose.Provider, *pgx.Conn) error,
 ) (err error) {

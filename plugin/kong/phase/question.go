@@ -57,7 +57,7 @@ var (
 	decodeRequestedMethod = decodeInto(func(r *identity.Request) *string { return &r.RequestedMethod })
 )
 
-// decodeRequestLine reads a request line as nginx keeps it ("GET /x?y HTTP/1.1"). It does not intern: there are too many.
+// decodeRequestLine reads a request line as nginx keeps it ("GET /x?y HTTP/1.1"). It does not intern: too many differ.
 func decodeRequestLine(answer []byte, _ *wire.Interner, req *identity.Request) error {
 	line, err := wire.DecodeString(answer, nil)
 	req.Method, req.Target, _ = strings.Cut(line, " ")

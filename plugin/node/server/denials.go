@@ -171,8 +171,8 @@ func (d *denialOffers) Write(ctx context.Context, batch []denial.Line) error {
 
 var errNoRoom = errors.New("denials were dropped: too many of their tenants wait for webhooks")
 
-// notOffered is the [denial.Partial] of a batch, with the indexes of the lines that are left, [from, end), and of those that were
-// dropped.
+// notOffered is the [denial.Partial] of a batch, with the indexes of the lines that are left, [from, end), and of those
+// that were dropped.
 type notOffered struct {
 	error
 	from, end int
