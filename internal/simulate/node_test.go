@@ -2,8 +2,11 @@ package simulate
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/clock"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
@@ -48,12 +51,14 @@ func (s *simulation) startNode(seed uint64) *node {
 		shared = s.scenario.shared(shared)
 	}
 	fallback := memory.New(memory.Options{Now: own.Now})
+	salt := fmt.Sprint(random.Uint64())
+	hash := func(key policy.Key) uint64 { return xxhash.Sum64String(salt + fmt.Sprint(key)) }
 	n.outage = outage.New(shared, fallback, outage.Options{
-		Name: storeName, Log: quiet, Now: own.Now, Breakers: n.set, Seed: random.Uint64() | 1, MaxSightings: s.sightings(),
+		Name: storeName, Log: quiet, Now: own.Now, Breakers: n.set, Hash: hash, MaxSightings: s.sightings(),
 	})
 	n.lease = lease.New(shared, lease.Options{
-		Now: elapsed, Nodes: n.outage, Policies: leasable(s.scenario.LeaseShare > 0), Observer: n.outage,
-		SharePct: s.scenario.LeaseShare, Seed: random.Uint64() | 1,
+		Now: elapsed, Nodes: n.outage.LeaseNodes, Policies: leasable(s.scenario.LeaseShare > 0), Observer: n.outage.Observe,
+		SharePct: s.scenario.LeaseShare, Hash: hash,
 	})
 	config := &s.scenario.config
 	view := n.outage.Store(outage.StoreOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})

@@ -90,23 +90,18 @@ func newSet(o *Options, registry *redis.Registry) set {
 // not its end.
 func New(ctx context.Context, o Options) *Stores {
 	breakers := outage.NewBreakers(o.Log, time.Now)
+	newGate := func(store, server string, timeout time.Duration) redis.Gate {
+		return breakers.New(store, server, timeout)
+	}
 	quiet := slog.New(slog.DiscardHandler)
 	return &Stores{
 		options:    o,
 		breakers:   breakers,
 		operators:  redis.NewRegistry(quiet, nil),
 		ctx:        context.WithoutCancel(ctx),
-		active:     newSet(&o, redis.NewRegistry(o.Log, gates{breakers})),
+		active:     newSet(&o, redis.NewRegistry(o.Log, newGate)),
 		candidates: newSet(&o, redis.NewRegistry(quiet, nil)),
 	}
-}
-
-// gates makes a breaker the gate of each Redis server.
-type gates struct{ breakers *outage.Breakers }
-
-// NewGate implements redis.Gates.
-func (g gates) NewGate(store, server string, timeout time.Duration) redis.Gate {
-	return g.breakers.New(store, server, timeout)
 }
 
 // Open returns the buckets of a config, which must have its defaults, and a function that releases them. It does not
@@ -219,11 +214,7 @@ func (s *Stores) openRedis(from *redis.Registry, config *schema.Config) (*redis.
 // Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
 // in this order.
 func (s *Stores) Run(ctx context.Context) error {
-	end := s.run(ctx, loops{
-		"sweeping buckets": s.active.local.Run, "sweeping buckets of candidates": s.candidates.local.Run,
-		"dividing limits": s.active.shares.Run, "dividing limits of candidates": s.candidates.shares.Run,
-		"measuring stalls": s.breakers.Run,
-	})
+	end := run(ctx, s.active.local.Run, s.candidates.local.Run, s.active.shares.Run, s.candidates.shares.Run, s.breakers.Run)
 	defer end()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()
@@ -244,19 +235,12 @@ func (s *Stores) Run(ctx context.Context) error {
 	return registries.Wait()
 }
 
-// loops holds background work that does not end by itself, by what it does.
-type loops map[string]func(context.Context) error
-
-// run starts loops, and returns the function that ends them and waits. It logs the error of one that ends by itself.
-func (s *Stores) run(ctx context.Context, all loops) (end func()) {
+// run starts background work that does not end by itself, and returns the function that ends it and waits.
+func run(ctx context.Context, loops ...func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	for what, loop := range all {
-		running.Go(func() {
-			if err := loop(ctx); err != nil {
-				s.options.Log.Error(what+" has ended", "error", err)
-			}
-		})
+	for _, loop := range loops {
+		running.Go(func() { _ = loop(ctx) }) // none has errors: each ends with ctx
 	}
 	return func() {
 		cancel()

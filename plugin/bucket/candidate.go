@@ -36,17 +36,8 @@ func (s *Stores) OpenCandidate(
 // startCandidate opens the decorators of a Redis. Its buckets are leased as buckets of requests are: without leases,
 // every request that an active limit answers from one would call Redis for the candidate. s.mu is held.
 func (s *Stores) startCandidate(opened *redis.Store, active *layers) *layers {
-	made := s.newLayers(opened, candidateNodes{active}, nil)
-	made.end = s.run(s.ctx, loops{
-		"renewing leases of candidates": made.lease.Run, "dividing limits of candidates": made.shares.Run,
-	})
+	nodes := func(namespace string) int { return active.outage.LeaseNodes(resolve.ActiveNamespace(namespace)) }
+	made := s.newLayers(opened, nodes, nil)
+	made.end = run(s.ctx, made.lease.Run, made.shares.Run)
 	return made
-}
-
-// candidateNodes counts the nodes of the namespace that a candidate's buckets belong to.
-type candidateNodes struct{ active *layers }
-
-// LeaseNodes implements lease.Nodes.
-func (n candidateNodes) LeaseNodes(namespace string) int {
-	return n.active.outage.LeaseNodes(resolve.ActiveNamespace(namespace))
 }

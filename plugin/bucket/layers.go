@@ -32,7 +32,7 @@ func (s *Stores) start(opened *redis.Store) *layers {
 		Name: opened.Name(), Log: s.options.Log, Now: s.options.Now, Breakers: s.breakers,
 		Superseded: s.options.Superseded,
 	})
-	made := s.newLayers(opened, guarded, guarded)
+	made := s.newLayers(opened, guarded.LeaseNodes, guarded.Observe)
 	made.outage = guarded
 	if s.options.MaxAddresses >= 0 {
 		made.addresses = addresses.New(addresses.Options{
@@ -40,8 +40,8 @@ func (s *Stores) start(opened *redis.Store) *layers {
 		})
 	}
 	// Leases are released before this node leaves the list: other nodes would lease its share at once.
-	giveBack := s.run(s.ctx, loops{"renewing leases": made.lease.Run, "dividing limits": made.shares.Run})
-	leave := s.run(s.ctx, loops{"watching Redis": guarded.Run, "sweeping fallback buckets": fallback.Run})
+	giveBack := run(s.ctx, made.lease.Run, made.shares.Run)
+	leave := run(s.ctx, guarded.Run, fallback.Run)
 	made.end = func() {
 		giveBack()
 		leave()

@@ -95,12 +95,6 @@ func (c *counted) Settle(context.Context, []policy.Bound, []decision.Status, []i
 	return nil
 }
 
-// oneNode is the number of nodes that share leases.
-type oneNode struct{}
-
-// LeaseNodes implements lease.Nodes.
-func (oneNode) LeaseNodes(string) int { return 1 }
-
 // monotonic returns a clock that never steps.
 func monotonic() func() limit.Micros {
 	start := time.Now()
@@ -110,7 +104,7 @@ func monotonic() func() limit.Micros {
 // leasing returns the buckets of the only node that leases from shared. It runs until the end of tb.
 func leasing(tb testing.TB, shared store.Store) admit.Buckets {
 	tb.Helper()
-	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: oneNode{}})
+	leases := lease.New(shared, lease.Options{Now: monotonic(), Nodes: func(string) int { return 1 }})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

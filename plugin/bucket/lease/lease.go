@@ -12,15 +12,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Nodes counts the nodes that share leases.
-type Nodes interface {
-	// LeaseNodes returns the number of nodes of a namespace that share leases; 0 means that it is not known well enough,
-	// and nothing is leased. To keep what is out on lease within SharePct while nodes come and go, it must return 0 unless
-	// this node was counted within the last 2 s and has been counted for 5 s without a gap, and must count a node for 5 s
-	// after its last report. Then every other node has counted this one for longer than any of its earlier leases lasts,
-	// and the leases of a node that others no longer count have ended. It is called under locks and must not block.
-	LeaseNodes(namespace string) int
-}
+// Nodes returns the number of nodes of a namespace that share leases; 0 means that it is not known well enough, and
+// nothing is leased. To keep what is out on lease within SharePct while nodes come and go, it must return 0 unless this
+// node was counted within the last 2 s and has been counted for 5 s without a gap, and must count a node for 5 s after
+// its last report. Then every other node has counted this one for longer than any of its earlier leases lasts, and the
+// leases of a node that others no longer count have ended. It is called under locks and must not block.
+type Nodes func(namespace string) int
 
 // Policies says which policies may be leased.
 type Policies interface {
@@ -28,11 +25,9 @@ type Policies interface {
 	MayLease(*policy.Policy) bool
 }
 
-// Observer receives the answers of the central store to renewals.
-type Observer interface {
-	// Observe receives the answers in the form of answers to requests. It must not keep either slice.
-	Observe(bounds []policy.Bound, statuses []decision.Status)
-}
+// Observer receives the answers of the central store to renewals, in the form of answers to requests. It must not keep
+// either slice.
+type Observer func(bounds []policy.Bound, statuses []decision.Status)
 
 // Options configures Leases. Now and Nodes must be set; zero means the default elsewhere.
 type Options struct {
@@ -49,9 +44,9 @@ type Options struct {
 	DenialMemory limit.Micros // the longest that a denial is remembered; default 1 s; negative: none is
 	MaxEntries   int          // buckets with a lease or a remembered denial, about 700 bytes each; default 65,536
 
-	// Seed makes the order of background work depend on nothing else that is random, for simulations that repeat; 0: it
-	// is random, so that no client can choose names that meet in one place.
-	Seed uint64
+	// Hash hashes keys, for simulations that repeat: no order of work depends on anything else. nil: hashes are random,
+	// so that no client can choose names that meet in one place.
+	Hash func(policy.Key) uint64
 }
 
 const defaultEntries = 1 << 16
@@ -68,7 +63,7 @@ type Leases struct {
 	perShard     int
 	terms        termsCache
 	seed         maphash.Seed
-	fixedSeed    uint64 // Options.Seed
+	fixedHash    func(policy.Key) uint64 // Options.Hash
 	shards       [shardCount]shard
 
 	sweeping sweepProgress // used by Step alone
@@ -92,7 +87,7 @@ func New(central store.Store, o Options) *Leases {
 		terms: termsCache{
 			policies: o.Policies, pct: int64(min(cmp.Or(o.SharePct, DefaultSharePct), MaxSharePct)),
 		},
-		seed: maphash.MakeSeed(), fixedSeed: o.Seed, wake: make(chan struct{}, 1),
+		seed: maphash.MakeSeed(), fixedHash: o.Hash, wake: make(chan struct{}, 1),
 	}
 	if s.terms.policies == nil {
 		s.terms.policies = leasedPolicies{}

@@ -107,13 +107,13 @@ func drawFleet(t *rapid.T) *fleet {
 // join is a new node, that is not counted yet.
 func (f *fleet) join() *member {
 	m := &member{called: map[policy.Key]limit.Micros{}}
-	m.node = newNode(f.bank, Options{SharePct: f.sharePct, Nodes: nodesFunc(func(string) int {
+	m.node = newNode(f.bank, Options{SharePct: f.sharePct, Nodes: func(string) int {
 		now := f.bank.clock.Now()
 		if now-m.beat >= trust || m.beat-m.since < lifetime {
 			return 0
 		}
 		return m.known
-	})})
+	}})
 	m.view = m.Store(behind{m.bank, m})
 	return m
 }

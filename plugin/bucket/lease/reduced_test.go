@@ -89,7 +89,7 @@ func worst(t *testing.T, l *limit.Limit, spent int64, nodes int, pause limit.Mic
 	}
 	for range nodes {
 		m := f.join()
-		m.nodes = nodesFunc(func(string) int { return nodes })
+		m.nodes = func(string) int { return nodes }
 		f.members = append(f.members, m)
 		for range spent / int64(nodes) {
 			f.request(t, m, []policy.Bound{b})

@@ -173,7 +173,7 @@ type renewal struct {
 
 // prepare adds the renewal of a lease to a call, unless it is not worth it now.
 func (s *Leases) prepare(r *renewals, d dueRenewal) {
-	live := int64(s.nodes.LeaseNodes(d.entry.key.Namespace))
+	live := int64(s.nodes(d.entry.key.Namespace))
 	d.shard.mu.Lock()
 	defer d.shard.mu.Unlock()
 	e := d.entry
@@ -209,7 +209,7 @@ func (s *Leases) takeGrants(ctx context.Context, r *renewals) {
 	}
 	s.recordRenewalTime(r)
 	if s.observer != nil {
-		s.observer.Observe(r.bounds, r.statuses)
+		s.observer(r.bounds, r.statuses)
 	}
 }
 
@@ -238,7 +238,7 @@ func (s *Leases) finishRenewal(r *renewal, bounds []policy.Bound, statuses []dec
 			s.wakeRun()
 		}
 		for i := range bounds {
-			bounds[i].Policy = e.terms.policy // for Observe
+			bounds[i].Policy = e.terms.policy // for the observer
 		}
 		return
 	}

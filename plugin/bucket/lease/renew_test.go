@@ -226,13 +226,13 @@ func TestManyLeasesAreRenewedInOneCall(t *testing.T) {
 
 func TestTheObserverReceivesRenewalsAsIfTheyWereRequests(t *testing.T) {
 	var saw []int64
-	n := newNode(newBank(), Options{Observer: observerFunc(func(bounds []policy.Bound, statuses []decision.Status) {
+	n := newNode(newBank(), Options{Observer: func(bounds []policy.Bound, statuses []decision.Status) {
 		for i := range bounds {
 			if bounds[i].Enforced() {
 				saw = append(saw, statuses[i].Used)
 			}
 		}
-	})})
+	}})
 	b := tokens(t, "hot", 100_000)
 	n.warm(t, b)
 	assert.True(t, len(saw) == 1 && saw[0] == 20+n.Stats().Tokens.Granted, "saw %v", saw)
@@ -243,7 +243,7 @@ func TestRunRenewsInTimeAndGivesEverythingBackAtItsEnd(t *testing.T) {
 		b := newBank()
 		began := time.Now()
 		now := func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) + 1e12 }
-		s := New(b, Options{Now: now, Nodes: nodesFunc(func(string) int { return 1 })})
+		s := New(b, Options{Now: now, Nodes: func(string) int { return 1 }})
 		view, hot := s.Store(b), window(t, "window", 100_000)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)

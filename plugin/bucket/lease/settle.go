@@ -45,25 +45,17 @@ func (v *Store) Settle(
 // dropDenials drops the remembered denials of the buckets that got tokens back. A leased bucket keeps them: its tokens
 // are shared out among the nodes.
 func (s *Leases) dropDenials(bounds []policy.Bound, statuses []decision.Status) {
-	if !slices.ContainsFunc(statuses, gotTokensBack) {
+	if !slices.ContainsFunc(statuses, func(s decision.Status) bool { return s.Settled < 0 }) {
 		return
 	}
 	places := make([]place, len(bounds))
-	s.locate(bounds, places)
-	for i := range places {
-		if gotTokensBack(statuses[i]) {
-			places[i].dropDenial(&bounds[i].Key)
+	shards := s.locate(bounds, places)
+	s.lock(shards)
+	defer s.unlock(shards)
+	for i, p := range places {
+		e := p.shard.lookup(p.hash, &bounds[i].Key)
+		if e != nil && e.terms == nil && statuses[i].Settled < 0 {
+			e.denial, e.lastStatus = denial{}, limit.Status{}
 		}
-	}
-}
-
-func gotTokensBack(s decision.Status) bool { return s.Settled < 0 }
-
-// dropDenial drops what is remembered of a denial by the bucket of a key.
-func (p *place) dropDenial(key *policy.Key) {
-	p.shard.mu.Lock()
-	defer p.shard.mu.Unlock()
-	if e := p.shard.lookup(p.hash, key); e != nil && e.terms == nil {
-		e.denial, e.lastStatus = denial{}, limit.Status{}
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -160,6 +158,9 @@ func (s *Leases) locate(bounds []policy.Bound, places []place) shardSet {
 		h := mix(mix(uint64(k.Group)<<8|uint64(k.Kind), namespaceHash), groupHash)
 		h = mix(mix(mix(h, s.hash(k.Policy)), s.hash(k.Subject)), s.hash(k.Endpoint))
 		h ^= h >> 32
+		if s.fixedHash != nil {
+			h = s.fixedHash(*k)
+		}
 		places[i].hash, places[i].shard = h, &s.shards[h%shardCount]
 		set |= 1 << (h % shardCount)
 	}
@@ -170,11 +171,8 @@ func (s *Leases) locate(bounds []policy.Bound, places []place) shardSet {
 func mix(hash, part uint64) uint64 { return (hash ^ part) * 0x9e3779b97f4a7c15 } // 2^64 ÷ the golden ratio
 
 func (s *Leases) hash(name string) uint64 {
-	switch {
-	case name == "":
+	if name == "" {
 		return 0
-	case s.fixedSeed != 0:
-		return xxhash.Sum64String(name) ^ s.fixedSeed
 	}
 	return maphash.String(s.seed, name)
 }

@@ -73,9 +73,9 @@ func (s *Leases) sweepShard(sh *shard, before limit.Micros) (visited int) {
 	return visited
 }
 
-// sweepOrder returns the entries of a shard: in any order, or by their hashes where Options.Seed is set.
+// sweepOrder returns the entries of a shard: in any order, or by their hashes where Options.Hash is set.
 func (s *Leases) sweepOrder(sh *shard) iter.Seq2[uint64, *entry] {
-	if s.fixedSeed == 0 {
+	if s.fixedHash == nil {
 		return maps.All(sh.entries)
 	}
 	return func(yield func(uint64, *entry) bool) {

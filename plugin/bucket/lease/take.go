@@ -31,9 +31,6 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 		return err
 	}
 	clear(statuses)
-	if len(bounds) == 0 {
-		return nil
-	}
 	var few [fewBounds]place
 	places := few[:min(len(bounds), fewBounds)]
 	if len(bounds) > fewBounds {
@@ -312,7 +309,7 @@ func (s *Leases) recordAnswer(
 // fits reports whether a lease has room for a cost, among the nodes that live now. A request that costs more calls the
 // store anyway, and a lease for it would only keep tokens from other nodes.
 func (s *Leases) fits(b *policy.Bound, t *terms) bool {
-	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.nodes.LeaseNodes(b.Key.Namespace)), 1)
+	return b.Cost <= 1 || b.Cost <= t.maxOut/max(int64(s.nodes(b.Key.Namespace)), 1)
 }
 
 // recordDenial remembers a denial, and schedules a renewal of a hot bucket for when tokens have come back to it.

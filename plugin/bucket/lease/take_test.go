@@ -26,7 +26,7 @@ func TestWithoutLeasesAndDenialsAViewIsTheStoreBehindIt(t *testing.T) {
 	storetest.Run(t, func(*testing.T) (store.Store, storetest.Clock) {
 		clock := storetest.NewClock()
 		buckets := memory.New(memory.Options{Now: clock.Now})
-		alone := nodesFunc(func(string) int { return 1 })
+		alone := func(string) int { return 1 }
 		s := New(buckets, Options{Now: clock.Now, Nodes: alone, Policies: noPolicies{}, DenialMemory: -1})
 		return s.Store(buckets), clock
 	})

@@ -214,23 +214,13 @@ func newNode(b *bank, o Options) *node {
 	n := &node{bank: b, live: 1}
 	o.Now = b.clock.Now
 	if o.Nodes == nil {
-		o.Nodes = nodesFunc(func(string) int { return n.live })
+		o.Nodes = func(string) int { return n.live }
 	}
 	o.Policies = allButExact{}
 	n.Leases = New(b, o)
 	n.view = n.Store(b)
 	return n
 }
-
-// nodesFunc is Nodes as a function.
-type nodesFunc func(namespace string) int
-
-func (f nodesFunc) LeaseNodes(namespace string) int { return f(namespace) }
-
-// observerFunc is Observer as a function.
-type observerFunc func(bounds []policy.Bound, statuses []decision.Status)
-
-func (f observerFunc) Observe(bounds []policy.Bound, statuses []decision.Status) { f(bounds, statuses) }
 
 // allButExact leases all policies but those named exact.
 type allButExact struct{}

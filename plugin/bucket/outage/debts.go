@@ -47,7 +47,8 @@ func (t *Tally) add(other Tally, sign int64) {
 // debts record what was admitted without the central store and is to be charged to it, and the tallies of all
 // policies.
 type debts struct {
-	clock    func() time.Time // for reports
+	clock    func() time.Time        // for reports
+	hash     func(policy.Key) uint64 // orders equal debts
 	mu       sync.Mutex
 	byKey    map[policy.Key]*debt
 	room     room
@@ -69,9 +70,10 @@ type debt struct {
 	since  limit.Micros // the first admission; what was admitted before is not due from it
 }
 
-func newDebts(most int, clock func() time.Time) *debts {
+func newDebts(most int, clock func() time.Time, hash func(policy.Key) uint64) *debts {
 	return &debts{
 		clock:    clock,
+		hash:     hash,
 		byKey:    map[policy.Key]*debt{},
 		room:     newRoom(most),
 		tallies:  map[string]Tally{},
@@ -183,18 +185,10 @@ func (ds *debts) drain(now limit.Micros) []*debt {
 		owed[d] = d.due(now)
 	}
 	slices.SortFunc(list, func(a, b *debt) int {
-		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]), compareKeys(&a.key, &b.key))
+		return cmp.Or(cmp.Compare(kindOf(&a.key), kindOf(&b.key)), cmp.Compare(owed[b], owed[a]),
+			cmp.Compare(ds.hash(a.key), ds.hash(b.key)))
 	})
 	return list
-}
-
-// compareKeys orders keys, so that equal debts are charged in one order.
-func compareKeys(a, b *policy.Key) int {
-	return cmp.Or(
-		cmp.Compare(a.GroupID, b.GroupID), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Subject, b.Subject),
-		cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind),
-		cmp.Compare(a.Group, b.Group),
-	)
 }
 
 // removeAll removes and returns all debts, in no order.

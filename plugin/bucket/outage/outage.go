@@ -14,9 +14,8 @@ package outage
 import (
 	"cmp"
 	"context"
-	cryptorand "crypto/rand"
+	"crypto/rand"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,9 +62,9 @@ type Options struct {
 
 	MaxSightings int // buckets whose last known usage is kept, 33 bytes each; default 100,000
 
-	// Seed makes the order of what is done after an outage depend on nothing else that is random, for simulations that
-	// repeat; 0: it is random.
-	Seed uint64
+	// Hash hashes keys, for simulations that repeat: the order of what is done after an outage depends on nothing else.
+	// nil: hashes are random.
+	Hash func(policy.Key) uint64
 }
 
 const (
@@ -110,7 +109,6 @@ type Guard struct {
 	chargeNow    chan struct{}
 	recovered    atomic.Bool // a server has come back since the last report
 	charging     charging    // used by stepCharge alone
-	delay        func(below time.Duration) time.Duration
 }
 
 // failures is the number of values of decision.Failure, NoFailure included.
@@ -118,18 +116,19 @@ const failures = int(decision.WrongType) + 1
 
 // New returns a guard. It does no I/O and starts nothing: see [Guard.Run].
 func New(central Central, fallback Fallback, o Options) *Guard {
+	seen := newSightings(cmp.Or(o.MaxSightings, defaultSightings), o.Hash)
 	return &Guard{
 		central:   central,
 		fallback:  fallback,
 		name:      o.Name,
-		node:      cryptorand.Text(),
+		node:      rand.Text(),
 		log:       o.Log.With("store", o.Name),
 		now:       o.Now,
 		breakers:  o.Breakers,
 		clock:     o.Breakers.now,
 		bulkhead:  newBulkhead(maxWaiting, maxWaitingPerTenant),
-		sightings: newSightings(cmp.Or(o.MaxSightings, defaultSightings), o.Seed),
-		debts:     newDebts(maxDebts, o.Breakers.now),
+		sightings: seen,
+		debts:     newDebts(maxDebts, o.Breakers.now, seen.hash),
 		drafts:    sync.Pool{New: func() any { return new(draft) }},
 
 		superseded: o.Superseded,
@@ -137,17 +136,7 @@ func New(central Central, fallback Fallback, o Options) *Guard {
 		namespaces: map[string]*members{},
 		beatNow:    make(chan struct{}, 1),
 		chargeNow:  make(chan struct{}, 1),
-		delay:      randomDelay(o.Seed),
 	}
-}
-
-// randomDelay returns the source of the delays before charging.
-func randomDelay(seed uint64) func(below time.Duration) time.Duration {
-	if seed == 0 {
-		return rand.N[time.Duration]
-	}
-	fixed := rand.New(rand.NewPCG(seed, 0)) // of stepCharge alone, so without a lock
-	return func(below time.Duration) time.Duration { return time.Duration(fixed.Int64N(int64(below))) }
 }
 
 // Stats counts what a guard did, since its start where they count events.
@@ -191,9 +180,6 @@ func (s *Guard) Degraded() bool {
 func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
 		return err
-	}
-	if len(bounds) == 0 {
-		return nil
 	}
 	if err := v.store.askCentral(ctx, v.store.central.Peek, bounds, statuses); err != nil {
 		return err

@@ -41,7 +41,7 @@ func (s *Guard) wantCharge() {
 func (s *Guard) stepCharge(ctx context.Context, now time.Time) (next time.Time) {
 	c := &s.charging
 	if c.at.IsZero() && s.chargeWanted.Swap(false) {
-		c.at = now.Add(s.delay(maxChargeDelay))
+		c.at = now.Add(time.Duration(s.breakers.jitter() * float64(maxChargeDelay)))
 	}
 	if c.at.IsZero() || now.Before(c.at) {
 		return c.at
@@ -177,13 +177,9 @@ func (s *Guard) decideCharges(ctx context.Context, charges []charge, decide deci
 
 // writeOff writes off the debts that are left at the end.
 func (s *Guard) writeOff() {
-	for _, batch := range s.charging.batches {
-		for _, d := range batch {
-			s.debts.putBack(d, s.now())
-		}
-	}
+	left := append(s.charging.batches, s.debts.removeAll())
 	s.charging = charging{}
-	for _, d := range s.debts.removeAll() {
+	for _, d := range slices.Concat(left...) {
 		s.debts.settle(d, 0)
 	}
 	if report, ok := s.debts.report(); ok {

@@ -64,7 +64,7 @@ func TestAShareThatCannotBeCountedExactlyIsRoundedDown(t *testing.T) {
 }
 
 func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
-	s := newSightings(100, 0)
+	s := newSightings(100, nil)
 	key := policy.Key{Policy: "daily", GroupID: "acme"}
 	if _, _, ok := s.takeOnce(&key); ok {
 		t.Error("a bucket that was never seen is recalled")
@@ -83,7 +83,7 @@ func TestTheLatestSightingIsReturnedOnce(t *testing.T) {
 
 func TestSightingsAreBoundedAndForgetTheOldest(t *testing.T) {
 	const most = 64
-	s := newSightings(most, 0)
+	s := newSightings(most, nil)
 	key := func(i int) *policy.Key { return &policy.Key{GroupID: fmt.Sprint(i)} }
 	for i := range 10 * most {
 		s.remember(key(i), 1, limit.Micros(i+1))

@@ -5,8 +5,6 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -21,8 +19,7 @@ const ways = 8
 // A bucket is identified by 64 bits of the hash of its key. Two buckets among a hundred thousand collide with a
 // probability below 10^-9; one of them would then start an outage with the other's usage.
 type sightings struct {
-	seed maphash.Seed
-	hash func(maphash.Seed, policy.Key) uint64
+	hash func(policy.Key) uint64
 	sets []sightingSet // a power of two
 }
 
@@ -38,29 +35,19 @@ type sighting struct {
 	seeded bool         // the fallback has it
 }
 
-// newSightings returns an empty table with places for so many buckets. With a fixed seed the places depend on nothing
-// else.
-func newSightings(buckets int, fixed uint64) *sightings {
-	hash := maphash.Comparable[policy.Key]
-	if fixed != 0 {
-		hash = func(_ maphash.Seed, key policy.Key) uint64 { return fixedHash(fixed, &key) }
+// newSightings returns an empty table with places for so many buckets, by a hash; nil: a random one.
+func newSightings(buckets int, hash func(policy.Key) uint64) *sightings {
+	if hash == nil {
+		seed := maphash.MakeSeed()
+		hash = func(key policy.Key) uint64 { return maphash.Comparable(seed, key) }
 	}
 	sets := 1 << bits.Len(uint(max(buckets, ways)/ways-1))
-	return &sightings{seed: maphash.MakeSeed(), hash: hash, sets: make([]sightingSet, sets)}
+	return &sightings{hash: hash, sets: make([]sightingSet, sets)}
 }
 
 func (s *sightings) set(key *policy.Key) (*sightingSet, uint64) {
-	hash := s.hash(s.seed, *key)
+	hash := s.hash(*key)
 	return &s.sets[hash&uint64(len(s.sets)-1)], hash
-}
-
-// fixedHash hashes a key under a seed. A client that knows the seed can choose names that meet.
-func fixedHash(seed uint64, key *policy.Key) uint64 {
-	hash := seed ^ uint64(key.Group)<<8 ^ uint64(key.Kind)
-	for _, part := range [...]string{key.Namespace, key.Policy, key.GroupID, key.Subject, key.Endpoint} {
-		hash = (hash ^ xxhash.Sum64String(part)) * 0x9e3779b97f4a7c15 // 2^64 ÷ the golden ratio
-	}
-	return hash ^ hash>>32
 }
 
 // remember records the usage of a bucket.

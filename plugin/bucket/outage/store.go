@@ -63,9 +63,6 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if err := store.CheckLengths("take", bounds, statuses); err != nil {
 		return err
 	}
-	if len(bounds) == 0 {
-		return nil
-	}
 	if err := v.store.askCentral(ctx, v.store.central.Take, bounds, statuses); err != nil {
 		return err
 	}
@@ -83,6 +80,9 @@ type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision
 func (s *Guard) askCentral(
 	ctx context.Context, decide decide, bounds []policy.Bound, statuses []decision.Status,
 ) error {
+	if len(bounds) == 0 {
+		return nil
+	}
 	counter, ok := s.bulkhead.enter(bounds)
 	if !ok {
 		for i := range statuses {

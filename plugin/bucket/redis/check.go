@@ -106,18 +106,15 @@ func isTooOld(version string) bool {
 func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error) {
 	const setting = "cluster-require-full-coverage"
 	values, err := client.ConfigGet(ctx, setting).Result()
-	var rejection redis.Error
-	switch {
-	case errors.As(err, &rejection):
-		return nil, nil
-	case err != nil:
+	if rejection := redis.Error(nil); err != nil && !errors.As(err, &rejection) {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
-	case values[setting] == "yes":
-		return []finding{{
-			message: "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no",
-		}}, nil
 	}
-	return nil, nil
+	if values[setting] != "yes" {
+		return nil, nil
+	}
+	return []finding{{
+		message: "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no",
+	}}, nil
 }
 
 // check examines all masters once, and rejects the connection's calls, or admits them again, by what it finds. It

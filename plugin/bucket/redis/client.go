@@ -36,36 +36,27 @@ func newScript(source string) *script {
 
 // server runs scripts on one Redis server, or on the master that Sentinel names.
 type server struct {
-	client   *redis.Client
-	pipeline *pipeline // nil: every call has a connection of its own
-	gate     Gate
-	callers  atomic.Int64
-	loading  singleflight.Group // by SHA-1
+	client    *redis.Client
+	pipeline  *pipeline
+	pipelined bool // else every call has a connection of its own
+	gate      Gate
+	callers   atomic.Int64
+	loading   singleflight.Group // by SHA-1
 }
 
 // newServer returns a server without a connection: one is opened when it is needed.
 func newServer(newClient func() *redis.Client, gate Gate, pipelined bool) *server {
-	s := &server{client: newClient(), gate: gate}
-	if pipelined {
-		s.pipeline = &pipeline{options: s.client.Options(), newClient: newClient}
+	client := newClient()
+	return &server{
+		client: client, gate: gate, pipelined: pipelined, pipeline: &pipeline{options: client.Options(), newClient: newClient},
 	}
-	return s
 }
 
 // drop ends the gate, and the pipeline after the calls in it. Later calls have connections of their own, until the
 // client's owner closes the client.
 func (s *server) drop() {
 	s.gate.Close()
-	if s.pipeline != nil {
-		s.pipeline.close()
-	}
-}
-
-// wait waits for the calls in the pipeline of a server that is dropped.
-func (s *server) wait() {
-	if s.pipeline != nil {
-		s.pipeline.serving.Wait()
-	}
+	s.pipeline.close()
 }
 
 // run runs the script, in one round trip, if the server's gate admits it.
@@ -101,7 +92,7 @@ func (s *server) send(ctx context.Context, script *script, c *call, asking bool)
 	}
 	callers := s.callers.Add(1)
 	defer s.callers.Add(-1)
-	if s.pipeline != nil && callers > directCallers {
+	if s.pipelined && callers > directCallers {
 		if err := s.pipeline.run(ctx, script, c); !errors.Is(err, errEnded) {
 			return err
 		}
@@ -158,6 +149,6 @@ func (s single) masters(ctx context.Context, visit func(context.Context, *redis.
 // Close ends the connections and the pipeline.
 func (s single) Close() error {
 	s.drop()
-	s.wait()
+	s.pipeline.serving.Wait()
 	return s.client.Close()
 }

@@ -24,10 +24,8 @@ const (
 // cluster is a Redis Cluster. Every server has a client and a pipeline of its own, so that one that hangs delays no
 // calls of others: in go-redis's pipeline for a whole cluster all calls wait for the slowest server.
 type cluster struct {
-	client    *redis.ClusterClient               // finds the masters
-	connect   func(address string) *redis.Client // to a server
-	gate      func(address string) Gate
-	pipelined bool
+	client    *redis.ClusterClient // finds the masters
+	newServer func(address string) *server
 
 	searchGate Gate // admits the search for the cluster's servers, until they are found
 	searched   atomic.Bool
@@ -38,13 +36,17 @@ type cluster struct {
 }
 
 func newCluster(options *redis.UniversalOptions, gate func(address string) Gate, pipelined bool) *cluster {
-	return &cluster{
-		client: redis.NewClusterClient(options.Cluster()), gate: gate, searchGate: gate("any"), pipelined: pipelined,
-		connect: func(address string) *redis.Client {
+	newServer := func(address string) *server {
+		s := newServer(func() *redis.Client {
 			one := options.Simple()
 			one.Addr = address
 			return redis.NewClient(one)
-		},
+		}, gate(address), pipelined)
+		s.pipeline.apart.Store(true) // its calls are of many slots
+		return s
+	}
+	return &cluster{
+		client: redis.NewClusterClient(options.Cluster()), newServer: newServer, searchGate: gate("any"),
 		servers: map[string]*server{},
 	}
 }
@@ -132,10 +134,7 @@ func (c *cluster) serverAt(address string) (*server, error) {
 	if c.isClosed {
 		return nil, notSent(redis.ErrClosed)
 	}
-	s = newServer(func() *redis.Client { return c.connect(address) }, c.gate(address), c.pipelined)
-	if s.pipeline != nil {
-		s.pipeline.apart.Store(true) // its calls are of many slots
-	}
+	s = c.newServer(address)
 	c.servers[address] = s
 	return s, nil
 }
@@ -204,7 +203,7 @@ func (c *cluster) Close() error {
 	for _, s := range ending {
 		s.drop()
 		errs = append(errs, s.client.Close())
-		s.wait()
+		s.pipeline.serving.Wait()
 	}
 	return errors.Join(append(errs, c.client.Close())...)
 }

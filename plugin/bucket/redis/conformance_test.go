@@ -220,7 +220,7 @@ func opened(t testing.TB, block schema.Redis) []*Store {
 	t.Helper()
 	var stores []*Store
 	for range 2 {
-		store, release, err := NewRegistry(quiet, openGates{}).Open(block)
+		store, release, err := NewRegistry(quiet, nil).Open(block)
 		require.NoError(t, err)
 		t.Cleanup(release)
 		stores = append(stores, store)
@@ -290,7 +290,7 @@ func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 
 func TestARequestWithoutBoundsDoesNotAskRedis(t *testing.T) {
 	store, release, err := NewRegistry(quiet,
-		openGates{}).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
+		nil).Open(schema.Redis{Host: "127.0.0.1", Port: int64(freeport.Port(t))})
 	require.NoError(t, err)
 	defer release()
 	assert.NoError(t, store.Take(t.Context(), nil, nil))

@@ -18,7 +18,7 @@ type connection struct {
 	script    *script
 	store     *Store
 	timeout   time.Duration
-	gates     Gates
+	newGate   func(server string) Gate
 	rejection atomic.Pointer[rejection] // nil: the last check found no fatal fault
 	closed    chan struct{}
 	close     func() error // ends the connection; once is enough
@@ -74,8 +74,11 @@ type backend interface {
 }
 
 // connect returns a connection, whose client connects when it is first used.
-func connect(s *settings, script *script, gates Gates) *connection {
-	c := &connection{settings: s, script: script, gates: gates, timeout: s.readTimeout(), closed: make(chan struct{})}
+func connect(s *settings, script *script, newGate NewGate) *connection {
+	c := &connection{
+		settings: s, script: script, timeout: s.readTimeout(), closed: make(chan struct{}),
+		newGate: func(server string) Gate { return newGate(s.place(), server, s.readTimeout()) },
+	}
 	c.close = sync.OnceValue(func() error {
 		close(c.closed)
 		if r := c.rejection.Load(); r != nil {
@@ -83,23 +86,17 @@ func connect(s *settings, script *script, gates Gates) *connection {
 		}
 		return c.backend.Close()
 	})
-	options := c.settings.options()
-	switch {
-	case s.isCluster():
+	options := s.options()
+	if s.isCluster() {
 		c.backend = newCluster(options, c.newGate, s.Pipeline)
-	case s.SentinelMaster != "":
-		newClient := func() *redis.Client { return redis.NewFailoverClient(options.Failover()) }
-		c.backend = single{newServer(newClient, c.newGate(s.place()), s.Pipeline)}
-	default:
-		newClient := func() *redis.Client { return redis.NewClient(options.Simple()) }
-		c.backend = single{newServer(newClient, c.newGate(s.place()), s.Pipeline)}
+		return c
 	}
+	newClient := func() *redis.Client { return redis.NewClient(options.Simple()) }
+	if s.SentinelMaster != "" {
+		newClient = func() *redis.Client { return redis.NewFailoverClient(options.Failover()) }
+	}
+	c.backend = single{newServer(newClient, c.newGate(s.place()), s.Pipeline)}
 	return c
-}
-
-// newGate returns the gate of a server.
-func (c *connection) newGate(server string) Gate {
-	return c.gates.NewGate(c.settings.place(), server, c.timeout)
 }
 
 // Groups implements transport.

@@ -17,12 +17,9 @@ type Gate interface {
 	Close()
 }
 
-// Gates makes the gates of servers.
-type Gates interface {
-	// NewGate returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the
-	// server's. A call takes no longer than timeout.
-	NewGate(store, server string, timeout time.Duration) Gate
-}
+// NewGate returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the server's.
+// A call takes no longer than timeout.
+type NewGate func(store, server string, timeout time.Duration) Gate
 
 // openGate admits every call.
 type openGate struct{}
@@ -50,8 +47,3 @@ func runBehind(g Gate, call func() error) (err error) {
 	ended = true
 	return err
 }
-
-// openGates admits every call of every server.
-type openGates struct{}
-
-func (openGates) NewGate(string, string, time.Duration) Gate { return openGate{} }

@@ -59,24 +59,17 @@ func (g *turnstile) Close() {
 	g.closed = true
 }
 
-// gatesFunc is Gates as a function.
-type gatesFunc func(store, server string, timeout time.Duration) Gate
-
-func (f gatesFunc) NewGate(store, server string, timeout time.Duration) Gate {
-	return f(store, server, timeout)
-}
-
 // guarded is a store whose servers have turnstiles, by their names.
 func guarded(t *testing.T, block schema.Redis) (*Store, *connection, map[string]*turnstile) {
 	t.Helper()
 	var mu sync.Mutex
 	gates := map[string]*turnstile{}
-	c, release, err := NewRegistry(quiet, gatesFunc(func(_, server string, _ time.Duration) Gate {
+	c, release, err := NewRegistry(quiet, func(_, server string, _ time.Duration) Gate {
 		mu.Lock()
 		defer mu.Unlock()
 		gates[server] = &turnstile{}
 		return gates[server]
-	})).acquire(block)
+	}).acquire(block)
 	require.NoError(t, err)
 	t.Cleanup(release)
 	return c.store, c, gates

@@ -46,7 +46,7 @@ func at(s *redistest.Server, pipelined bool) schema.Redis {
 // open makes a connection that ends with the test.
 func open(t testing.TB, script *script, block schema.Redis) *connection {
 	t.Helper()
-	c, release, err := newRegistry(quiet, openGates{}, script).acquire(block)
+	c, release, err := newRegistry(quiet, nil, script).acquire(block)
 	require.NoError(t, err)
 	t.Cleanup(release)
 	return c

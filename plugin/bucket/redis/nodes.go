@@ -13,33 +13,24 @@ import (
 // beatScript records the live nodes, by Redis's clock.
 var beatScript = newScript(assemble("beat", nil))
 
-// maxLife bounds how long a node counts as live after its last beat.
-const maxLife = time.Hour
-
 // Beat records that a node is live and uses the namespace's buckets, and returns how many such nodes there are, this
-// one included. After ttl (at most an hour) without a beat a node counts as silent.
+// one included. After ttl (a millisecond to an hour) without a beat a node counts as silent.
 func (s *Store) Beat(ctx context.Context, namespace, node string, ttl time.Duration) (live int, err error) {
-	return s.beat(ctx, namespace, node, min(max(ttl, time.Millisecond), maxLife))
-}
-
-// Leave records that a node uses the namespace's buckets no more.
-func (s *Store) Leave(ctx context.Context, namespace, node string) error {
-	_, err := s.beat(ctx, namespace, node, 0)
-	return err
-}
-
-func (s *Store) beat(ctx context.Context, namespace, node string, ttl time.Duration) (int, error) {
-	key := string(appendNodes(nil, namespace))
-	run := newCall([]string{key}, node, strconv.FormatInt(ttl.Milliseconds(), 10))
-	live := int64(0)
-	err := s.evaluate(ctx, beatScript, run, func(reply *elements) {
+	run := newCall([]string{string(appendNodes(nil, namespace))}, node, strconv.FormatInt(ttl.Milliseconds(), 10))
+	err = s.evaluate(ctx, beatScript, run, func(reply *elements) {
 		reply.sole()
-		live = reply.integer()
+		live = int(reply.integer())
 	})
 	if err != nil {
 		return 0, fmt.Errorf("count the nodes of namespace %s: %w", namespace, err)
 	}
-	return int(live), nil
+	return live, nil
+}
+
+// Leave records that a node uses the namespace's buckets no more.
+func (s *Store) Leave(ctx context.Context, namespace, node string) error {
+	_, err := s.Beat(ctx, namespace, node, 0)
+	return err
 }
 
 // Probe calls every server whose gate admits it, so that a gate opens for a server that is back before there is

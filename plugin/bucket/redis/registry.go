@@ -20,11 +20,11 @@ import (
 // way, opened for the first of them and closed with the last. It keeps no settings but those in use. Make it with
 // [NewRegistry].
 type Registry struct {
-	log    *slog.Logger
-	script *script
-	gates  Gates
-	pause  time.Duration // before the second check of a connection
-	opened chan struct{} // has room for one: unchecked is not empty
+	log     *slog.Logger
+	script  *script
+	newGate NewGate
+	pause   time.Duration // before the second check of a connection
+	opened  chan struct{} // has room for one: unchecked is not empty
 
 	mu        sync.Mutex
 	inUse     map[[sha256.Size]byte]*connection
@@ -33,17 +33,17 @@ type Registry struct {
 }
 
 // NewRegistry returns a registry without connections; [Registry.Run] checks those that are opened, and closes them at
-// the end. Each server gets a gate of gates; nil: none. The messages of go-redis, which has one logger for the whole
+// the end. Each server gets a new gate; nil: none. The messages of go-redis, which has one logger for the whole
 // process, go to log at the level debug.
-func NewRegistry(log *slog.Logger, gates Gates) *Registry { return newRegistry(log, gates, takeScript) }
+func NewRegistry(log *slog.Logger, gate NewGate) *Registry { return newRegistry(log, gate, takeScript) }
 
-func newRegistry(log *slog.Logger, gates Gates, script *script) *Registry {
+func newRegistry(log *slog.Logger, gate NewGate, script *script) *Registry {
 	redis.SetLogger(libraryLog{log})
-	if gates == nil {
-		gates = openGates{}
+	if gate == nil {
+		gate = func(string, string, time.Duration) Gate { return openGate{} }
 	}
 	return &Registry{
-		log: log, script: script, gates: gates, pause: time.Second,
+		log: log, script: script, newGate: gate, pause: time.Second,
 		opened: make(chan struct{}, 1), inUse: map[[sha256.Size]byte]*connection{},
 	}
 }
@@ -83,7 +83,7 @@ func (r *Registry) acquire(block schema.Redis) (*connection, func(), error) {
 	}
 	c, ok := r.inUse[id]
 	if !ok {
-		c = connect(s, r.script, r.gates)
+		c = connect(s, r.script, r.newGate)
 		c.store = newStore(s.place(), c, r.script, r.log)
 		c.store.location = s.location()
 		r.inUse[id] = c

@@ -45,7 +45,7 @@ func TestEqualSettingsShareAConnectionAndOthersDoNot(t *testing.T) {
 		},
 		{"certificates without ssl", base, schema.Redis{Host: "a", Password: "p", SSLVerify: true, ServerName: "s"}, true},
 	} {
-		r := newRegistry(quiet, openGates{}, newScript(countScript))
+		r := newRegistry(quiet, nil, newScript(countScript))
 		a, releaseA, err := r.acquire(test.a)
 		require.NoError(t, err)
 		b, releaseB, err := r.acquire(test.b)
@@ -64,7 +64,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 	}
 	before := connected()
 	eachWay(t, func(t *testing.T, pipelined bool) {
-		r := newRegistry(quiet, openGates{}, newScript(countScript))
+		r := newRegistry(quiet, nil, newScript(countScript))
 		c, first, err := r.acquire(at(server, pipelined))
 		require.NoError(t, err)
 		_, second, err := r.acquire(at(server, pipelined))
@@ -91,7 +91,7 @@ func TestAConnectionOpensWithItsFirstCallAndClosesWithItsLastUser(t *testing.T) 
 
 func TestInstancesThatComeAndGoTogetherLeaveNothingBehind(t *testing.T) {
 	server := redistest.Single(t)
-	r := newRegistry(quiet, openGates{}, newScript(countScript))
+	r := newRegistry(quiet, nil, newScript(countScript))
 	err := atOnce(16, 20, func() error {
 		c, release, err := r.acquire(at(server, true))
 		if err != nil {
@@ -106,7 +106,7 @@ func TestInstancesThatComeAndGoTogetherLeaveNothingBehind(t *testing.T) {
 
 func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 	server := redistest.Single(t)
-	r := newRegistry(quiet, openGates{}, newScript(countScript))
+	r := newRegistry(quiet, nil, newScript(countScript))
 	c, release, err := r.acquire(at(server, true))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,7 +126,7 @@ func TestRunClosesWhatIsStillInUseAndOpensNothingMore(t *testing.T) {
 func watching(t *testing.T, source string) (*Registry, *logtest.Text) {
 	t.Helper()
 	var text logtest.Text
-	r := newRegistry(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})), openGates{},
+	r := newRegistry(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})), nil,
 		newScript(source))
 	r.pause = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())

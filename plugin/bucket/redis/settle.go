@@ -26,7 +26,8 @@ func (s *Store) Settle(
 	if err != nil {
 		return err
 	}
-	runAll(s.partsOf(bounds, markSettled(bounds, statuses, actual, refunds)), func(p *part) {
+	changes := func(i int) bool { return markSettled(&bounds[i], &statuses[i], actual[i], refunds) }
+	runAll(s.partsOf(bounds, changes), func(p *part) {
 		settlements := make([]settlement, len(p.indexes))
 		for j, i := range p.indexes {
 			settlements[j] = settlement{statuses[i].Receipt, actual[i]}
@@ -51,22 +52,16 @@ func (s *Store) Settle(
 	return nil
 }
 
-// markSettled marks the statuses that Redis has charged as not charged, and returns the indexes of those that change.
-func markSettled(bounds []policy.Bound, statuses []decision.Status, actual []int64, refunds bool) (indexes []int) {
-	for i := range statuses {
-		status, cost := &statuses[i], bounds[i].Cost
-		if !status.Charged || status.Source != decision.Redis {
-			continue
-		}
-		status.Charged, status.Settled = false, 0
-		if unitsToReturn(&bounds[i].Policy.Limit, cost, actual[i]) != 0 {
-			indexes = append(indexes, i)
-		}
-		if refunds {
-			status.Used, status.Remaining = status.Used-cost, status.Remaining+cost
-		}
+// markSettled marks a status that Redis has charged as not charged, and reports whether its bucket changes.
+func markSettled(b *policy.Bound, status *decision.Status, actual int64, refunds bool) bool {
+	if !status.Charged || status.Source != decision.Redis {
+		return false
 	}
-	return indexes
+	status.Charged, status.Settled = false, 0
+	if refunds {
+		status.Used, status.Remaining = status.Used-b.Cost, status.Remaining+b.Cost
+	}
+	return unitsToReturn(&b.Policy.Limit, b.Cost, actual) != 0
 }
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.

@@ -86,7 +86,7 @@ func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []de
 	}
 	elsewhere := func(b policy.Bound) bool { return !sameGroup(&bounds[0].Key, &b.Key) }
 	if s.transport.Groups() && slices.ContainsFunc(bounds, elsewhere) {
-		return s.decideParts(ctx, s.partsOf(bounds, allIndexes(bounds)), statuses, mode)
+		return s.decideParts(ctx, s.partsOf(bounds, func(int) bool { return true }), statuses, mode)
 	}
 	return s.decideOne(ctx, bounds, statuses, mode)
 }
@@ -253,20 +253,14 @@ func (s *Store) report(ctx context.Context, p *part, statuses []decision.Status,
 	}
 }
 
-// allIndexes returns the index of each bound.
-func allIndexes(bounds []policy.Bound) []int {
-	indexes := make([]int, len(bounds))
-	for i := range indexes {
-		indexes[i] = i
-	}
-	return indexes
-}
-
-// partsOf returns the bounds of these indexes in parts: in a cluster those with one hash tag are a part, else all are
-// one.
-func (s *Store) partsOf(bounds []policy.Bound, indexes []int) (parts []part) {
+// partsOf returns the bounds that has reports, by their indexes, in parts: in a cluster those with one hash tag are a
+// part, else all are one.
+func (s *Store) partsOf(bounds []policy.Bound, has func(i int) bool) (parts []part) {
 next:
-	for _, i := range indexes {
+	for i := range bounds {
+		if !has(i) {
+			continue
+		}
 		for j := range parts {
 			p := &parts[j]
 			if !s.transport.Groups() || sameGroup(&p.bounds[0].Key, &bounds[i].Key) {

@@ -43,7 +43,7 @@ var (
 type wire struct {
 	timeout      time.Duration // how long a server that has calls may not reply
 	writeTimeout time.Duration
-	retiring     func(*wire) // is called once, when no more calls are taken
+	retiring     func(*wire) // is called when no more calls are taken
 	cancel       func()      // ends the opening
 
 	mu        sync.Mutex
@@ -307,16 +307,13 @@ func (w *wire) end(err error) {
 		w.mu.Unlock()
 		return
 	}
-	wasRetired := w.retired
 	w.err, w.retired = err, true
 	calls := w.calls
 	w.calls, w.written = nil, 0
 	conn := w.conn
 	w.mu.Unlock()
 	w.cancel()
-	if !wasRetired {
-		w.retiring(w)
-	}
+	w.retiring(w)
 	if conn != nil {
 		_ = conn.Close() // whatever is wrong with it, it is given up
 	}

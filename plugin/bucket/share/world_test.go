@@ -130,7 +130,7 @@ func newWorld(t testing.TB, r rules) *world {
 			n.decider.Shares = n.shares
 		}
 		if r.leased {
-			n.leases = lease.New(bucket, lease.Options{Now: now, Nodes: liveNodes(max(r.nodes, 1))})
+			n.leases = lease.New(bucket, lease.Options{Now: now, Nodes: func(string) int { return max(r.nodes, 1) }})
 			n.decider.Buckets = n.leases.Store(bucket)
 		}
 		n.decider.Policies.Store(plan)
@@ -148,11 +148,6 @@ func throughRedis(t testing.TB, server *redistest.Server) Exchange {
 	t.Cleanup(release)
 	return store
 }
-
-type liveNodes int
-
-// LeaseNodes implements lease.Nodes.
-func (n liveNodes) LeaseNodes(string) int { return int(n) }
 
 // client is a tenant that sends requests at an even rate, from an instant on.
 type client struct {

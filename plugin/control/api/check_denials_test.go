@@ -105,16 +105,11 @@ func TestWithoutRedisFailModesDecideChecksAndNoNumbersAreShown(t *testing.T) {
 	}
 }
 
-// oneNode is the only node.
-type oneNode struct{}
-
-func (oneNode) LeaseNodes(string) int { return 1 }
-
 // leasing returns a planned world whose nodes may lease tokens.
 func leasing(t *testing.T, config schema.Config, rows policy.Rows) *planned {
 	t.Helper()
 	p := planning(t, config, rows)
-	view := lease.New(p.store, lease.Options{Now: clock, Nodes: oneNode{}}).Store(p.store)
+	view := lease.New(p.store, lease.Options{Now: clock, Nodes: func(string) int { return 1 }}).Store(p.store)
 	p.decider.Buckets = view
 	storePolicy := func(p *policy.Policy) *policy.Policy { return lease.StorePolicy(p, lease.DefaultSharePct) }
 	p.world = open(t, func(o *api.Options) { o.Decider, o.Buckets, o.RequestPolicy = p.decider, p.store, storePolicy })
