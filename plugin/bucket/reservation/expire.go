@@ -26,39 +26,22 @@ func (l *Ledger) Expire() {
 
 // timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten.
 func (l *Ledger) timeOut(r *reservation) {
-	if r.named {
-		l.timeOutNamed(r)
-		return
-	}
-	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
-		if !r.isTaken(ctx) {
+	if r.writing == nil && !r.named || !l.inBackground(r.keeper, func(ctx context.Context) {
+		switch {
+		case r.named:
+			if err := r.keeper.expireNamed(ctx, r.key); err != nil {
+				l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
+			} else if l.take(r.key) == r {
+				r.keeper.done()
+			}
+		case !r.isTaken(ctx):
 			l.reportUnsettled(r, TimedOut)
-		} else if l.take(r.key) == r {
+		case l.take(r.key) == r:
 			l.count(&l.stats.Elsewhere)
 			r.keeper.done()
 		}
 	}) {
 		l.reportUnsettled(r, TimedOut)
-	}
-}
-
-// timeOutNamed reports that a named reservation has timed out. If the records cannot be read or written, it leaves it
-// for the next call.
-func (l *Ledger) timeOutNamed(r *reservation) {
-	again := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.insert(r)
-	}
-	if !l.inBackground(r.keeper, func(ctx context.Context) {
-		if err := r.keeper.expireNamed(ctx, r.key); err != nil {
-			l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
-			again()
-			return
-		}
-		r.keeper.done()
-	}) {
-		again()
 	}
 }
 
@@ -90,11 +73,13 @@ func (l *Ledger) ended(now limit.Micros) (timedOut, forgotten []*reservation, wa
 			continue
 		}
 		timedOut = append(timedOut, r)
-		if !r.named {
+		if r.named {
+			r.ends = now + limit.Second // tried again then, unless it is reported
+		} else {
 			r.late = true
 			r.ends += r.Timeout
-			l.insert(r)
 		}
+		l.insert(r)
 	}
 	if !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout {
 		l.warned, warn = true, l.made

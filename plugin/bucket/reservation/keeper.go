@@ -40,7 +40,13 @@ func (l *Ledger) Keeper(buckets Buckets, central Central, release func()) *Keepe
 		return k
 	}
 	k.records = central
-	l.addKeeper(k)
+	l.mu.Lock()
+	l.central = append(l.central, k)
+	l.mu.Unlock()
+	select {
+	case l.opened <- struct{}{}:
+	default: // Run has a signal already
+	}
 	return k
 }
 
@@ -54,7 +60,8 @@ func (k *Keeper) Keep(d *decision.Decision) string {
 	var bits [16]byte
 	rand.Read(bits[:]) // never fails: it ends the program instead
 	r := &reservation{Record: record, key: hex.EncodeToString(bits[:]), needs: record.Needs(), keeper: k}
-	if r.isRecordable() {
+	isCentral := func(s decision.Status) bool { return s.Source == decision.Redis }
+	if k.central != nil && slices.ContainsFunc(r.Statuses, isCentral) { // another process could return tokens
 		k.ledger.startWriting(r)
 	}
 	k.ledger.add(r)
@@ -68,9 +75,10 @@ func (k *Keeper) Keep(d *decision.Decision) string {
 
 // Close closes the store once no reservation needs it any more. Call it once.
 func (k *Keeper) Close() {
-	if k.central != nil {
-		k.ledger.removeKeeper(k)
-	}
+	l := k.ledger
+	l.mu.Lock()
+	l.central = slices.DeleteFunc(l.central, func(other *Keeper) bool { return other == k })
+	l.mu.Unlock()
 	k.done()
 }
 
@@ -103,9 +111,12 @@ type writing struct {
 	written, absent bool          // at its end: whether it is certain that the record is there, or never will be
 }
 
-// await waits for the end of the call, but not beyond ctx. It reports whether it is certain that the record was
-// written, and whether it is certain that it was not.
+// await waits for the end of the call, if there is one, but not beyond ctx. It reports whether it is certain that the
+// record was written, and whether it is certain that it was not.
 func (w *writing) await(ctx context.Context) (written, absent bool) {
+	if w == nil {
+		return false, true
+	}
 	select {
 	case <-w.done:
 		return w.written, w.absent
@@ -114,40 +125,25 @@ func (w *writing) await(ctx context.Context) (written, absent bool) {
 	}
 }
 
-// isRecordable reports whether another process could return tokens of the reservation.
-func (r *reservation) isRecordable() bool {
-	return r.keeper.central != nil && slices.ContainsFunc(r.Statuses, func(s decision.Status) bool {
-		return s.Source == decision.Redis
-	})
-}
-
 // startWriting writes the record of a reservation in the background.
 func (l *Ledger) startWriting(r *reservation) {
-	w := &writing{done: make(chan struct{})}
+	w := &writing{done: make(chan struct{}), absent: true}
 	r.writing = w
-	if !l.inBackground(r.keeper, func(ctx context.Context) {
-		defer close(w.done)
-		if w.written, w.absent = r.writeRecord(ctx); !w.written {
+	end := func() {
+		if !w.written {
 			l.count(&l.stats.Unrecorded)
 		}
-	}) {
-		l.count(&l.stats.Unrecorded)
-		w.absent = true
 		close(w.done)
 	}
-}
-
-// writeRecord adds the record to the central store. Its results are those of [writing.await].
-func (r *reservation) writeRecord(ctx context.Context) (written, absent bool) {
-	text, err := r.MarshalBinary()
-	if err != nil {
-		return false, true
+	if !l.inBackground(r.keeper, func(ctx context.Context) {
+		defer end()
+		if text, err := r.MarshalBinary(); err == nil {
+			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
+			w.written, w.absent = err == nil && present == nil, present != nil || err != nil && !MayHaveRun(err)
+		}
+	}) {
+		end()
 	}
-	present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
-	if err != nil {
-		return false, !MayHaveRun(err)
-	}
-	return present == nil, present != nil
 }
 
 // discard ends a reservation that stays charged. It deletes its record in the background, so that the store does not
@@ -210,20 +206,14 @@ func isRecord(text []byte) bool { return len(text) > 0 && text[0] != claimMark[0
 // claim claims the record of a request that has ended.
 func (end *requestEnd) claim(ctx context.Context) claim {
 	written := true
-	switch r := end.own; {
-	case r == nil && end.text == nil:
-		if read := end.read(ctx); read != claimWon {
-			return read
-		}
-	case r == nil:
-	case r.writing == nil:
-		return claimWon
-	default:
+	if r := end.own; r != nil {
 		var absent bool
 		if written, absent = r.writing.await(ctx); absent {
 			return claimWon
 		}
 		end.text, _ = r.MarshalBinary() // as it was written
+	} else if read := end.read(ctx); read != claimWon {
+		return read
 	}
 	present, err := end.keeper.records.Swap(ctx, end.key, end.text, end.mark, claimTime)
 	switch {
@@ -238,8 +228,11 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 	return claimedElsewhere
 }
 
-// read reads the record that another process has written. A claim that is won means that it is there.
+// read reads the record that another process has written, once. A claim that is won means that it is there.
 func (end *requestEnd) read(ctx context.Context) claim {
+	if end.text != nil {
+		return claimWon
+	}
 	text, err := end.keeper.records.Get(ctx, end.key)
 	switch {
 	case err != nil:

@@ -46,7 +46,7 @@ type Ledger struct {
 	byKey map[string]*reservation
 	ends  ends // the reservations, by the instant at which they time out or, if they have, are forgotten
 
-	central     map[string][]*Keeper // the open ones, by the fingerprint of their store; empty: none is open any more
+	central     []*Keeper // the open ones with a central store
 	parked      []*requestEnd
 	parkedBytes int
 	doubts      []*Claim // that the store did not answer: they may arrive there later
@@ -79,9 +79,7 @@ func New(o Options) *Ledger {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l := &Ledger{
-		options: o, opened: make(chan struct{}, 1), byKey: map[string]*reservation{}, central: map[string][]*Keeper{},
-	}
+	l := &Ledger{options: o, opened: make(chan struct{}, 1), byKey: map[string]*reservation{}}
 	l.background.SetLimit(maxWriting)
 	return l
 }
@@ -134,10 +132,12 @@ func (l *Ledger) count(n *uint64) {
 func (l *Ledger) add(r *reservation) {
 	r.made = l.options.Elapsed()
 	r.ends = r.made + r.Timeout
-	var dropped *reservation
 	l.mu.Lock()
-	if len(l.byKey) >= l.options.Most {
+	dropped := l.byKey[r.key] // of a name that is free again
+	if dropped == nil && len(l.byKey) >= l.options.Most {
 		dropped = l.ends[0]
+	}
+	if dropped != nil {
 		l.remove(dropped)
 	}
 	if l.made++; l.made == 1 {

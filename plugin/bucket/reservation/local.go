@@ -43,12 +43,11 @@ func (l *local) get(key string) []byte {
 	return present.value
 }
 
-// fullError is ErrFull, as an error of a call that did nothing.
+// fullError is the error of a call that did nothing.
 type fullError struct{}
 
-func (fullError) Error() string        { return ErrFull.Error() }
-func (fullError) Is(target error) bool { return target == ErrFull }
-func (fullError) MayHaveRun() bool     { return false }
+func (fullError) Error() string    { return "too many reservations" }
+func (fullError) MayHaveRun() bool { return false }
 
 // Get implements Records.
 func (l *local) Get(_ context.Context, key string) ([]byte, error) {
@@ -68,7 +67,7 @@ func (l *local) Swap(_ context.Context, key string, old, next []byte, ttl time.D
 	case next == nil:
 		delete(l.records, key)
 	case present == nil && !l.hasRoom():
-		return nil, fullError{}
+		return nil, ErrFull
 	case ttl == 0:
 		l.records[key] = localRecord{next, l.records[key].ends}
 	default:

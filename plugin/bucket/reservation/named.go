@@ -20,7 +20,7 @@ var (
 	// ErrUncertain means that a process ended while it decided about the check: it is unknown whether it charged.
 	ErrUncertain = errors.New("the outcome of the first request with this id is unknown")
 	// ErrFull means that there is no room for another record.
-	ErrFull = errors.New("too many reservations")
+	ErrFull error = fullError{}
 )
 
 const (

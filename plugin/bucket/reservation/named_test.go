@@ -63,6 +63,7 @@ func (w *namedWorld) beside(o Options) *Keeper {
 
 // expire reports what has timed out.
 func (w *namedWorld) expire() {
+	w.now += limit.Second
 	w.ledger.Expire()
 	_ = w.ledger.background.Wait()
 }

@@ -207,31 +207,12 @@ const (
 // parkedOverhead is the size of a parked end beside its texts, in bytes.
 const parkedOverhead = 512
 
-// addKeeper adds an open keeper, and lets what waits for its store be settled.
-func (l *Ledger) addKeeper(k *Keeper) {
-	l.mu.Lock()
-	l.central[k.central.Fingerprint()] = append(l.central[k.central.Fingerprint()], k)
-	l.mu.Unlock()
-	select {
-	case l.opened <- struct{}{}:
-	default: // Run has a signal already
-	}
-}
-
-// removeKeeper removes a keeper.
-func (l *Ledger) removeKeeper(k *Keeper) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	store := k.central.Fingerprint()
-	l.central[store] = slices.DeleteFunc(l.central[store], func(other *Keeper) bool { return other == k })
-}
-
 // keeperOf returns a keeper for a central store, or nil. The caller must call its done.
 func (l *Ledger) keeperOf(store string) *Keeper {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, k := range l.central[store] {
-		if k.use() {
+	for _, k := range l.central {
+		if k.central.Fingerprint() == store && k.use() {
 			return k
 		}
 	}
