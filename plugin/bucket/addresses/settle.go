@@ -29,15 +29,15 @@ func (v *Store) Settle(
 		switch {
 		case !status.Charged:
 		case status.Source == decision.Local && status.Failure == decision.NoFailure:
-			local.addStatus(i, *b, status)
+			local.Add(i, *b, *status)
 		case Address(&b.Key) == nil:
-			shared.addStatus(i, *b, status)
+			shared.Add(i, *b, *status)
 		default:
 			v.budget.settleAddress(&shared, &local, i, *b, status, actual[i], now)
 		}
 	}
 	err := shared.settle(ctx, v.next, statuses, actual)
-	if len(local.bounds) > 0 {
+	if len(local.Bounds) > 0 {
 		err = errors.Join(err, local.settle(ctx, v.local, statuses, actual))
 	}
 	return err
@@ -52,25 +52,25 @@ func (b *Budget) settleAddress(
 	r := b.route(&bound.Key, b.hash(&bound.Key, bytes), bytes, now)
 	if actual <= bound.Cost {
 		if status.Charged, status.Settled = r.way == byAddress, 0; status.Charged {
-			shared.addStatus(i, bound, status)
+			shared.Add(i, bound, *status)
 		}
 		return
 	}
 	lasts := chargeLife(&bound, status, actual)
 	switch r.way {
 	case inProcess:
-		local.addStatus(i, bound, status)
+		local.Add(i, bound, *status)
 		return
 	case byPrefix:
 		b.prefixes.extend(r.prefixHash, now, now+lasts)
 	default:
-		shared.addStatus(i, bound, status)
+		shared.Add(i, bound, *status)
 		if b.own.extend(r.hash, now, now+lasts); r.way == byAddress {
 			return
 		}
 	}
 	bound.Key = WithAddress(bound.Key, r.prefix)
-	shared.addStatus(i, bound, status)
+	shared.Add(i, bound, *status)
 }
 
 // chargeLife returns how long the key of a bound may live in the store after a charge, by its status after the take.
@@ -86,20 +86,14 @@ func chargeLife(b *policy.Bound, taken *decision.Status, actual int64) limit.Mic
 
 // settle settles the part in its store, and fills in the statuses of the request.
 func (p *part) settle(ctx context.Context, s store.Store, statuses []decision.Status, actual []int64) error {
-	own := make([]int64, len(p.indexes))
-	for j, i := range p.indexes {
+	own := make([]int64, len(p.Index))
+	for j, i := range p.Index {
 		own[j] = actual[i]
 	}
-	err := s.Settle(ctx, p.bounds, p.statuses, own)
-	for j, i := range p.indexes {
-		from := &p.statuses[j]
+	err := s.Settle(ctx, p.Bounds, p.Statuses, own)
+	for j, i := range p.Index {
+		from := &p.Statuses[j]
 		statuses[i].Charged, statuses[i].Settled, statuses[i].Failure = from.Charged, from.Settled, from.Failure
 	}
 	return err
-}
-
-// addStatus adds a bound with its status.
-func (p *part) addStatus(i int, b policy.Bound, status *decision.Status) {
-	p.addBound(i, b)
-	p.statuses[len(p.statuses)-1] = *status
 }

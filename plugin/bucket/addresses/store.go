@@ -30,20 +30,7 @@ func (b *Budget) Store(next store.Store, local store.Store) *Store {
 }
 
 // part is the part of a request that one store decides.
-type part struct {
-	indexes  []int // of its bounds in the request's bounds
-	bounds   []policy.Bound
-	statuses []decision.Status
-}
-
-func (p *part) addBound(i int, b policy.Bound) {
-	p.indexes, p.bounds, p.statuses = append(p.indexes, i), append(p.bounds, b), append(p.statuses, decision.Status{})
-}
-
-func (p *part) reset() {
-	clear(p.bounds) // the names in the keys are the request's
-	p.indexes, p.bounds, p.statuses = p.indexes[:0], p.bounds[:0], p.statuses[:0]
-}
+type part struct{ store.Part }
 
 // draft holds the parts of a request with addresses.
 type draft struct {
@@ -54,8 +41,8 @@ type draft struct {
 var drafts = sync.Pool{New: func() any { return new(draft) }}
 
 func (d *draft) putBack() {
-	d.shared.reset()
-	d.local.reset()
+	d.shared.Reset()
+	d.local.Reset()
 	clear(d.routes)
 	d.routes = d.routes[:0]
 	drafts.Put(d)
@@ -129,18 +116,18 @@ func (v *Store) decideParts(
 ) error {
 	clear(statuses)
 	d.distribute(bounds)
-	if len(d.local.bounds) > 0 {
-		if err := decide(v.local, ctx, d.local.bounds, d.local.statuses); err != nil {
+	if len(d.local.Bounds) > 0 {
+		if err := decide(v.local, ctx, d.local.Bounds, d.local.Statuses); err != nil {
 			return fmt.Errorf("count addresses in this process: %w", err)
 		}
-		if d.local.report(statuses) || len(d.shared.bounds) == 0 {
+		if d.local.report(statuses) || len(d.shared.Bounds) == 0 {
 			return nil
 		}
 	}
-	err := decide(v.next, ctx, d.shared.bounds, d.shared.statuses)
+	err := decide(v.next, ctx, d.shared.Bounds, d.shared.Statuses)
 	denied := err != nil || d.shared.report(statuses)
-	if denied && len(d.local.bounds) > 0 {
-		if failed := v.local.Settle(ctx, d.local.bounds, d.local.statuses, nil); failed != nil {
+	if denied && len(d.local.Bounds) > 0 {
+		if failed := v.local.Settle(ctx, d.local.Bounds, d.local.Statuses, nil); failed != nil {
 			return fmt.Errorf("refund what addresses have spent in this process: %w", failed)
 		}
 		d.local.report(statuses)
@@ -153,15 +140,15 @@ func (d *draft) distribute(bounds []policy.Bound) {
 	for i := range bounds {
 		r, b := &d.routes[i], bounds[i]
 		if r.way == inProcess {
-			d.local.addBound(i, b)
+			d.local.Add(i, b, decision.Status{})
 			continue
 		}
 		if r.way != byPrefix {
-			d.shared.addBound(i, b)
+			d.shared.Add(i, b, decision.Status{})
 		}
 		if r.way == byPrefix || r.way == byBoth {
 			b.Key = WithAddress(b.Key, r.prefix)
-			d.shared.addBound(i, b)
+			d.shared.Add(i, b, decision.Status{})
 		}
 	}
 }
@@ -170,10 +157,10 @@ func (d *draft) distribute(bounds []policy.Bound) {
 // whether the request is denied.
 func (p *part) report(statuses []decision.Status) (denied bool) {
 	last := -1
-	for j, i := range p.indexes {
-		denied = denied || decision.Denies(&p.bounds[j], &p.statuses[j])
-		if i != last || stricter(&p.statuses[j], &statuses[i]) {
-			statuses[i] = p.statuses[j]
+	for j, i := range p.Index {
+		denied = denied || decision.Denies(&p.Bounds[j], &p.Statuses[j])
+		if i != last || stricter(&p.Statuses[j], &statuses[i]) {
+			statuses[i] = p.Statuses[j]
 		}
 		last = i
 	}

@@ -23,7 +23,7 @@ func (v *Store) Peek(ctx context.Context, bounds []policy.Bound, statuses []deci
 	d := drafts.Get().(*draft)
 	defer d.putBack()
 	d.fill(&v.store.terms, bounds, places)
-	if err := v.next.Peek(ctx, d.bounds, d.statuses); err != nil {
+	if err := v.next.Peek(ctx, d.Bounds, d.Statuses); err != nil {
 		return err
 	}
 	d.report(statuses)

@@ -156,18 +156,16 @@ func (s *Leases) settle(
 
 // draft is the part of a request that goes to the central store.
 type draft struct {
-	index    []int // of the request's bounds
-	terms    []*terms
-	bounds   []policy.Bound
-	statuses []decision.Status
+	store.Part
+	terms []*terms // of its bounds
 }
 
 var drafts = sync.Pool{New: func() any { return new(draft) }}
 
 func (d *draft) putBack() {
-	clear(d.bounds) // the names in the keys are the request's
 	clear(d.terms)
-	d.index, d.terms, d.bounds, d.statuses = d.index[:0], d.terms[:0], d.bounds[:0], d.statuses[:0]
+	d.terms = d.terms[:0]
+	d.Reset()
 	drafts.Put(d)
 }
 
@@ -184,16 +182,16 @@ func (d *draft) fill(cache *termsCache, bounds []policy.Bound, places []place) (
 		if t != nil {
 			b.Policy = t.policy
 		}
-		d.index, d.terms = append(d.index, i), append(d.terms, t)
-		d.bounds, d.statuses = append(d.bounds, b), append(d.statuses, decision.Status{})
+		d.terms = append(d.terms, t)
+		d.Add(i, b, decision.Status{})
 	}
 	return drawn
 }
 
 // report fills in the statuses of the request.
 func (d *draft) report(statuses []decision.Status) {
-	for j, i := range d.index {
-		statuses[i] = d.statuses[j]
+	for j, i := range d.Index {
+		statuses[i] = d.Statuses[j]
 		if t := d.terms[j]; t != nil && statuses[i].Wait == limit.Never {
 			statuses[i].Capacity = t.capacity
 		}
@@ -213,8 +211,8 @@ func (v *Store) takeFromStore(
 	if err := v.takeDraft(ctx, d, bounds, statuses, places, shards, drawn); err != nil {
 		return err
 	}
-	for j, i := range d.index {
-		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], calledAt, soleBound(d.bounds, j))
+	for j, i := range d.Index {
+		s.recordAnswer(&places[i], &bounds[i], d.terms[j], &statuses[i], calledAt, soleBound(d.Bounds, j))
 	}
 	return nil
 }
@@ -229,12 +227,12 @@ func (v *Store) takeDraft(
 	if drawn {
 		defer func() { v.store.settleAll(bounds, statuses, places, shards, admitted) }()
 	}
-	if err := v.next.Take(ctx, d.bounds, d.statuses); err != nil {
+	if err := v.next.Take(ctx, d.Bounds, d.Statuses); err != nil {
 		return err
 	}
 	d.report(statuses)
 	admitted = true
-	for _, i := range d.index {
+	for _, i := range d.Index {
 		admitted = admitted && !decision.Denies(&bounds[i], &statuses[i])
 	}
 	return nil

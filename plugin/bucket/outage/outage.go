@@ -90,7 +90,6 @@ type Guard struct {
 	bulkhead  *bulkhead
 	sightings *sightings
 	debts     *debts
-	drafts    sync.Pool // of *draft
 
 	superseded func() bool // nil: never
 
@@ -129,7 +128,6 @@ func New(central Central, fallback Fallback, o Options) *Guard {
 		bulkhead:  newBulkhead(maxWaiting, maxWaitingPerTenant),
 		sightings: seen,
 		debts:     newDebts(maxDebts, o.Breakers.now, seen.hash),
-		drafts:    sync.Pool{New: func() any { return new(draft) }},
 
 		superseded: o.Superseded,
 

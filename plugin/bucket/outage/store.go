@@ -120,12 +120,8 @@ func (s *Guard) recordUsage(bounds []policy.Bound, statuses []decision.Status) b
 	return answered
 }
 
-// draft is the part of a request that this process decides.
-type draft struct {
-	index    []int // of the request's bounds
-	bounds   []policy.Bound
-	statuses []decision.Status
-}
+// drafts holds the parts of requests that this process decides.
+var drafts = sync.Pool{New: func() any { return new(store.Part) }}
 
 // fallBack decides the bounds that the central store did not answer, and with them the request. If that denies it, what
 // the answered bounds spent is refunded.
@@ -175,17 +171,19 @@ func summarize(bounds []policy.Bound, statuses []decision.Status) (failure decis
 func (v *Store) decideLocally(
 	ctx context.Context, decide decide, bounds []policy.Bound, statuses []decision.Status,
 ) (denied bool, err error) {
-	s := v.store
-	d := s.drafts.Get().(*draft)
-	defer s.putBack(d)
-	if err := v.draftLocal(d, bounds, statuses); err != nil || len(d.bounds) == 0 {
+	d := drafts.Get().(*store.Part)
+	defer func() {
+		d.Reset()
+		drafts.Put(d)
+	}()
+	if err := v.draftLocal(d, bounds, statuses); err != nil || len(d.Bounds) == 0 {
 		return false, err
 	}
-	if err := decide(ctx, d.bounds, d.statuses); err != nil {
+	if err := decide(ctx, d.Bounds, d.Statuses); err != nil {
 		return false, fmt.Errorf("fall back: %w", err)
 	}
-	for j, i := range d.index {
-		central, local := &statuses[i], &d.statuses[j]
+	for j, i := range d.Index {
+		central, local := &statuses[i], &d.Statuses[j]
 		local.Source, local.Failure = decision.Local, central.Failure
 		local.Wait = localWait(&bounds[i], local.Wait, central.Wait)
 		*central = *local
@@ -196,7 +194,7 @@ func (v *Store) decideLocally(
 
 // draftLocal fills d with the bounds that this process decides. Each has this node's share of its limit, and its bucket
 // starts with the fraction that was last seen used.
-func (v *Store) draftLocal(d *draft, bounds []policy.Bound, statuses []decision.Status) error {
+func (v *Store) draftLocal(d *store.Part, bounds []policy.Bound, statuses []decision.Status) error {
 	s, live := v.store, v.live()
 	for i := range bounds {
 		b := &bounds[i]
@@ -211,17 +209,9 @@ func (v *Store) draftLocal(d *draft, bounds []policy.Bound, statuses []decision.
 			capacity := b.Policy.Limit.Capacity()
 			s.fallback.Seed(b.Key, &share.Limit, proportion(min(used, capacity), share.Limit.Capacity(), capacity), at)
 		}
-		d.index = append(d.index, i)
-		d.bounds = append(d.bounds, policy.Bound{Policy: share, Key: b.Key, Cost: b.Cost})
-		d.statuses = append(d.statuses, decision.Status{})
+		d.Add(i, policy.Bound{Policy: share, Key: b.Key, Cost: b.Cost}, decision.Status{})
 	}
 	return nil
-}
-
-func (s *Guard) putBack(d *draft) {
-	clear(d.bounds) // the names in the keys are the request's
-	d.index, d.bounds, d.statuses = d.index[:0], d.bounds[:0], d.statuses[:0]
-	s.drafts.Put(d)
 }
 
 // refundCentral returns what the central store spent for a request that is denied.

@@ -80,3 +80,21 @@ func CheckLengths(verb string, bounds []policy.Bound, statuses []decision.Status
 	}
 	return nil
 }
+
+// Part is the part of a request that one store decides, for decorators that divide requests. It is used again.
+type Part struct {
+	Index    []int // of the request's bounds
+	Bounds   []policy.Bound
+	Statuses []decision.Status
+}
+
+// Add adds bound i of the request, with its status.
+func (p *Part) Add(i int, b policy.Bound, status decision.Status) {
+	p.Index, p.Bounds, p.Statuses = append(p.Index, i), append(p.Bounds, b), append(p.Statuses, status)
+}
+
+// Reset empties the part.
+func (p *Part) Reset() {
+	clear(p.Bounds) // the names in the keys are the request's
+	p.Index, p.Bounds, p.Statuses = p.Index[:0], p.Bounds[:0], p.Statuses[:0]
+}
