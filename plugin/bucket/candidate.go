@@ -20,8 +20,13 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	// Its buckets are leased as buckets of requests are: without leases, every request that an active limit answers from
+	// one would call Redis for the candidate.
 	used, releaseOwn, err := s.useOf(&s.candidates, config, func(opened *redis.Store) *layers {
-		return s.startCandidate(opened, active)
+		nodes := func(namespace string) int { return active.outage.LeaseNodes(resolve.ActiveNamespace(namespace)) }
+		made := s.newLayers(opened, nodes, nil)
+		made.end = run(s.ctx, made.lease.Run, made.shares.Run)
+		return made
 	})
 	if err != nil {
 		releaseActive()
@@ -31,13 +36,4 @@ func (s *Stores) OpenCandidate(
 		releaseOwn()
 		releaseActive()
 	}, nil
-}
-
-// startCandidate opens the decorators of a Redis. Its buckets are leased as buckets of requests are: without leases,
-// every request that an active limit answers from one would call Redis for the candidate. s.mu is held.
-func (s *Stores) startCandidate(opened *redis.Store, active *layers) *layers {
-	nodes := func(namespace string) int { return active.outage.LeaseNodes(resolve.ActiveNamespace(namespace)) }
-	made := s.newLayers(opened, nodes, nil)
-	made.end = run(s.ctx, made.lease.Run, made.shares.Run)
-	return made
 }

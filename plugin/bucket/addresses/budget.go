@@ -72,7 +72,7 @@ type Stats struct {
 func (b *Budget) Stats() Stats {
 	return Stats{
 		Apart: b.counts[byAddress].Load(), Prefix: b.counts[byPrefix].Load(), Local: b.counts[inProcess].Load(),
-		Kept: b.own.count(b.now()), Most: b.own.most(), Rate: b.rate,
+		Kept: b.own.count(b.now()), Most: len(b.own.sets) * places, Rate: b.rate,
 		LogBytes: b.own.bytes.Load(), MostLogBytes: b.own.mostBytes,
 	}
 }

@@ -84,16 +84,14 @@ func WithPrefixes(bounds []policy.Bound) []policy.Bound {
 func InUse(bounds []policy.Bound, statuses []decision.Status) ([]policy.Bound, []decision.Status) {
 	used, kept := make([]policy.Bound, 0, len(bounds)), make([]decision.Status, 0, len(bounds))
 	for i := range bounds {
-		if statuses[i].Used > 0 || i == 0 || !isPrefixOf(&bounds[i], &bounds[i-1]) {
-			used, kept = append(used, bounds[i]), append(kept, statuses[i])
+		b := &bounds[i]
+		isPrefix := i > 0 && Address(&bounds[i-1].Key) != nil && b.Policy == bounds[i-1].Policy &&
+			b.Key == prefixKey(bounds[i-1].Key) // of the address before
+		if statuses[i].Used > 0 || !isPrefix {
+			used, kept = append(used, *b), append(kept, statuses[i])
 		}
 	}
 	return used, kept
-}
-
-// isPrefixOf reports whether b is the bound of the prefix of other's address.
-func isPrefixOf(b, other *policy.Bound) bool {
-	return Address(&other.Key) != nil && b.Policy == other.Policy && b.Key == prefixKey(other.Key)
 }
 
 // prefixKey returns the key with the prefix of its address.

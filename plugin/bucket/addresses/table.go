@@ -44,9 +44,6 @@ func newTable(most, perSecond int) *table {
 	return t
 }
 
-// most returns the number of keys that fit.
-func (t *table) most() int { return len(t.sets) * places }
-
 // setOf returns the set of a key.
 func (t *table) setOf(hash uint64) *set { return &t.sets[hash%uint64(len(t.sets))] }
 

@@ -89,22 +89,17 @@ func (e *entry) rebind(p *policy.Policy, t *terms, now limit.Micros) (taken *pol
 
 // isIdle reports whether the entry can be removed.
 func (e *entry) isIdle(now limit.Micros) bool {
-	return !e.queued && e.holdings.outstanding() == 0 && e.holdings.returning == 0 &&
-		now >= e.denial.until+e.denial.recalled(now) && now-e.lastUsed >= idleAfter
+	kept := e.denial.until
+	if now-e.denial.calledAt < e.denial.status.Wait {
+		kept += recallTime // as long as another remembered denial may last
+	}
+	return !e.queued && e.holdings.outstanding() == 0 && e.holdings.returning == 0 && now >= kept &&
+		now-e.lastUsed >= idleAfter
 }
 
 // denies reports whether a cost is known to be denied: the central store denied it, and no lease has room for it.
 func (e *entry) denies(cost int64, now limit.Micros) bool {
 	return now < e.denial.until && cost >= e.denial.cost && cost > e.holdings.available()
-}
-
-// recalled returns the time for which a denial is kept after it ended here: 0 if its wait is over too, else as long as
-// another remembered denial may last.
-func (d *denial) recalled(now limit.Micros) limit.Micros {
-	if now-d.calledAt >= d.status.Wait {
-		return 0
-	}
-	return recallTime
 }
 
 // recallDenial returns the status of a bound of a request that another bound denies, as far as this node knows it. It

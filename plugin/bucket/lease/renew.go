@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -39,16 +40,11 @@ func (s *Leases) scheduleRenewal(sh *shard, e *entry, from limit.Micros) {
 	if sh.closed {
 		return
 	}
-	s.enqueue(dueRenewal{sh, e, max(from, e.nextRenewal)})
-	s.wakeRun()
-}
-
-// enqueue adds a renewal to the queue. The entry's shard is locked.
-func (s *Leases) enqueue(d dueRenewal) {
-	d.entry.queued = true
+	e.queued = true
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.due = append(s.due, d)
+	s.due = append(s.due, dueRenewal{sh, e, max(from, e.nextRenewal)})
+	s.mu.Unlock()
+	s.wakeRun()
 }
 
 // scheduleReturn schedules the return of grants of an entry to the bucket of b. They were taken with b's policy.
@@ -234,8 +230,7 @@ func (s *Leases) finishRenewal(r *renewal, bounds []policy.Bound, statuses []dec
 	e := r.entry
 	if e.epoch == r.epoch {
 		if e.applyRenewal(bounds, statuses, calledAt, s.now(), s.denialMemory) {
-			s.enqueue(dueRenewal{r.shard, e, max(calledAt, e.nextRenewal)})
-			s.wakeRun()
+			s.scheduleRenewal(r.shard, e, calledAt)
 		}
 		for i := range bounds {
 			bounds[i].Policy = e.terms.policy // for the observer
@@ -252,19 +247,17 @@ func (s *Leases) finishRenewal(r *renewal, bounds []policy.Bound, statuses []dec
 	}
 }
 
-// withdrawGrants schedules the return of an entry's grants from before an instant.
-func (s *Leases) withdrawGrants(sh *shard, e *entry, before, now limit.Micros) {
-	if grants := e.holdings.withdraw(before, now); grants != [2]grant{} {
-		s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
-	}
-}
-
 // returnGrants returns the withdrawn grants to their buckets.
 func (s *Leases) returnGrants(ctx context.Context) {
 	s.mu.Lock()
 	all := s.returns
 	s.returns = nil
 	s.mu.Unlock()
+	if s.fixedHash != nil { // a sweep visits its entries in any order
+		slices.SortStableFunc(all, func(a, b pendingReturn) int {
+			return cmp.Compare(s.fixedHash(a.bound.Key), s.fixedHash(b.bound.Key))
+		})
+	}
 	for some := range slices.Chunk(all, batch) {
 		s.refund(ctx, some)
 	}

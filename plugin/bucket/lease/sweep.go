@@ -1,11 +1,8 @@
 package lease
 
 import (
-	"iter"
-	"maps"
-	"slices"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 const (
@@ -58,31 +55,19 @@ func (s *Leases) sweepShard(sh *shard, before limit.Micros) (visited int) {
 	defer sh.mu.Unlock()
 	now := s.now()
 	visited = len(sh.entries)
-	for hash, e := range s.sweepOrder(sh) {
+	for hash, e := range sh.entries {
 		since := before
 		if now-e.lastUsed >= idleAfter {
 			since = forever
 		}
 		if e.terms != nil && e.holdings.available() > 0 {
-			s.withdrawGrants(sh, e, since, now)
+			if grants := e.holdings.withdraw(since, now); grants != [2]grant{} {
+				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
+			}
 		}
 		if e.isIdle(now) {
 			sh.remove(hash, e)
 		}
 	}
 	return visited
-}
-
-// sweepOrder returns the entries of a shard: in any order, or by their hashes where Options.Hash is set.
-func (s *Leases) sweepOrder(sh *shard) iter.Seq2[uint64, *entry] {
-	if s.fixedHash == nil {
-		return maps.All(sh.entries)
-	}
-	return func(yield func(uint64, *entry) bool) {
-		for _, hash := range slices.Sorted(maps.Keys(sh.entries)) {
-			if !yield(hash, sh.entries[hash]) {
-				return
-			}
-		}
-	}
 }

@@ -87,13 +87,16 @@ func (sh *shard) findBucket(hash uint64, key *policy.Key) *bucket {
 	return b
 }
 
-// addBucket adds an empty bucket. The names in its key come from the request and may be cut from much larger texts;
-// here they are copied into one, because they are compared together.
-func (sh *shard) addBucket(hash uint64, key policy.Key) *bucket {
+// makeBucket adds an empty bucket for a request. In a full shard it evicts another. The names in its key come from the
+// request and may be cut from much larger texts; here they are copied into one, because they are compared together.
+func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, t *taking) *bucket {
+	if sh.kept >= perShard {
+		sh.evict(t, key, perShard)
+	}
 	names := string(slices.Concat([]byte(key.GroupID), []byte(key.Subject), []byte(key.Endpoint)))
 	subject, endpoint := len(key.GroupID), len(key.GroupID)+len(key.Subject)
-	key.GroupID, key.Subject, key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
-	b := &bucket{key: key, next: sh.byHash[hash]}
+	b := &bucket{key: *key, next: sh.byHash[hash]}
+	b.key.GroupID, b.key.Subject, b.key.Endpoint = names[:subject], names[subject:endpoint], names[endpoint:]
 	sh.byHash[hash] = b
 	sh.joinCohort(b)
 	sh.kept++
@@ -101,25 +104,16 @@ func (sh *shard) addBucket(hash uint64, key policy.Key) *bucket {
 	return b
 }
 
-// makeBucket adds an empty bucket for a request. In a full shard it evicts another.
-func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, t *taking) *bucket {
-	if sh.kept >= perShard {
-		sh.evict(t, key, perShard)
-	}
-	return sh.addBucket(hash, *key)
-}
-
 // removeBucket removes a bucket.
 func (sh *shard) removeBucket(hash uint64, b *bucket) {
 	sh.kept--
 	sh.leaveCohort(b)
-	if head := sh.byHash[hash]; head == b {
-		if b.next == nil {
-			delete(sh.byHash, hash)
-		} else {
-			sh.byHash[hash] = b.next
-		}
-	} else {
+	switch head := sh.byHash[hash]; {
+	case head == b && b.next == nil:
+		delete(sh.byHash, hash)
+	case head == b:
+		sh.byHash[hash] = b.next
+	default:
 		for head.next != b {
 			head = head.next
 		}

@@ -24,10 +24,6 @@ type Breaker struct {
 	errors, late    int // failures since the last ten successes in a row: by cause
 }
 
-// slowThreshold returns the duration from which a call with a timeout counts as failed: 4/5 of it, so that a timeout is
-// always beyond it.
-func slowThreshold(timeout time.Duration) time.Duration { return timeout * 4 / 5 }
-
 // Enter reports whether a call may be sent. If not, wait is the least time after which the next try is worthwhile.
 func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 	b.mu.Lock()
@@ -43,11 +39,11 @@ func (b *Breaker) Enter() (wait time.Duration, ok bool) {
 // that took longer than the slow threshold counts as failed, without the time in which this process could not run: see
 // [stalls].
 func (b *Breaker) Leave(took time.Duration, failed bool) {
+	how := callAnswered
 	if failed {
-		b.end(took, callFailed)
-	} else {
-		b.end(took, callAnswered)
+		how = callFailed
 	}
+	b.end(took, how)
 }
 
 // Abandon ends a call whose caller ran out of time. It is neither a success nor, by itself, a failure. Once calls have

@@ -48,11 +48,11 @@ func (r *Breakers) Run(ctx context.Context) error {
 }
 
 // New returns the breaker of one server of a store, whose calls have a timeout. A call that takes more than 4/5 of it
-// counts as failed. The breaker is listed until its Close.
+// counts as failed, so a timeout always does. The breaker is listed until its Close.
 func (r *Breakers) New(store, server string, timeout time.Duration) *Breaker {
 	b := &Breaker{
 		store: store, set: r, log: r.log.With("store", store, "server", server),
-		circuit: circuit{slow: slowThreshold(timeout)}, since: r.now(),
+		circuit: circuit{slow: timeout * 4 / 5}, since: r.now(),
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

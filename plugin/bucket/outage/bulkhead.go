@@ -30,12 +30,14 @@ type tenantKey struct {
 	name  string
 }
 
+func tenantKeyOf(key *policy.Key) tenantKey { return tenantKey{key.Group, key.GroupID} }
+
 // counter returns the count that a request with these bounds belongs to; nil: it has no tenant or address, and only the
 // process's bound applies to it.
 func (b *bulkhead) counter(bounds []policy.Bound) *atomic.Int64 {
 	for i := range bounds {
 		if key := &bounds[i].Key; key.Group == policy.ByTenant || key.Group == policy.ByIP {
-			return &b.ofTenants[maphash.Comparable(b.seed, tenantKey{key.Group, key.GroupID})%counters]
+			return &b.ofTenants[maphash.Comparable(b.seed, tenantKeyOf(key))%counters]
 		}
 	}
 	return nil

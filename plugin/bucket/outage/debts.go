@@ -75,7 +75,7 @@ func newDebts(most int, clock func() time.Time, hash func(policy.Key) uint64) *d
 		clock:    clock,
 		hash:     hash,
 		byKey:    map[policy.Key]*debt{},
-		room:     newRoom(most),
+		room:     room{most: most, perTenant: map[tenantKey]int{}},
 		tallies:  map[string]Tally{},
 		reported: map[string]Tally{},
 	}

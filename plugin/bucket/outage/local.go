@@ -22,12 +22,12 @@ type local struct{ view *Store }
 
 // Take implements store.Store.
 func (l local) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return l.decide(ctx, "take", l.view.store.fallback.Take, bounds, statuses)
+	return l.decide(ctx, l.view.store.fallback.Take, bounds, statuses)
 }
 
 // Peek implements store.Store.
 func (l local) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	return l.decide(ctx, "peek at", l.view.store.fallback.Peek, bounds, statuses)
+	return l.decide(ctx, l.view.store.fallback.Peek, bounds, statuses)
 }
 
 // Settle implements store.Store.
@@ -39,16 +39,14 @@ func (l local) Settle(ctx context.Context, bounds []policy.Bound, statuses []dec
 	return l.view.store.fallback.Settle(ctx, shares, statuses, actual)
 }
 
-// decide decides bounds by this node's shares of their limits. The verb is for errors.
-func (l local) decide(
-	ctx context.Context, verb string, decide decide, bounds []policy.Bound, statuses []decision.Status,
-) error {
+// decide decides bounds by this node's shares of their limits.
+func (l local) decide(ctx context.Context, decide decide, bounds []policy.Bound, statuses []decision.Status) error {
 	shares, err := l.limited(bounds)
 	if err != nil {
 		return err
 	}
 	if err := decide(ctx, shares, statuses); err != nil {
-		return fmt.Errorf("%s %d bounds locally: %w", verb, len(bounds), err)
+		return fmt.Errorf("decide locally: %w", err)
 	}
 	for i := range statuses {
 		statuses[i].Source = decision.Local

@@ -38,8 +38,6 @@ func kindOf(key *policy.Key) kind {
 	}
 }
 
-func newRoom(most int) room { return room{most: most, perTenant: map[tenantKey]int{}} }
-
 // take takes a place for a new debt, and reports whether there was one.
 func (r *room) take(key *policy.Key) bool {
 	k := kindOf(key)
@@ -71,5 +69,3 @@ func (r *room) clear() {
 	r.all, r.taken = 0, [kinds]int{}
 	clear(r.perTenant)
 }
-
-func tenantKeyOf(key *policy.Key) tenantKey { return tenantKey{key.Group, key.GroupID} }

@@ -100,13 +100,6 @@ func (s *Guard) openNamespace(name string) *members {
 	return ns
 }
 
-// closeNamespace counts a store out. The next beat leaves a namespace without stores.
-func (s *Guard) closeNamespace(ns *members) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ns.views--
-}
-
 // signal wakes the receiver of a channel with room for one signal, unless a signal is pending already.
 func signal(c chan<- struct{}) {
 	select {

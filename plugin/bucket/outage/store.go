@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
@@ -53,7 +54,13 @@ func (s *Guard) Store(o StoreOptions) *Store {
 }
 
 // Close ends the store. Requests in flight may still use it.
-func (v *Store) Close() { v.close.Do(func() { v.store.closeNamespace(v.namespace) }) }
+func (v *Store) Close() {
+	v.close.Do(func() {
+		v.store.mu.Lock()
+		defer v.store.mu.Unlock()
+		v.namespace.views-- // the next beat leaves a namespace without stores
+	})
+}
 
 // live returns the number of nodes that share limits.
 func (v *Store) live() int { return min(max(v.nodes, int(v.namespace.live.Load())), maxNodes) }
@@ -66,10 +73,13 @@ func (v *Store) Take(ctx context.Context, bounds []policy.Bound, statuses []deci
 	if err := v.store.askCentral(ctx, v.store.central.Take, bounds, statuses); err != nil {
 		return err
 	}
-	if v.store.recordUsage(bounds, statuses) {
-		return nil
+	v.store.Observe(bounds, statuses)
+	for i := range statuses {
+		if statuses[i].Source == decision.Unanswered {
+			return v.fallBack(ctx, bounds, statuses)
+		}
 	}
-	return v.fallBack(ctx, bounds, statuses)
+	return nil
 }
 
 // decide is Take or Peek of a store.
@@ -94,22 +104,13 @@ func (s *Guard) askCentral(
 	return decide(ctx, bounds, statuses)
 }
 
-// Observe records answers of the central store to calls other than requests, so that a fallback can use them.
+// Observe records the usage of each bucket that may need a fallback, from answers of the central store to requests and
+// to other calls.
 func (s *Guard) Observe(bounds []policy.Bound, statuses []decision.Status) {
-	s.recordUsage(bounds, statuses)
-}
-
-// recordUsage records the usage of each bucket that may need a fallback, and reports whether all bounds were answered.
-func (s *Guard) recordUsage(bounds []policy.Bound, statuses []decision.Status) bool {
-	answered := true
 	var now limit.Micros
 	for i := range bounds {
 		b := &bounds[i]
-		if statuses[i].Source == decision.Unanswered {
-			answered = false
-			continue
-		}
-		if !b.Enforced() || b.Policy.FailMode != policy.FailLocal {
+		if statuses[i].Source == decision.Unanswered || !b.Enforced() || b.Policy.FailMode != policy.FailLocal {
 			continue
 		}
 		if now == 0 {
@@ -117,7 +118,6 @@ func (s *Guard) recordUsage(bounds []policy.Bound, statuses []decision.Status) b
 		}
 		s.sightings.remember(&b.Key, statuses[i].Used, now)
 	}
-	return answered
 }
 
 // drafts holds the parts of requests that this process decides.
@@ -140,8 +140,9 @@ func (v *Store) fallBack(ctx context.Context, bounds []policy.Bound, statuses []
 	if err != nil {
 		return err
 	}
-	if deniedHere || closed {
-		if err := s.refundCentral(ctx, bounds, statuses); err != nil {
+	spent := func(status decision.Status) bool { return status.Source == decision.Redis && status.Charged }
+	if (deniedHere || closed) && slices.ContainsFunc(statuses, spent) {
+		if err := s.central.Settle(ctx, bounds, statuses, nil); err != nil {
 			return err
 		}
 	}
@@ -210,16 +211,6 @@ func (v *Store) draftLocal(d *store.Part, bounds []policy.Bound, statuses []deci
 			s.fallback.Seed(b.Key, &share.Limit, proportion(min(used, capacity), share.Limit.Capacity(), capacity), at)
 		}
 		d.Add(i, policy.Bound{Policy: share, Key: b.Key, Cost: b.Cost}, decision.Status{})
-	}
-	return nil
-}
-
-// refundCentral returns what the central store spent for a request that is denied.
-func (s *Guard) refundCentral(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	for i := range statuses {
-		if statuses[i].Source == decision.Redis && statuses[i].Charged {
-			return s.central.Settle(ctx, bounds, statuses, nil)
-		}
 	}
 	return nil
 }

@@ -42,7 +42,11 @@ func (p *scriptCall) readReply(reply []byte) (foreign, taken int, err error) {
 	foreign += p.readStates()
 	p.toSplit = p.toSplit[:0]
 	if size > subjects+1 {
-		p.readDenials(&e)
+		for range e.array() {
+			if i := e.between(1, int64(len(p.records))); i > 0 {
+				p.records[i-1].denied = true
+			}
+		}
 		lost, alien := p.readLogs(&e)
 		foreign, taken = foreign+lost, taken+alien
 	}
@@ -127,15 +131,6 @@ func (p *scriptCall) readStates() (foreign int) {
 		}
 	}
 	return foreign
-}
-
-// readDenials marks the records that deny.
-func (p *scriptCall) readDenials(e *elements) {
-	for range e.array() {
-		if i := e.between(1, int64(len(p.records))); i > 0 {
-			p.records[i-1].denied = true
-		}
-	}
 }
 
 // readLogs reads the views of sliding logs. It returns how many have lost their entries, and how many keys of entries
@@ -268,12 +263,8 @@ func (p *scriptCall) wait(r *record, state limit.State, charged bool) (limit.Mic
 
 // wasSpent reports whether the script has spent the record, if no enforced record denied.
 func (p *scriptCall) wasSpent(r *record) bool {
-	return r.spends && !r.denied && p.bounds[r.bound].Cost > 0 && p.isAnswered(r)
-}
-
-// isAnswered reports whether the record's bucket could be read.
-func (p *scriptCall) isAnswered(r *record) bool {
-	return p.subjects[p.buckets[r.bucket].subject].readable && (r.log == nil || !r.log.foreign)
+	couldBeRead := p.subjects[p.buckets[r.bucket].subject].readable && (r.log == nil || !r.log.foreign)
+	return r.spends && !r.denied && p.bounds[r.bound].Cost > 0 && couldBeRead
 }
 
 // spend returns the state after the record was spent from it. Of a sliding log it spends from the view, with the mark

@@ -110,14 +110,6 @@ func (p *scriptCall) reset() {
 	}
 }
 
-// recompile makes the same request again, with the levels that its subjects have by now.
-func (p *scriptCall) recompile() error {
-	if p.settlements != nil {
-		return p.settle(p.bounds, p.settlements)
-	}
-	return p.compile(p.bounds)
-}
-
 // compile makes the request of a take, or of a peek.
 func (p *scriptCall) compile(bounds []policy.Bound) error {
 	p.numberBuckets(bounds)

@@ -36,12 +36,10 @@ func (s *Store) Records(namespace string) *Records {
 // It is 16 characters long, and derived from no user name and no password.
 func (r *Records) Fingerprint() string { return r.fingerprint }
 
-// Get returns the record of a key, or nil.
+// Get implements reservation.Records.
 func (r *Records) Get(ctx context.Context, key string) ([]byte, error) { return r.run(ctx, "get", key) }
 
-// Swap replaces the record of a key by next, if it is the old one, and returns the record that was there. No old record
-// means that there is none, and no next one that it is deleted. The next one is kept for ttl, or, if that is 0, for as
-// long as the old one. A record is not empty.
+// Swap implements reservation.Records. A record is not empty.
 func (r *Records) Swap(ctx context.Context, key string, old, next []byte, ttl time.Duration) ([]byte, error) {
 	return r.run(ctx, "swap", key, old, next, strconv.AppendInt(nil, ttl.Milliseconds(), 10))
 }

@@ -128,18 +128,6 @@ func (r *Registry) Run(ctx context.Context) error {
 		}
 	}
 	watching.Wait()
-	return r.closeAll()
-}
-
-func (r *Registry) takeUnchecked() []*connection {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	unchecked := r.unchecked
-	r.unchecked = nil
-	return unchecked
-}
-
-func (r *Registry) closeAll() error {
 	r.mu.Lock()
 	left := slices.Collect(maps.Values(r.inUse))
 	clear(r.inUse)
@@ -150,4 +138,12 @@ func (r *Registry) closeAll() error {
 		errs = append(errs, c.close())
 	}
 	return errors.Join(errs...)
+}
+
+func (r *Registry) takeUnchecked() []*connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unchecked := r.unchecked
+	r.unchecked = nil
+	return unchecked
 }

@@ -147,7 +147,12 @@ func (s *Store) run(ctx context.Context, p *scriptCall) error {
 		if err != nil || !again {
 			return err
 		}
-		if err := p.recompile(); err != nil {
+		if p.settlements != nil { // the same request, with the levels that its subjects have by now
+			err = p.settle(p.bounds, p.settlements)
+		} else {
+			err = p.compile(p.bounds)
+		}
+		if err != nil {
 			return err
 		}
 	}

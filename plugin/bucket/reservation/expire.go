@@ -8,19 +8,46 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
+// A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.
+const (
+	warnAfter   = 100
+	warnTimeout = 60 * limit.Second
+)
+
 // Expire gives up the reservations that have timed out. They are kept for as long again, so that a log phase that comes
 // late still charges what the request used beyond its reservation.
 func (l *Ledger) Expire() {
-	timedOut, forgotten, warn := l.ended(l.options.Elapsed())
+	now := l.options.Elapsed()
+	var timedOut, forgotten []*reservation
+	l.mu.Lock()
+	for len(l.ends) > 0 && l.ends[0].ends <= now {
+		r := l.ends[0]
+		l.remove(r)
+		if r.late {
+			forgotten = append(forgotten, r)
+			continue
+		}
+		timedOut = append(timedOut, r)
+		if r.named {
+			r.ends = now + limit.Second // tried again then, unless it is reported
+		} else {
+			r.late = true
+			r.ends += r.Timeout
+		}
+		l.insert(r)
+	}
+	made, warns := l.made, !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout
+	l.warned = l.warned || warns
+	l.mu.Unlock()
 	for _, r := range timedOut {
 		l.timeOut(r)
 	}
 	for _, r := range forgotten {
 		r.keeper.done()
 	}
-	if warn > 0 {
+	if warns {
 		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
-			"until then reservations stay charged", "reservations", warn)
+			"until then reservations stay charged", "reservations", made)
 	}
 }
 
@@ -52,39 +79,6 @@ func (r *reservation) isTaken(ctx context.Context) bool {
 	}
 	text, err := r.keeper.records.Get(ctx, r.key)
 	return err == nil && !isRecord(text)
-}
-
-// A process that has made warnAfter reservations, the first one warnTimeout ago, should have seen a log phase.
-const (
-	warnAfter   = 100
-	warnTimeout = 60 * limit.Second
-)
-
-// ended returns the reservations that time out now, those that did so long ago and are forgotten now, and how many were
-// made, if it is to be logged that no log phase has come, which is once; else 0.
-func (l *Ledger) ended(now limit.Micros) (timedOut, forgotten []*reservation, warn uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.ends) > 0 && l.ends[0].ends <= now {
-		r := l.ends[0]
-		l.remove(r)
-		if r.late {
-			forgotten = append(forgotten, r)
-			continue
-		}
-		timedOut = append(timedOut, r)
-		if r.named {
-			r.ends = now + limit.Second // tried again then, unless it is reported
-		} else {
-			r.late = true
-			r.ends += r.Timeout
-		}
-		l.insert(r)
-	}
-	if !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout {
-		l.warned, warn = true, l.made
-	}
-	return timedOut, forgotten, warn
 }
 
 // Run calls Expire every second until ctx ends, frees the names of checks that the store answered too late, and settles

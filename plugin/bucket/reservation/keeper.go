@@ -138,7 +138,8 @@ func (l *Ledger) startWriting(r *reservation) {
 	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer end()
 		if text, err := r.MarshalBinary(); err == nil {
-			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, r.TTL())
+			kept := 2 * time.Duration(r.Timeout) * time.Microsecond // a late settlement still charges what was used beyond it
+			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, kept)
 			w.written, w.absent = err == nil && present == nil, present != nil || err != nil && !MayHaveRun(err)
 		}
 	}) {

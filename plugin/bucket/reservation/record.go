@@ -72,13 +72,6 @@ func (r *Record) Needs() settle.Needs {
 	return needs
 }
 
-// Late reports whether the reservation has timed out at an instant of the wall clock.
-func (r *Record) Late(now limit.Micros) bool { return now-r.Made >= r.Timeout }
-
-// TTL returns how long the record is kept: as long again as the timeout, so that a late settlement still charges what
-// was used beyond the reservation.
-func (r *Record) TTL() time.Duration { return 2 * time.Duration(r.Timeout) * time.Microsecond }
-
 // measuredOutcomes holds the outcomes of settlements by those of their measurement.
 var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured}
 

@@ -104,7 +104,7 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 		}
 		r = &reservation{Record: record, made: end.since - (end.at - record.Made)}
 	}
-	late := r.late || r.Late(end.at)
+	late := r.late || end.at-r.Made >= r.Timeout
 	all := r.Measure(&end.answer, late)
 	if r.follow != nil {
 		r.follow(&end.answer, late)
