@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,37 +15,30 @@ import (
 // The oldest Redis that is supported.
 const oldestMajor, oldestMinor = 6, 2
 
-// finding is one result of the check of a server, in one line.
-type finding struct {
-	message string
-	fatal   bool // the server cannot keep buckets
-}
-
-// examine reads a server's INFO and settings, returns what is wrong with them, and loads the script. It reads and
-// writes no key.
-func (c *connection) examine(ctx context.Context, client *redis.Client) ([]finding, error) {
+// examine reads a server's INFO and settings, returns what is wrong with them, in lines, and loads the script. With a
+// fault the server cannot keep buckets. examine reads and writes no key.
+func (c *connection) examine(ctx context.Context, client *redis.Client) (warnings, faults []string, err error) {
 	text, err := client.Info(ctx).Result()
 	switch {
 	case redis.IsPermissionError(err):
-		return []finding{{message: "cannot be checked, because its user may not run INFO"}}, nil
+		return []string{"cannot be checked, because its user may not run INFO"}, nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("read INFO: %w", err)
+		return nil, nil, fmt.Errorf("read INFO: %w", err)
 	}
-	findings := judge(parseInfo(text), c.settings.isCluster())
-	if slices.ContainsFunc(findings, func(f finding) bool { return f.fatal }) {
-		return findings, nil
+	if warnings, faults = judge(parseInfo(text), c.settings.isCluster()); len(faults) > 0 {
+		return warnings, faults, nil
 	}
 	if c.settings.isCluster() {
 		more, err := checkCoverage(ctx, client)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		findings = append(findings, more...)
+		warnings = append(warnings, more...)
 	}
 	if err := client.ScriptLoad(ctx, c.script.source).Err(); err != nil {
-		return nil, fmt.Errorf("load the script: %w", err)
+		return nil, nil, fmt.Errorf("load the script: %w", err)
 	}
-	return findings, nil
+	return warnings, nil, nil
 }
 
 // parseInfo reads the lines "name:value" of INFO.
@@ -60,16 +52,11 @@ func parseInfo(text string) map[string]string {
 	return info
 }
 
-// judge returns what is wrong with a server, by its INFO and whether the settings describe a cluster. A value that
-// is missing is no finding.
-func judge(info map[string]string, clustered bool) []finding {
-	var findings []finding
-	warn := func(format string, args ...any) {
-		findings = append(findings, finding{message: fmt.Sprintf(format, args...)})
-	}
-	reject := func(format string, args ...any) {
-		findings = append(findings, finding{fmt.Sprintf(format, args...), true})
-	}
+// judge returns what is wrong with a server, by its INFO and whether the settings describe a cluster. Nothing is wrong
+// with a value that is missing.
+func judge(info map[string]string, clustered bool) (warnings, faults []string) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	reject := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	if version := info["redis_version"]; isTooOld(version) {
 		reject("is Redis %s: %d.%d or newer is needed", version, oldestMajor, oldestMinor)
 	}
@@ -91,7 +78,7 @@ func judge(info map[string]string, clustered bool) []finding {
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 		warn("has maxmemory-policy %s: under memory pressure it forgets what was spent; set noeviction", policy)
 	}
-	return findings
+	return warnings, faults
 }
 
 // isTooOld reports whether a version is older than the oldest that is supported; false for a version of another form.
@@ -102,8 +89,8 @@ func isTooOld(version string) bool {
 }
 
 // checkCoverage checks that one lost master does not stop all others. A server that returns an error, or no value,
-// gives no finding.
-func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error) {
+// gives no warning.
+func checkCoverage(ctx context.Context, client *redis.Client) (warnings []string, err error) {
 	const setting = "cluster-require-full-coverage"
 	values, err := client.ConfigGet(ctx, setting).Result()
 	if rejection := redis.Error(nil); err != nil && !errors.As(err, &rejection) {
@@ -112,9 +99,8 @@ func checkCoverage(ctx context.Context, client *redis.Client) ([]finding, error)
 	if values[setting] != "yes" {
 		return nil, nil
 	}
-	return []finding{{
-		message: "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no",
-	}}, nil
+	const message = "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no"
+	return []string{message}, nil
 }
 
 // check examines all masters once, and rejects the connection's calls, or admits them again, by what it finds. It
@@ -124,16 +110,14 @@ func (c *connection) check(ctx context.Context) (warnings []string, rejection, e
 	var mu sync.Mutex
 	var rejections []error
 	err = c.backend.masters(ctx, func(ctx context.Context, client *redis.Client) error {
-		findings, err := c.examine(ctx, client)
+		warns, faults, err := c.examine(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()
-		for _, f := range findings {
-			line := c.address(client) + " " + f.message
-			if f.fatal {
-				rejections = append(rejections, errors.New(line))
-			} else {
-				warnings = append(warnings, line)
-			}
+		for _, line := range warns {
+			warnings = append(warnings, c.address(client)+" "+line)
+		}
+		for _, line := range faults {
+			rejections = append(rejections, errors.New(c.address(client)+" "+line))
 		}
 		return err
 	})

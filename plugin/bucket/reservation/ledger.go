@@ -185,7 +185,7 @@ func (l *Ledger) take(key string) *reservation {
 	r := l.byKey[key]
 	if r != nil {
 		l.remove(r)
-		l.reached = true
 	}
+	l.reached = true
 	return r
 }
