@@ -57,8 +57,8 @@ func (s *simulation) startNode(seed uint64) *node {
 		Name: storeName, Log: quiet, Now: own.Now, Breakers: n.set, Hash: hash, MaxSightings: s.sightings(),
 	})
 	n.lease = lease.New(shared, lease.Options{
-		Now: elapsed, Nodes: n.outage.LeaseNodes, Policies: leasable(s.scenario.LeaseShare > 0), Observer: n.outage.Observe,
-		SharePct: s.scenario.LeaseShare, Hash: hash,
+		Now: elapsed, Nodes: n.outage.LeaseNodes, Observer: n.outage.Observe, Hash: hash,
+		Policies: leasable(s.scenario.LeaseShare > 0), SharePct: s.scenario.LeaseShare,
 	})
 	config := &s.scenario.config
 	view := n.outage.Store(outage.StoreOptions{Namespace: config.Namespace, SharePct: int(config.LocalSharePct)})

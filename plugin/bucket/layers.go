@@ -145,8 +145,8 @@ func (s *Stores) OpenCandidate(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// Its buckets are leased as buckets of requests are: without leases, every request that an active limit answers from
-	// one would call Redis for the candidate.
+	// Its buckets are leased as buckets of requests are: without leases, every request that an active limit answers
+	// from one would call Redis for the candidate.
 	used, releaseOwn, err := s.useOf(&s.candidates, config, func(opened *redis.Store) *layers {
 		nodes := func(namespace string) int { return active.outage.LeaseNodes(resolve.ActiveNamespace(namespace)) }
 		made := s.newLayers(opened, nodes, nil)

@@ -62,7 +62,8 @@ func (s *Leases) sweepShard(sh *shard, before limit.Micros) (visited int) {
 		}
 		if e.terms != nil && e.holdings.available() > 0 {
 			if grants := e.holdings.withdraw(since, now); grants != [2]grant{} {
-				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, policy.Bound{Policy: e.terms.leased, Key: e.key}, grants)
+				b := policy.Bound{Policy: e.terms.leased, Key: e.key}
+				s.scheduleReturn(dueRenewal{shard: sh, entry: e}, b, grants)
 			}
 		}
 		if e.isIdle(now) {

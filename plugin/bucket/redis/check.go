@@ -99,8 +99,8 @@ func checkCoverage(ctx context.Context, client *redis.Client) (warnings []string
 	if values[setting] != "yes" {
 		return nil, nil
 	}
-	const message = "has " + setting + " yes: while one master is unavailable the whole cluster stops answering; set it to no"
-	return []string{message}, nil
+	const message = " yes: while one master is unavailable the whole cluster stops answering; set it to no"
+	return []string{"has " + setting + message}, nil
 }
 
 // check examines all masters once, and rejects the connection's calls, or admits them again, by what it finds. It

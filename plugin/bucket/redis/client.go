@@ -83,9 +83,8 @@ type server struct {
 // newServer returns a server without a connection: one is opened when it is needed.
 func newServer(newClient func() *redis.Client, gate Gate, pipelined bool) *server {
 	client := newClient()
-	return &server{
-		client: client, gate: gate, pipelined: pipelined, pipeline: &pipeline{options: client.Options(), newClient: newClient},
-	}
+	line := &pipeline{options: client.Options(), newClient: newClient}
+	return &server{client: client, pipeline: line, pipelined: pipelined, gate: gate}
 }
 
 // drop ends the gate, and the pipeline after the calls in it. Later calls have connections of their own, until the

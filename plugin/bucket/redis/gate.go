@@ -17,8 +17,8 @@ type Gate interface {
 	Close()
 }
 
-// NewGate returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the server's.
-// A call takes no longer than timeout.
+// NewGate returns the gate of a server. Both names are for people: the store's as [Store.Name] has it, and the
+// server's. A call takes no longer than timeout.
 type NewGate func(store, server string, timeout time.Duration) Gate
 
 // openGate admits every call.

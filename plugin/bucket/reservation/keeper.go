@@ -138,7 +138,7 @@ func (l *Ledger) startWriting(r *reservation) {
 	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer end()
 		if text, err := r.MarshalBinary(); err == nil {
-			kept := 2 * time.Duration(r.Timeout) * time.Microsecond // a late settlement still charges what was used beyond it
+			kept := 2 * time.Duration(r.Timeout) * time.Microsecond // for late settlements
 			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, kept)
 			w.written, w.absent = err == nil && present == nil, present != nil || err != nil && !MayHaveRun(err)
 		}
