@@ -214,8 +214,8 @@ func (s *Stores) openRedis(from *redis.Registry, config *schema.Config) (*redis.
 // Run serves the stores until ctx ends. Then it releases leases, leaves the list of live nodes, and closes connections,
 // in this order.
 func (s *Stores) Run(ctx context.Context) error {
-	a, c := &s.active, &s.candidates
-	end := run(ctx, a.local.Run, c.local.Run, a.shares.Run, c.shares.Run, s.breakers.Run)
+	end := run(ctx, s.active.local.Run, s.active.shares.Run, s.candidates.local.Run, s.candidates.shares.Run,
+		s.breakers.Run)
 	defer end()
 	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	defer disconnect()

@@ -175,8 +175,8 @@ func NewBreakers(log *slog.Logger, now func() time.Time) *Breakers {
 	}
 }
 
-// Vary sets the source of the numbers from 0 to 1 by which pauses vary, for simulations that repeat. Call it before New.
-// It must be safe for concurrent use if the breakers are used concurrently.
+// Vary sets the source of the numbers from 0 to 1 by which pauses vary, for simulations that repeat. Call it before
+// New. It must be safe for concurrent use if the breakers are used concurrently.
 func (r *Breakers) Vary(jitter func() float64) { r.jitter = jitter }
 
 // Run measures when this process cannot run, until ctx ends, so that no server counts as slow because of it. The end of

@@ -114,10 +114,9 @@ func (p *scriptCall) reset() {
 func (p *scriptCall) compile(bounds []policy.Bound) error {
 	p.numberBuckets(bounds)
 	p.listRecords()
-	if p.tooMany() {
-		return errTooMany
+	if err := p.writeHeader(p.mode); err != nil {
+		return err
 	}
-	p.writeHeader(p.mode)
 	for i := range p.records {
 		r := &p.records[i]
 		bound := &bounds[r.bound]
@@ -131,10 +130,6 @@ func (p *scriptCall) compile(bounds []policy.Bound) error {
 	}
 	p.call.args = append(p.call.args[:0], p.request)
 	return nil
-}
-
-func (p *scriptCall) tooMany() bool {
-	return len(p.records) > maxRecords || len(p.subjects) > maxSubjects
 }
 
 // numberBuckets finds the buckets and subjects of bounds.
@@ -272,8 +267,11 @@ func costInUnits(l *limit.Limit, cost int64) int64 {
 	return cost
 }
 
-// writeHeader writes the keys, subjects first, and the first bytes of the request.
-func (p *scriptCall) writeHeader(mode byte) {
+// writeHeader writes the keys, subjects first, and the first bytes of the request, or returns errTooMany.
+func (p *scriptCall) writeHeader(mode byte) error {
+	if len(p.records) > maxRecords || len(p.subjects) > maxSubjects {
+		return errTooMany
+	}
 	p.text, p.cuts, p.call.keys = p.text[:0], p.cuts[:0], p.call.keys[:0]
 	for i := range p.subjects {
 		if s := &p.subjects[i]; s.chunk == head {
@@ -306,6 +304,7 @@ func (p *scriptCall) writeHeader(mode byte) {
 		}
 		p.request = append(p.request, first)
 	}
+	return nil
 }
 
 // appendRecord appends the start of a record: how its bucket counts, and where it is.

@@ -84,10 +84,9 @@ func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) err
 	for i := range bounds {
 		p.addRecord(record{bound: i, spends: true})
 	}
-	if p.tooMany() {
-		return errTooMany
+	if err := p.writeHeader(modeSettle); err != nil {
+		return err
 	}
-	p.writeHeader(modeSettle)
 	for i := range p.records {
 		l, r := &bounds[i].Policy.Limit, settlements[i].receipt
 		cost := unitsToReturn(l, bounds[i].Cost, settlements[i].actual)
