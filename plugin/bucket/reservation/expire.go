@@ -54,17 +54,20 @@ func (l *Ledger) Expire() {
 // timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten. A named
 // one is forgotten once that is clear; until then, as the records may be out of reach, each call tries again.
 func (l *Ledger) timeOut(r *reservation) {
-	if r.writing == nil && !r.named || !l.inBackground(r.keeper, func(ctx context.Context) {
-		switch {
-		case r.named:
+	if r.named {
+		_ = l.inBackground(r.keeper, func(ctx context.Context) {
 			if err := r.keeper.expireNamed(ctx, r.key); err != nil {
 				l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
 			} else if l.take(r.key) == r {
 				r.keeper.done()
 			}
-		case !r.isTaken(ctx):
+		})
+		return
+	}
+	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
+		if !r.isTaken(ctx) {
 			l.reportUnsettled(r, TimedOut)
-		case l.take(r.key) == r:
+		} else if l.take(r.key) == r {
 			l.count(&l.stats.Elsewhere)
 			r.keeper.done()
 		}
