@@ -253,6 +253,19 @@ func TestAPreviewWithoutAnEffectSaysWhy(t *testing.T) {
 	}
 }
 
+func TestAPreviewOfATakenPlaceAnswersAsTheWriteDoes(t *testing.T) {
+	t.Parallel()
+	w := previews(t)
+	body := `{"kind":"ban","reason":"r","permanent":true}`
+	w.want(w.as("POST", overrides, body), http.StatusCreated)
+	written := w.want(w.as("POST", overrides, body), http.StatusConflict)
+	previewed := w.want(w.as("POST", overrides+"/preview", body), http.StatusConflict)
+	if previewed.Body.String() != written.Body.String() || !strings.Contains(previewed.Body.String(), "update it or end it") {
+		t.Errorf("the preview is %s, and the write %s", previewed.Body, written.Body)
+	}
+	w.previewed(`{"kind":"ban","reason":"r","permanent":true,"starts_at":"2035-01-01T00:00:00Z"}`)
+}
+
 func TestAPreviewChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := previews(t)

@@ -62,7 +62,8 @@ func (s *Server) registerOverrides() {
 	serve(s, preview.operation("preview-override", http.MethodPost, "/preview",
 		"Show which limits of an org an override would change, and change nothing\n"+
 			"The limits in force now, or when the override begins, beside those that would be in force then. An "+
-			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply."),
+			"override that has no effect changes none: another one goes before it, or it names a policy that does not apply.",
+		http.StatusConflict),
 		"preview an override", s.previewOverride)
 	s.registerOverride(ofOrg, "override", "an override of an org",
 		"Change an override of an org in place, such as its end")
@@ -234,6 +235,9 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	next, err := withOverride(plan, policy.Override{ID: previewedID, Override: o.Override})
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
+	}
+	if err := s.Rows.CheckVacant(ctx, o); err != nil {
+		return nil, err
 	}
 	now := max(s.now(), limit.Micros(o.StartsAt.UnixMicro()))
 	requests := Requests{User: o.User, Credential: o.Credential, IP: firstAddress(o.IP), Endpoint: o.Endpoint}

@@ -215,6 +215,6 @@ var conflicts = map[string]ConflictError{
 	},
 	"overrides_one_per_subject": {
 		What:    "override",
-		Problem: "there is one of this kind for the same subject and policy: end it first",
+		Problem: "there is one of this kind for the same subject and policy: update it or end it first",
 	},
 }

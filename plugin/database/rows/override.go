@@ -158,8 +158,7 @@ func (o Override) revision() int64 { return o.Revision }
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
 func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
-	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
-	o.Source, o.IP = cmp.Or(o.Source, o.OwnSource()), canonicalIP(o.IP)
+	o = o.completed(c)
 	if err := o.check(); err != nil {
 		return Override{}, 0, err
 	}
@@ -182,6 +181,23 @@ func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, i
 	})
 }
 
+// CheckVacant returns the ConflictError that AddOverride would now.
+func (s *DB) CheckVacant(ctx context.Context, o Override) error {
+	o = o.completed(Change{})
+	row, err := encodeOverrides([]Override{o})
+	if err == nil {
+		err = checkVacant(ctx, s.pool, o, row)
+	}
+	return fail("check whether there is "+o.String(), err)
+}
+
+// completed returns an override with what its absent fields stand for in a write.
+func (o Override) completed(c Change) Override {
+	o.Reason, o.Author = cmp.Or(o.Reason, c.Reason), cmp.Or(o.Author, c.Actor)
+	o.Source, o.IP = cmp.Or(o.Source, o.OwnSource()), canonicalIP(o.IP)
+	return o
+}
+
 // check returns what is wrong with o, as every way to write an override says it.
 func (o Override) check() error {
 	var faults []error
@@ -192,12 +208,9 @@ func (o Override) check() error {
 }
 
 // checkVacant returns a ConflictError that names the override whose place a new one would take.
-func checkVacant(ctx context.Context, tx pgx.Tx, o Override, row []byte) error {
-	var id int64
-	switch err := tx.QueryRow(ctx, sameSubject, row).Scan(&id); {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
+func checkVacant(ctx context.Context, q querier, o Override, row []byte) error {
+	found, err := scalars[int64](ctx, q, sameSubject, row)
+	if err != nil || len(found) == 0 {
 		return err
 	}
 	start := ""
@@ -205,7 +218,8 @@ func checkVacant(ctx context.Context, tx pgx.Tx, o Override, row []byte) error {
 		start = ", and starts at the same time"
 	}
 	conflict := conflicts["overrides_one_per_subject"]
-	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy%s: end it first", id, start)
+	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy%s: update it or end it first",
+		found[0], start)
 	return &conflict
 }
 
@@ -231,7 +245,8 @@ const (
 		WHERE o.expires_at <= clock_timestamp() AND ` + samePlace
 
 	// sameSubject finds the override whose place a new one would take.
-	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n WHERE ` + samePlace
+	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n
+		WHERE (o.expires_at IS NULL OR o.expires_at > clock_timestamp()) AND ` + samePlace
 
 	// samePlace is that of the index overrides_one_per_subject.
 	samePlace = `o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
