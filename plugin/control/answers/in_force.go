@@ -76,14 +76,21 @@ type PassedOver struct {
 
 // OverrideInForce is an override on these requests. The complete one is at .../overrides/{id}.
 type OverrideInForce struct {
-	ID       int64     `json:"id"`
-	Kind     string    `json:"kind"               enum:"custom_limit,multiplier,ban,exempt"`
-	Target   string    `json:"target"                                                       doc:"What it is on."                                    example:"tenant"`
-	Endpoint string    `json:"endpoint,omitempty"`
-	From     time.Time `json:"from,omitzero"                                                doc:"Absent: it began when it was made."`
-	Until    time.Time `json:"until,omitzero"                                               doc:"Absent: it is permanent."`
-	Reason   string    `json:"reason,omitempty"                                             doc:"Absent for the token of an org, as the author is."`
-	Author   string    `json:"author,omitempty"`
+	ID       int64  `json:"id"`
+	Kind     string `json:"kind"               enum:"custom_limit,multiplier,ban,exempt"`
+	Target   string `json:"target"                                                       doc:"What it is on."                                    example:"tenant"`
+	Endpoint string `json:"endpoint,omitempty"`
+
+	Policy     string  `json:"policy,omitempty"      doc:"The policy whose limit it changes; absent: each limit, or none." example:"daily"`
+	Limit      int64   `json:"limit,omitempty"       doc:"Of a custom_limit: tokens that a window allows."`
+	WindowSize int64   `json:"window_size,omitempty" doc:"Of a custom_limit: seconds; absent: as the policy has it."`
+	Burst      int64   `json:"burst,omitempty"       doc:"Of a custom_limit: the most tokens at once; absent: as the algorithm has it."`
+	Factor     float64 `json:"factor,omitempty"      doc:"Of a multiplier."                                               example:"1.5"`
+
+	From   time.Time `json:"from,omitzero"                                                doc:"Absent: it began when it was made."`
+	Until  time.Time `json:"until,omitzero"                                               doc:"Absent: it is permanent."`
+	Reason string    `json:"reason,omitempty"                                             doc:"Absent for the token of an org, as the author is."`
+	Author string    `json:"author,omitempty"`
 
 	PublicNote string `json:"public_note,omitempty" doc:"The note about it for the org."`
 

@@ -246,8 +246,8 @@ func (w *inForceReport) listOverrides() {
 		w.inList[o.ID] = true
 		item := answers.OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, From: o.StartsAt, Until: o.ExpiresAt,
-			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote,
-			General: o.Tenant == "",
+			Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: float64(o.Factor) / 1000,
+			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote, General: o.Tenant == "",
 		}
 		if w.view.tenant {
 			item.Reason, item.Author = "", ""

@@ -259,6 +259,9 @@ func TestOverridesOfAllOrgsAreMarkedAmongThoseInForce(t *testing.T) {
 	general := map[int64]bool{}
 	for _, o := range found.Overrides {
 		general[o.ID] = o.General
+		if !o.General && o.Factor != 2 {
+			t.Errorf("the multiplier has the factor %v", o.Factor)
+		}
 	}
 	if len(general) != 2 || !general[1] || general[2] {
 		t.Errorf("marked as of all orgs: %v, want 1 and not 2", general)

@@ -2,9 +2,12 @@ package portal
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/dustin/go-humanize"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -58,14 +61,25 @@ func counts(l *answers.LimitInForce, b *answers.BucketUsage) bool {
 		(perEndpoint || b.Endpoint == l.Endpoint)
 }
 
-// overrideWords returns what an override does, in words.
+// overrideWords returns what an override does, in words: "1.5 × each limit".
 func overrideWords(o answers.OverrideInForce) string {
-	what, ok := map[string]string{
-		"custom_limit": "Another limit", "multiplier": "More or less of each limit", "ban": "No requests",
-		"exempt": "No limits",
-	}[o.Kind]
-	if !ok {
-		what = o.Kind
+	policy := cmp.Or(o.Policy, "each limit")
+	what := o.Kind
+	switch o.Kind {
+	case "custom_limit":
+		what = policy + " " + humanize.Comma(o.Limit)
+		if o.WindowSize != 0 {
+			what += " per " + windowWords(o.WindowSize)
+		}
+		if o.Burst != 0 {
+			what += ", at most " + humanize.Comma(o.Burst) + " at once"
+		}
+	case "multiplier":
+		what = fmt.Sprint(o.Factor, " × ", policy)
+	case "ban":
+		what = "No requests"
+	case "exempt":
+		what = "No limits"
 	}
 	if o.Target != "tenant" {
 		what += " for one " + o.Target

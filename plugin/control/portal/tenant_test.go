@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
@@ -272,4 +273,19 @@ func TestTheUsageOfATenantSaysWhyLimitsHaveNoLine(t *testing.T) {
 	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, `{"limits":[{"policy":"each","scope":"user",
 		"limit":10,"window_size":60,"mode":"enforce"}]}`)
 	w.want(w.signedIn(acmeSecret).get("/portal/org/usage"), http.StatusOK, why)
+}
+
+func TestAnOverrideIsShownWithItsNumbers(t *testing.T) {
+	t.Parallel()
+	for want, o := range map[string]answers.OverrideInForce{
+		"1.5 × each limit":                               {Kind: "multiplier", Target: "tenant", Factor: 1.5},
+		"0.5 × daily for one user at GET /a":             {Kind: "multiplier", Target: "user", Factor: 0.5, Policy: "daily", Endpoint: "GET /a"},
+		"daily 2,000":                                    {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000},
+		"daily 2,000 per 10 minutes, at most 50 at once": {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000, WindowSize: 600, Burst: 50},
+		"No requests":                                    {Kind: "ban", Target: "tenant"},
+	} {
+		if got := overrideWords(o); got != want {
+			t.Errorf("%+v is %q, want %q", o, got, want)
+		}
+	}
 }
