@@ -307,9 +307,14 @@ func (c *call) remoteAPI() (*answers.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := os.ReadFile(c.door.tokenFile)
+	text, err := os.ReadFile(c.door.tokenFile)
 	if err != nil {
 		return nil, wrong("--token-file: %v", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(strings.Fields(token)) != 1 {
+		return nil, wrong("--token-file: %s must hold one token and no more: ratelimit token create makes one",
+			c.door.tokenFile)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: remoteTime}).DialContext
@@ -324,7 +329,7 @@ func (c *call) remoteAPI() (*answers.Client, error) {
 			return nil, wrong("--ca-file: %s has no certificate in PEM", c.door.caFile)
 		}
 	}
-	return &answers.Client{Base: base, Token: strings.TrimSpace(string(token)), Transport: transport}, nil
+	return &answers.Client{Base: base, Token: token, Transport: transport}, nil
 }
 
 // serverURL returns the address of a server without a slash at its end. A token goes unencrypted to this machine only.
@@ -334,7 +339,7 @@ func serverURL(text string) (string, error) {
 		return "", wrong("--server: must be https:// and a host, with a port if need be, and no more")
 	}
 	ip, err := netip.ParseAddr(at.Hostname())
-	isLocal := at.Hostname() == "localhost" || err == nil && ip.IsLoopback()
+	isLocal := strings.EqualFold(at.Hostname(), "localhost") || err == nil && ip.IsLoopback()
 	if at.Scheme != "https" && !(at.Scheme == "http" && isLocal) {
 		return "", wrong("--server: must begin with https://: http:// would send the token unencrypted, and is only for " +
 			"this machine, such as http://127.0.0.1:8090")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,6 +149,21 @@ func TestSpansWindowsAndFactorsAreReadExactly(t *testing.T) {
 	for _, text := range []string{"", "0d", "-1d", "1.5d", "36601d", "213504d", "99999999999d", "36600d1s"} {
 		if err := parseSpan(text, new(time.Duration)); err == nil {
 			t.Errorf("span %q is taken", text)
+		}
+	}
+}
+
+func TestATokenFileHasOneToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	for text, fault := range map[string]string{
+		"secret\n": "", "": file + " must hold one token", "one\ntwo\n": file + " must hold one token",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		c := newCall(&operator{}, fleetCommand)
+		c.door = doorFlags{server: "http://LOCALHOST:8090", tokenFile: file}
+		rest, err := c.remoteAPI()
+		if fault == "" && (err != nil || rest.Token != "secret") || fault != "" && !strings.Contains(fmt.Sprint(err), fault) {
+			t.Errorf("%q: %v, want %q", text, err, fault)
 		}
 	}
 }

@@ -14,26 +14,50 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
+// partSize is how many bytes of rows are written at once, and a little more.
+const partSize = 16 << 10
+
+// parts writes texts in parts of whole texts, because a [screen] takes whole characters.
+type parts struct {
+	to   io.Writer
+	held strings.Builder
+}
+
+func (p *parts) add(text string) error {
+	p.held.WriteString(text)
+	if p.held.Len() < partSize {
+		return nil
+	}
+	return p.flush()
+}
+
+func (p *parts) flush() error {
+	defer p.held.Reset()
+	if _, err := io.WriteString(p.to, p.held.String()); err != nil {
+		return fmt.Errorf("write the output: %w", err)
+	}
+	return nil
+}
+
 // showJSON writes rows as a JSON array while they come.
 func showJSON[T any](w io.Writer, rows iter.Seq2[T, error]) error {
+	out := parts{to: w}
 	before, after := "[\n  ", "[]\n"
 	for row, err := range rows {
 		if err != nil {
 			return err
 		}
 		text, err := jsonText(row, "  ")
-		if err == nil {
-			_, err = io.WriteString(w, before+text)
-		}
 		if err != nil {
 			return fmt.Errorf("write the output: %w", err)
 		}
+		if err := out.add(before + text); err != nil {
+			return err
+		}
 		before, after = ",\n  ", "\n]\n"
 	}
-	if _, err := io.WriteString(w, after); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	out.held.WriteString(after)
+	return out.flush()
 }
 
 // showYAML writes rows as a YAML list while they come.
@@ -153,13 +177,10 @@ func yamlString(text string) string {
 	return strconv.Quote(text) // YAML has all escapes of Go
 }
 
-// csvPart is how many bytes of CSV are written at once, and a little more.
-const csvPart = 32 << 10
-
 // showCSV writes rows as CSV (RFC 4180, with \n) while they come, below a line with the names of its columns: those of
 // the fields in JSON, or name=field.field. Every cell is quoted, and no text is a formula; see csvText.
 func showCSV[T any](w io.Writer, rows iter.Seq2[T, error], columns ...string) error {
-	var part strings.Builder
+	out := parts{to: w}
 	paths, line := make([]string, len(columns)), make([]string, len(columns))
 	for i, column := range columns {
 		name, path, renamed := strings.Cut(column, "=")
@@ -167,15 +188,11 @@ func showCSV[T any](w io.Writer, rows iter.Seq2[T, error], columns ...string) er
 			paths[i] = path
 		}
 	}
-	part.WriteString(csvLine(line...))
+	out.held.WriteString(csvLine(line...))
 	for row, err := range rows {
 		var tree any
 		if err == nil {
 			tree, err = treeOf(row)
-		}
-		if err == nil && part.Len() > csvPart {
-			_, err = io.WriteString(w, part.String())
-			part.Reset()
 		}
 		if err != nil {
 			return err
@@ -183,12 +200,11 @@ func showCSV[T any](w io.Writer, rows iter.Seq2[T, error], columns ...string) er
 		for i, path := range paths {
 			line[i] = csvCell(tree, path)
 		}
-		part.WriteString(csvLine(line...))
+		if err := out.add(csvLine(line...)); err != nil {
+			return err
+		}
 	}
-	if _, err := io.WriteString(w, part.String()); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return out.flush()
 }
 
 // csvCell returns the cell of the field at a path.

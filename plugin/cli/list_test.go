@@ -46,6 +46,30 @@ func TestALongListIsWrittenWhileItIsRead(t *testing.T) {
 	}
 }
 
+// countedWrites counts what is written to it.
+type countedWrites struct{ writes, bytes int }
+
+func (w *countedWrites) Write(text []byte) (int, error) {
+	w.writes++
+	w.bytes += len(text)
+	return len(text), nil
+}
+
+func TestALongListIsWrittenInLargeParts(t *testing.T) {
+	for _, format := range []string{formatJSON, formatCSV} {
+		var w countedWrites
+		list := tenantsUpTo(20_000, nil, func(int) {})
+		err := showJSON(&w, list)
+		if format == formatCSV {
+			w = countedWrites{}
+			err = showCSV(&w, list, "id", "tier")
+		}
+		if err != nil || w.bytes < 10*partSize || w.writes > w.bytes/partSize+1 {
+			t.Errorf("%s: %d bytes in %d writes (%v)", format, w.bytes, w.writes, err)
+		}
+	}
+}
+
 func TestAListThatBreaksOffIsAnError(t *testing.T) {
 	broken := errors.New("the connection is gone")
 	for _, format := range []string{formatTable, formatJSON, formatYAML} {
