@@ -159,12 +159,8 @@ func (c *call) readDocument(d *document, flag, file string) error {
 
 // writeDiff writes a diff, one row in each line.
 func writeDiff(out *page, d *rows.SetDiff) {
-	policies := rows.RowDiff[rows.Policy]{Create: d.Create, Delete: d.Delete, Unchanged: d.Unchanged}
-	for _, r := range d.Update {
-		policies.Update = append(policies.Update, rows.RewriteRow[rows.Policy](r))
-	}
 	var counts [4]int
-	writeRowDiff(out, &policies, &counts)
+	writeRowDiff(out, &d.Diff, &counts)
 	writeRowDiff(out, d.Costs, &counts)
 	writeRowDiff(out, d.Tenants, &counts)
 	writeRowDiff(out, d.Overrides, &counts)

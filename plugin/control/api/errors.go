@@ -135,7 +135,7 @@ func movedPolicies(d rows.Diff) (details []error) {
 		add(p, "is new")
 	}
 	for _, r := range d.Update {
-		add(r.Before, "has changed: "+r.String())
+		add(r.Before, "has changed: "+rows.ChangedFields(r.Before, r.After))
 	}
 	for _, p := range d.Delete {
 		add(p, "is deleted")

@@ -137,6 +137,9 @@ func New(o Options) (*Server, error) {
 	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.Fields[schema.Policy]())
 	s.registerCandidates()
 	s.registerDocument()
+	for _, ofPolicies := range []string{"Diff", "DocumentDiff"} { // policies do not end
+		delete(s.api.OpenAPI().Components.Schemas.Map()[ofPolicies].Properties, "ended")
+	}
 	s.registerOverrides()
 	s.registerWebhooks()
 	s.registerTokens()
@@ -210,10 +213,22 @@ func describe(version string) huma.Config {
 	format := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: readJSON}
 	config.Formats = map[string]huma.Format{jsonType: format, "json": format} // the second is for types that end in +json
 	config.Transformers = []huma.Transformer{tidyProblem}
+	config.Components.Schemas = huma.NewMapRegistry("#/components/schemas/", schemaName)
 	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		bearer: {Type: "http", Scheme: "bearer", Description: "A token created by ratelimit token create."},
 	}
 	return config
+}
+
+// schemaName returns the name of a type in the OpenAPI document: of the changes of policies a short one.
+func schemaName(t reflect.Type, hint string) string {
+	switch t {
+	case reflect.TypeFor[rows.Diff]():
+		return "Diff"
+	case reflect.TypeFor[rows.RewriteRow[rows.Policy]]():
+		return "Rewrite"
+	}
+	return huma.DefaultSchemaNamer(t, hint)
 }
 
 // metrics are the metrics of one server. Routes are patterns of operations, so their labels are bounded.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -140,8 +139,8 @@ func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, err
 	return d, desired, err
 }
 
-// check returns the faults of the first policy that cannot be written.
-func (d Diff) check() error {
+// checkWritten returns the faults of the first policy that cannot be written.
+func checkWritten(d *Diff) error {
 	for _, p := range d.written() {
 		if err := p.check(); err != nil {
 			return err
@@ -150,21 +149,17 @@ func (d Diff) check() error {
 	return nil
 }
 
-// write writes the changes, after a check of the policies.
-func (d Diff) write(ctx context.Context, tx pgx.Tx) error {
-	changes := &RowDiff[Policy]{Create: d.Create, Delete: d.Delete}
-	for _, r := range d.Update {
-		changes.Update = append(changes.Update, RewriteRow[Policy](r))
-	}
-	if err := d.check(); err != nil {
+// writePolicies writes the changes, after a check of the policies.
+func writePolicies(ctx context.Context, tx pgx.Tx, d *Diff) error {
+	if err := checkWritten(d); err != nil {
 		return err
 	}
-	return policyTable.write(ctx, tx, changes)
+	return policyTable.write(ctx, tx, d)
 }
 
 // write writes the changes of policies, then those of costs, tenants and overrides.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
-	err := d.Diff.write(ctx, tx)
+	err := writePolicies(ctx, tx, &d.Diff)
 	if err == nil {
 		err = costTable.write(ctx, tx, d.Costs)
 	}
@@ -178,42 +173,19 @@ func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
 }
 
 // Diff holds the changes from one set of policies to another.
-type Diff struct {
-	Create    []Policy  `json:"create,omitempty"`
-	Update    []Rewrite `json:"update,omitempty"`
-	Delete    []Policy  `json:"delete,omitempty"`
-	Unchanged int       `json:"unchanged"`
-}
+type Diff = RowDiff[Policy]
 
-// Rewrite is a policy that keeps its key and gets other values.
-type Rewrite struct {
-	Before Policy `json:"before"`
-	After  Policy `json:"after"`
-}
-
-// String names the fields that change, with their values as JSON: limit: 1000 → 500.
-func (r Rewrite) String() string {
+// ChangedFields names the fields in which two policies differ, with their values as JSON: limit: 1000 → 500.
+func ChangedFields(before, after Policy) string {
 	var changes []string
 	for _, f := range schema.Fields[schema.Policy]() {
-		before, errBefore := json.Marshal(f.In(&r.Before.Policy))
-		after, errAfter := json.Marshal(f.In(&r.After.Policy))
-		if errBefore == nil && errAfter == nil && string(before) != string(after) {
-			changes = append(changes, fmt.Sprintf("%s: %s → %s", f.Name, before, after))
+		was, errWas := json.Marshal(f.In(&before.Policy))
+		is, errIs := json.Marshal(f.In(&after.Policy))
+		if errWas == nil && errIs == nil && string(was) != string(is) {
+			changes = append(changes, fmt.Sprintf("%s: %s → %s", f.Name, was, is))
 		}
 	}
 	return strings.Join(changes, ", ")
-}
-
-// Empty reports whether the two sets are equal.
-func (d Diff) Empty() bool { return len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
-
-// written returns the policies that are created, and those that are changed, as they are then.
-func (d Diff) written() []Policy {
-	list := slices.Clone(d.Create)
-	for _, r := range d.Update {
-		list = append(list, r.After)
-	}
-	return list
 }
 
 // Compare returns the changes from the current policies to the desired ones. Create and Update have the order of
@@ -232,11 +204,7 @@ func Compare(current, desired []Policy) (Diff, error) {
 	if err != nil {
 		return Diff{}, err
 	}
-	all := Diff{Create: d.Create, Delete: d.Delete, Unchanged: d.Unchanged}
-	for _, r := range d.Update {
-		all.Update = append(all.Update, Rewrite(r))
-	}
-	return all, nil
+	return *d, nil
 }
 
 // String names the policy as people do.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -168,7 +169,10 @@ func declaredOverrides(ctx context.Context, q querier) ([]Override, error) {
 		"' AND source <> 'detector' ORDER BY id")
 }
 
-func (d *RowDiff[T]) written() (list []T) {
+// written returns the rows that are created, and those that are changed, as they are then.
+func (d *RowDiff[T]) written() []T { return slices.Concat(d.Create, d.updated()) }
+
+func (d *RowDiff[T]) updated() (list []T) {
 	for _, r := range d.Update {
 		list = append(list, r.After)
 	}

@@ -30,14 +30,14 @@ func moved(candidate string, d Diff, what string) error {
 	if d.Empty() {
 		return nil
 	}
-	return &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, d.names())}, d}
+	return &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, namesOf(&d))}, d}
 }
 
 // maxNamed bounds the policies that an error names.
 const maxNamed = 5
 
-// names names the changed policies, and how they have changed.
-func (d Diff) names() string {
+// namesOf names the changed policies, and how they have changed.
+func namesOf(d *Diff) string {
 	var names []string
 	for _, p := range d.Create {
 		names = append(names, p.Key().String()+" (new)")
@@ -102,7 +102,7 @@ func applyCandidate(ctx context.Context, tx pgx.Tx, name string, a Approval) (Di
 		err = changes.keep(ctx, tx, current)
 	}
 	if err == nil {
-		err = d.write(ctx, tx)
+		err = writePolicies(ctx, tx, &d)
 	}
 	return d, err
 }
@@ -159,7 +159,7 @@ func (s *DB) RollBackCandidate(ctx context.Context, c Change, name string) (Diff
 			d, err = Compare(current, changes.was())
 		}
 		if err == nil {
-			err = d.write(ctx, tx)
+			err = writePolicies(ctx, tx, &d)
 		}
 		if err == nil {
 			_, err = of.end(ctx, tx, CandidateRolledBack)

@@ -100,7 +100,7 @@ func (s *DB) PutCandidatePolicies(
 		}
 		d, err := Compare(current, list)
 		if err == nil {
-			err = d.check()
+			err = checkWritten(&d)
 		}
 		if err != nil {
 			return Diff{}, err

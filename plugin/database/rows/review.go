@@ -45,7 +45,7 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 				return err
 			}
 		}
-		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, slices.Concat(d.Costs.Create, d.Costs.written()))...)
+		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, d.Costs.written())...)
 	}
 	if d.Overrides != nil {
 		neverSeen, err := unseen(ctx, q, set.hasTenant, tenantsOf(d.Overrides.Create)...)
@@ -55,7 +55,7 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		if neverSeen != "" {
 			r.Warnings = append(r.Warnings, neverSeen)
 		}
-		for _, o := range slices.Concat(d.Overrides.Create, d.Overrides.written()) {
+		for _, o := range d.Overrides.written() {
 			if problem := networkProblem(set.Config, o); problem != "" {
 				r.Warnings = append(r.Warnings, o.String()+": "+problem)
 			}
@@ -121,7 +121,7 @@ func (r *Review) addCostWarnings(ctx context.Context, q querier, written []Polic
 	}
 	if changed != nil {
 		gone := map[int64]bool{}
-		for _, c := range slices.Concat(changed.Delete, changed.written()) {
+		for _, c := range slices.Concat(changed.Delete, changed.updated()) {
 			gone[c.ID] = true
 		}
 		kept = slices.DeleteFunc(kept, func(c Cost) bool { return gone[c.ID] })

@@ -159,7 +159,7 @@ func (t *table[R]) write(ctx context.Context, tx pgx.Tx, d *RowDiff[R]) error {
 	}
 	err := t.remove(ctx, tx, d.Delete)
 	if err == nil {
-		err = t.run(ctx, tx, t.updates, d.written())
+		err = t.run(ctx, tx, t.updates, d.updated())
 	}
 	if err == nil && t.makesRoom != "" {
 		err = t.run(ctx, tx, t.makesRoom, d.Create)
