@@ -228,11 +228,6 @@ func (i *Idempotency) remember(ctx context.Context, tx pgx.Tx, answer any, versi
 	return err
 }
 
-const (
-	resetOperation = "reset"
-	resetKey       = "buckets"
-)
-
 // EmptiedBucket describes a bucket before a reset has emptied it. It belongs to the tenant, unless it has a user,
 // credential or address.
 type EmptiedBucket struct {
@@ -246,11 +241,6 @@ type EmptiedBucket struct {
 	Used        int64     `json:"used"`
 	Remaining   int64     `json:"remaining"`
 	Reset       time.Time `json:"reset"` // when it would have been full again, or its window would have ended
-}
-
-// resetDetails holds the details of a reset.
-type resetDetails struct {
-	Buckets []EmptiedBucket `json:"buckets"`
 }
 
 // ResetOf returns the action that records a reset of buckets of a tenant; "" for buckets of an address. statuses holds
@@ -276,18 +266,9 @@ func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (
 			}
 		}
 	}
-	details, err := json.Marshal(resetDetails{buckets})
+	details, err := json.Marshal(map[string]any{"buckets": buckets})
 	if err != nil {
 		return Action{}, fmt.Errorf("encode a reset: %w", err)
 	}
-	return Action{Operation: resetOperation, Key: resetKey, Tenant: tenant, Details: details}, nil
-}
-
-// Emptied returns the buckets that a reset has emptied, and false for another entry.
-func (e *AuditEntry) Emptied() ([]EmptiedBucket, bool) {
-	var details resetDetails
-	if e.Kind != "action" || e.Operation != resetOperation || json.Unmarshal(e.After, &details) != nil {
-		return nil, false
-	}
-	return details.Buckets, details.Buckets != nil
+	return Action{Operation: "reset", Key: "buckets", Tenant: tenant, Details: details}, nil
 }

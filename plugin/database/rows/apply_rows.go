@@ -84,8 +84,8 @@ func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], er
 		return nil, err
 	}
 	for _, t := range set.Tenants {
-		for _, f := range t.Faults() {
-			return nil, &InvalidError{What: t.String(), Field: f.Path, Problem: f.Message}
+		if err := invalid(t.String(), t.Faults()); err != nil {
+			return nil, err
 		}
 	}
 	return compareRows(current, set.Tenants, set.Partial, func(t Tenant) string { return t.ID },

@@ -165,11 +165,8 @@ func activePolicies(ctx context.Context, q querier, keys ...PolicyKey) ([]Policy
 	if err != nil {
 		return nil, err
 	}
-	return collect[Policy](ctx, q, policyTable.selects+` p JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`)
-		ON (p.tier, p.tenant, p.name, p.namespace, p."user", p.credential, p.ip, p."for")
-				= (k."Tier", k."Tenant", k."Name", k."Namespace", k."User", k."Credential", k."IP", k."For")
-			AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")
-		ORDER BY p.id`, list)
+	return collect[Policy](ctx, q, policyTable.selects+` WHERE id IN (SELECT p.id FROM rate_limiter.policies p
+		JOIN jsonb_to_recordset($1) AS k(`+keyColumns+`) ON `+hasKey+`) ORDER BY id`, list)
 }
 
 // movedSince returns how the active policies have changed after an entry of the audit. A policy that has its former

@@ -175,10 +175,6 @@ func (s *DB) UndoCandidatePolicy(ctx context.Context, c Change, candidate string
 	return version, err
 }
 
-// keyColumns declares the fields of a PolicyKey as JSON has them.
-const keyColumns = `"Namespace" text, "Name" text, "Tier" text, "Tenant" text, "User" text, "Credential" text,
-	"IP" text, "For" text, "Endpoint" text`
-
 // change makes the candidate put policies, or delete them.
 func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...candidateChange) error {
 	list, err := json.Marshal(changes)
@@ -187,7 +183,7 @@ func (c Candidate) change(ctx context.Context, tx pgx.Tx, changes ...candidateCh
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO rate_limiter.candidate_policies
 			(candidate, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, body)
-		SELECT $1, "Namespace", "Name", "Tier", "Tenant", "User", "Credential", "IP", "For", "Endpoint", "Body"
+		SELECT $1, namespace, name, tier, tenant, "user", credential, ip, "for", endpoint, "Body"
 		FROM jsonb_to_recordset($2) AS k(`+keyColumns+`, "Body" jsonb)
 		ON CONFLICT (candidate, tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential,
 			ip, "for")
@@ -214,11 +210,8 @@ func removeChanges(ctx context.Context, tx pgx.Tx, candidate string, keys ...Pol
 	if err != nil {
 		return 0, err
 	}
-	done, err := tx.Exec(ctx, `DELETE FROM rate_limiter.candidate_policies c
-		USING jsonb_to_recordset($2) AS k(`+keyColumns+`)
-		WHERE c.candidate = $1 AND (c.tenant, c.name, c.tier, c.namespace, c."user", c.credential, c.ip, c."for")
-				= (k."Tenant", k."Name", k."Tier", k."Namespace", k."User", k."Credential", k."IP", k."For")
-			AND rate_limiter.canonical_endpoint(c.endpoint) = rate_limiter.canonical_endpoint(k."Endpoint")`, candidate, list)
+	done, err := tx.Exec(ctx, `DELETE FROM rate_limiter.candidate_policies p
+		USING jsonb_to_recordset($2) AS k(`+keyColumns+`) WHERE p.candidate = $1 AND `+hasKey, candidate, list)
 	return done.RowsAffected(), err
 }
 

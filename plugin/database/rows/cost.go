@@ -41,12 +41,7 @@ func (c Cost) Equal(other Cost) bool {
 func (c Cost) key() string { return schema.CanonicalEndpoint(c.Endpoint) }
 
 // check returns what is wrong with c by itself.
-func (c Cost) check() error {
-	for _, f := range policy.CostFaults(c.Cost) {
-		return &InvalidError{What: c.String(), Field: f.Path, Problem: f.Message}
-	}
-	return nil
-}
+func (c Cost) check() error { return invalid(c.String(), policy.CostFaults(c.Cost)) }
 
 // CostFilter selects costs. The zero value selects all.
 type CostFilter struct {

@@ -52,6 +52,15 @@ func (e *InvalidError) Error() string {
 	return text
 }
 
+// invalid returns the faults of a row as InvalidErrors, joined.
+func invalid(what string, faults []schema.Fault) error {
+	var all []error
+	for _, f := range faults {
+		all = append(all, &InvalidError{what, f.Path, f.Message})
+	}
+	return errors.Join(all...)
+}
+
 // DeclinedError reports a write that its Accept has declined. Nothing was written.
 type DeclinedError struct{ Err error }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -199,13 +198,7 @@ func (o Override) completed(c Change) Override {
 }
 
 // check returns what is wrong with o, as every way to write an override says it.
-func (o Override) check() error {
-	var faults []error
-	for _, f := range policy.OverrideFaults(o.Override) {
-		faults = append(faults, &InvalidError{Field: f.Path, Problem: f.Message})
-	}
-	return errors.Join(faults...)
-}
+func (o Override) check() error { return invalid("", policy.OverrideFaults(o.Override)) }
 
 // checkVacant returns a ConflictError that names the override whose place a new one would take.
 func checkVacant(ctx context.Context, q querier, o Override, row []byte) error {

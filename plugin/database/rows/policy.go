@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -24,13 +23,26 @@ type Policy struct {
 
 // PolicyKey names one policy. Names of parameters in the endpoint do not matter.
 type PolicyKey struct {
-	Namespace string // "": default
-	Name      string
-
-	Tier, Tenant, User, Credential, IP, For string // what it applies to
-
-	Endpoint string
+	Namespace  string `json:"namespace"` // "": default
+	Name       string `json:"name"`
+	Tier       string `json:"tier"` // this and the next ones up to For: what the policy applies to
+	Tenant     string `json:"tenant"`
+	User       string `json:"user"`
+	Credential string `json:"credential"`
+	IP         string `json:"ip"`
+	For        string `json:"for"`
+	Endpoint   string `json:"endpoint"`
 }
+
+const (
+	// keyColumns declares the columns of a PolicyKey, as JSON has them.
+	keyColumns = `namespace text, name text, tier text, tenant text, "user" text, credential text, ip text, "for" text,
+		endpoint text`
+	// hasKey is the condition that a row p has the key in a row k of keyColumns.
+	hasKey = `(p.tenant, p.name, p.tier, p.namespace, p."user", p.credential, p.ip, p."for")
+			= (k.tenant, k.name, k.tier, k.namespace, k."user", k.credential, k.ip, k."for")
+		AND rate_limiter.canonical_endpoint(p.endpoint) = rate_limiter.canonical_endpoint(k.endpoint)`
+)
 
 // Key returns the key of p.
 func (p Policy) Key() PolicyKey {
@@ -136,12 +148,14 @@ func (s *DB) PolicyByID(ctx context.Context, id int64) (Policy, error) {
 }
 
 func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
-	key = key.withDefaults()
-	return one[Policy](ctx, q, key.String(), policyTable.selects+`
-		WHERE tenant = $1 AND name = $2 AND tier = $3 AND namespace = $4
-		AND rate_limiter.canonical_endpoint(endpoint) = rate_limiter.canonical_endpoint($5)
-		AND "user" = $6 AND credential = $7 AND ip = $8 AND "for" = $9`, key.Tenant, key.Name, key.Tier,
-		key.Namespace, key.Endpoint, key.User, key.Credential, key.IP, key.For)
+	found, err := activePolicies(ctx, q, key.withDefaults())
+	if err == nil && len(found) == 0 {
+		err = &NotFoundError{What: key.withDefaults().String()}
+	}
+	if err != nil {
+		return Policy{}, err
+	}
+	return found[0], nil
 }
 
 func (p Policy) rowKey() any     { return p.ID }
@@ -191,9 +205,5 @@ func (p Policy) withDefaults() Policy {
 
 // check returns the faults of p, in the words of all ways to write a policy.
 func (p Policy) check() error {
-	var faults []error
-	for _, f := range policy.Faults(p.withDefaults().Policy) {
-		faults = append(faults, &InvalidError{p.Key().String(), f.Path, f.Message})
-	}
-	return errors.Join(faults...)
+	return invalid(p.Key().String(), policy.Faults(p.withDefaults().Policy))
 }

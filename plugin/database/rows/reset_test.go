@@ -1,6 +1,7 @@
 package rows_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -42,7 +43,8 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 	}
 	want := []rows.EmptiedBucket{bucket, bucket, bucket, bucket}
 	want[0].Endpoint, want[1].User, want[2].Credential, want[3].IP = "GET /a", "u_42", "key", "192.0.2.1"
-	if got, ok := entries[0].Emptied(); !ok || !same(t, got, want) {
-		t.Errorf("the emptied buckets are %+v, want %+v", got, want)
+	var got struct{ Buckets []rows.EmptiedBucket }
+	if err := json.Unmarshal(entries[0].After, &got); err != nil || !same(t, got.Buckets, want) {
+		t.Errorf("the emptied buckets are %+v (%v), want %+v", got, err, want)
 	}
 }

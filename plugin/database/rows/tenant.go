@@ -2,7 +2,6 @@ package rows
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -86,14 +85,10 @@ func (s *DB) Tenant(ctx context.Context, id string) (Tenant, error) {
 // SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
 // version in which it is in force.
 func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
-	var faults []error
-	for _, f := range t.Faults() {
-		faults = append(faults, &InvalidError{What: "tenant " + t.ID, Field: f.Path, Problem: f.Message})
+	what := t.String()
+	if err := invalid(what, t.Faults()); err != nil {
+		return Tenant{}, 0, err
 	}
-	if len(faults) > 0 {
-		return Tenant{}, 0, errors.Join(faults...)
-	}
-	what := "tenant " + t.ID
 	return tenantTable.put(ctx, s, c, what, t.Revision, tenantTable.byKey(what, t.ID),
 		func(Tenant) (Tenant, error) { return t, nil })
 }
