@@ -21,8 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Rates are the API's own limits, in requests a minute. Except for Subjects they are limits like any other, decided by
-// the same path.
+// Rates are the API's own limits, in requests a minute. They are limits like any other, decided by the same path.
 type Rates struct {
 	Requests  int64 // of one token; 0: 6000
 	Decisions int64 // of one token to check or settle, instead of Requests; each check of a batch counts; 0: 600000
@@ -59,12 +58,15 @@ func (r Rates) decider(buckets admit.Buckets) (*admit.Decider, error) {
 			WindowSize: minute,
 		}
 	}
+	newSubjects := perToken("POST "+subjectsPath, r.subjects())
+	newSubjects.WindowSize, newSubjects.Burst = 1, max(newSubjectsBurst*r.subjects(), leastNewSubjects)
 	config := schema.Config{
 		Namespace: limitsNamespace,
 		Tiers: []schema.Tier{{Name: "token", Limits: []schema.Limit{
 			perToken("", r.requests()),
 			perToken("POST "+decisionPath, cmp.Or(r.Decisions, 600_000)),
 			perToken("POST "+signInPath, cmp.Or(r.SignIns, 60)),
+			newSubjects,
 		}}},
 		Anonymous: schema.Anonymous{Limits: []schema.Limit{
 			{Name: "failures", Scope: policy.IP.String(), Limit: cmp.Or(r.Failures, 60), WindowSize: minute},
@@ -84,6 +86,9 @@ func (r Rates) decider(buckets admit.Buckets) (*admit.Decider, error) {
 
 // requests returns how many requests a minute one token may send.
 func (r Rates) requests() int64 { return cmp.Or(r.Requests, 6000) }
+
+// subjects returns how many new subjects a second one token may name.
+func (r Rates) subjects() int64 { return cmp.Or(r.Subjects, 100) }
 
 // ownWrites is how many writes a minute the token of an org may send. Each adds to the audit, so there are fewer than
 // reads.
@@ -147,12 +152,11 @@ func (s *Server) spend(ctx context.Context, token, address, method, path string,
 }
 
 const (
-	newSubjectsPerSecond = 100            // of one token, by default
-	newSubjectsBurst     = 10             // seconds
-	leastNewSubjects     = 3 * maxChecks  // burst; any batch fits
-	maxSubjects          = 1 << 20        // remembered, of all tokens: about 40 MB
-	maxSubjectTokens     = 10_000         // whose spending is remembered
-	byNewSubjects        = "new_subjects" // label of limited_total
+	newSubjectsBurst = 10             // seconds
+	leastNewSubjects = 3 * maxChecks  // burst; any batch fits
+	maxSubjects      = 1 << 20        // remembered, of all tokens: about 40 MB
+	byNewSubjects    = "new_subjects" // label of limited_total
+	subjectsPath     = "/subjects"    // that new subjects count by
 )
 
 // subject is a user, a credential or an address with buckets of its own, or a reservation.
@@ -169,53 +173,36 @@ const reservationKind policy.Kind = 1<<8 - 1
 // use.
 type subjectLimiter struct {
 	mu    sync.Mutex
-	limit limit.Limit
 	seed  maphash.Seed
-	named recent[uint64, struct{}]
-	spent recent[string, limit.State] // by token
+	named recent[uint64]
 }
 
-// recent is a map of bounded size: entries that are not put again are dropped for newer ones.
-type recent[K comparable, V any] struct {
+// recent is a set of bounded size: entries that are not put again are dropped for newer ones.
+type recent[K comparable] struct {
 	most       int // entries
-	young, old map[K]V
+	young, old map[K]struct{}
 }
 
-func (r *recent[K, V]) get(key K) (value V, ok bool) {
-	if value, ok = r.young[key]; !ok {
-		value, ok = r.old[key]
-	}
-	return value, ok
+func (r *recent[K]) has(key K) bool {
+	_, isYoung := r.young[key]
+	_, isOld := r.old[key]
+	return isYoung || isOld
 }
 
-func (r *recent[K, V]) put(key K, value V) {
+func (r *recent[K]) put(key K) {
 	if r.young == nil || len(r.young) >= r.most/2 {
-		r.young, r.old = map[K]V{}, r.young
+		r.young, r.old = map[K]struct{}{}, r.young
 	}
-	r.young[key] = value
+	r.young[key] = struct{}{}
 }
 
-// newSubjectLimiter returns a limiter; 0 stands for newSubjectsPerSecond.
-func newSubjectLimiter(perSecond int64) (*subjectLimiter, error) {
-	perSecond = cmp.Or(perSecond, newSubjectsPerSecond)
-	l, err := limit.New(limit.Spec{
-		Algorithm: limit.TokenBucket, Quantity: perSecond, Window: limit.Second,
-		Burst: max(newSubjectsBurst*perSecond, leastNewSubjects),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the limit of new subjects: %w", err)
-	}
-	n := &subjectLimiter{limit: l, seed: maphash.MakeSeed()}
-	n.named.most, n.spent.most = maxSubjects, maxSubjectTokens
-	return n, nil
-}
-
-// admit remembers the subjects and returns 0. If too many of them are new, it returns how long the token has to wait,
-// and remembers none.
-func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now limit.Micros) limit.Micros {
+// admit remembers the subjects and returns 0. spend spends what the new ones cost; if it returns how long the token has
+// to wait, admit returns that, and remembers none.
+func (n *subjectLimiter) admit(
+	token string, named map[subject]struct{}, spend func(fresh int64) limit.Micros,
+) limit.Micros {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	spent, _ := n.spent.get(token)
 	hashes, fresh := make([]uint64, 0, len(named)), int64(0)
 	for s := range named {
 		h := maphash.Comparable(n.seed, struct {
@@ -223,18 +210,17 @@ func (n *subjectLimiter) admit(token string, named map[subject]struct{}, now lim
 			subject
 		}{token, s})
 		hashes = append(hashes, h)
-		if _, known := n.named.get(h); !known {
+		if !n.named.has(h) {
 			fresh++
 		}
 	}
-	n.limit.Advance(&spent, now)
-	if wait := n.limit.Wait(&spent, now, fresh); wait > 0 {
-		return wait
+	if fresh > 0 {
+		if wait := spend(fresh); wait > 0 {
+			return wait
+		}
 	}
-	n.limit.Spend(&spent, now, fresh)
-	n.spent.put(token, spent)
 	for _, h := range hashes {
-		n.named.put(h, struct{}{})
+		n.named.put(h)
 	}
 	return 0
 }
@@ -271,13 +257,15 @@ func (s *Server) checkNewSubjects(ctx context.Context, policies *resolve.Plan, c
 	if len(named) == 0 {
 		return nil
 	}
-	wait := s.newSubjects.admit(caller.budget(), named, limit.Micros(s.Now().UnixMicro()))
+	wait := s.newSubjects.admit(caller.budget(), named, func(fresh int64) limit.Micros {
+		return s.spend(ctx, caller.budget(), "", http.MethodPost, subjectsPath, fresh).Decision.RetryAfter
+	})
 	if wait == 0 {
 		return nil
 	}
 	s.metrics.limited.WithLabelValues(byNewSubjects).Inc()
 	detail := fmt.Sprintf("this token names more new users, credentials, addresses and reservations than the %d a second "+
-		"that are allowed (--new-subjects): nothing was decided", s.newSubjects.limit.Spec().Quantity)
+		"that are allowed (--new-subjects): nothing was decided", s.Rates.subjects())
 	again := http.Header{"Retry-After": {strconv.FormatInt(wait.Seconds(), 10)}}
 	return huma.ErrorWithHeaders(huma.NewError(http.StatusTooManyRequests, detail), again)
 }

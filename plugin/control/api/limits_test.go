@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -136,7 +137,8 @@ func naming(t *testing.T, perSecond int64) (p *planned, now *atomic.Int64, metri
 	p, now, metrics = planning(t, plan(), enterprise()), new(atomic.Int64), prometheus.NewRegistry()
 	p.world = open(t, func(o *api.Options) {
 		o.Decider, o.Buckets, o.Metrics = p.decider, p.store, metrics
-		o.Limits, o.Rates = memory.New(memory.Options{Now: clock}), api.Rates{Subjects: perSecond}
+		later := func() limit.Micros { return clock() + limit.Micros(now.Load())*limit.Second }
+		o.Limits, o.Rates = memory.New(memory.Options{Now: later}), api.Rates{Subjects: perSecond}
 		o.Now = func() time.Time { return time.Unix(1_900_000_000+now.Load(), 0) }
 	})
 	return p, now, metrics

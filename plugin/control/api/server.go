@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -123,9 +124,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	if o.Limits != nil {
-		if s.newSubjects, err = newSubjectLimiter(o.Rates.Subjects); err != nil {
-			return nil, err
-		}
+		s.newSubjects = &subjectLimiter{seed: maphash.MakeSeed(), named: recent[uint64]{most: maxSubjects}}
 	}
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
