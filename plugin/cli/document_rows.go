@@ -148,16 +148,11 @@ changes nothing.
 				if err := rest.Get(ctx, documentPath, url.Values{"namespace": {*namespace}}, &found); err != nil {
 					return err
 				}
-				return c.showDump(*namespace, found)
+				return c.showDocument(*namespace, policySection.text(found.Policies), costSection.text(found.Costs),
+					tenantSection.text(found.Tenants), overrideSection.text(found.Overrides))
 			})
 		}
 	},
-}
-
-// showDump writes rows as a document.
-func (c *call) showDump(namespace string, list api.Document) error {
-	return c.showDocument(namespace, policySection.text(list.Policies), costSection.text(list.Costs),
-		tenantSection.text(list.Tenants), overrideSection.text(list.Overrides))
 }
 
 // showDocument writes the sections of a document. Each list is closed by its last line, so a document that is cut short

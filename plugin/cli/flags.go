@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
@@ -175,29 +174,12 @@ func recordFlag(text string, to *schema.RecordField) error {
 
 // withPlaceholder marks the first use of a word in a usage before its default: help shows it as the flag's value.
 func withPlaceholder(usage, word string) string {
-	at := indexWord(usage, word)
-	if at < 0 || strings.Contains(usage[:at], "(default: ") {
+	at := regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`).FindStringIndex(usage)
+	if at == nil || strings.Contains(usage[:at[0]], "(default: ") {
 		return usage
 	}
-	usage = usage[:at] + "`" + word + "`" + usage[at+len(word):]
+	usage = usage[:at[0]] + "`" + word + "`" + usage[at[1]:]
 	return strings.Replace(usage, "`seconds`", "`seconds` or as a duration such as 24h", 1)
-}
-
-// indexWord returns the index of the first use of a word in a text, or -1. A part of another word is no use of it.
-func indexWord(text, word string) int {
-	inWord := func(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
-	for at := 0; ; at++ {
-		next := strings.Index(text[at:], word)
-		if next < 0 {
-			return -1
-		}
-		at += next
-		before, _ := utf8.DecodeLastRuneInString(text[:at])
-		after, _ := utf8.DecodeRuneInString(text[at+len(word):])
-		if !inWord(before) && !inWord(after) {
-			return at
-		}
-	}
 }
 
 // fieldUsage returns the description of a field as other flags describe themselves: in lower case, with the default in

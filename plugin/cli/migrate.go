@@ -22,25 +22,21 @@ var migrateCommands = []*command{
 		about: `Connect as the role that owns the schema, which should not be a superuser: migrations/README.md shows
 how to create it, and lists the grants to repeat after a migration. Concurrent runs are safe: the second waits for the
 first.`,
-		define: func(c *call) action {
-			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateUp(ctx, config) })
-		},
+		define: func(c *call) action { return c.migrates(c.migrateUp) },
 	},
 	{
 		words: "migrate down", brief: "revert the last migration, deleting the data in its tables and columns",
 		about: `Without --yes, it shows what would be deleted and changes nothing.`,
 		define: func(c *call) action {
 			yes := c.flags.Bool("yes", false, "revert, and delete the data")
-			return c.migrates(
-				func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateDown(ctx, config, *yes) },
-			)
+			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error {
+				return c.migrateDown(ctx, config, *yes)
+			})
 		},
 	},
 	{
 		words: "migrate status", brief: "show which migrations are applied",
-		define: func(c *call) action {
-			return c.migrates(func(ctx context.Context, config *pgx.ConnConfig) error { return c.migrateStatus(ctx, config) })
-		},
+		define: func(c *call) action { return c.migrates(c.migrateStatus) },
 	},
 }
 

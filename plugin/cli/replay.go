@@ -281,8 +281,3 @@ func (c *call) showReplay(r *replay.Report, most int) error {
 		}
 	})
 }
-
-// withoutTierText counts requests whose tenant's tier is not known.
-func withoutTierText(n int64) string {
-	return plural(n, "request is of a tenant without a tier", "requests are of tenants without a tier")
-}

@@ -135,7 +135,8 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
 		reads(process.ParseDuration, &s.ShutdownTime))
 	c.portalFlags(s)
-	c.eventFlags(s)
+	c.kafkaFlags(s)
+	c.webhookTargetFlags(&s.Webhooks)
 	c.databaseFlag()
 	c.keeperFlags()
 	c.check(c.fromEnvironment)

@@ -171,7 +171,8 @@ func (s *suggestions) document(out *page, o *suggest.Options) {
 			counted(s.Input.Late, "request"))
 	}
 	if s.WithoutTier > 0 {
-		out.line("# %s: neither the logs nor", withoutTierText(s.WithoutTier))
+		out.line("# %s: neither the logs nor", plural(s.WithoutTier,
+			"request is of a tenant without a tier", "requests are of tenants without a tier"))
 		out.line("# a consumer in --config names it, so they count for the default tier.")
 	}
 	out.line("namespace: %s", s.Namespace)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
 )
@@ -175,12 +174,15 @@ func (c *call) showWebhook(ctx context.Context, rest *answers.Client, done strin
 	if _, err := c.send(ctx, rest, r, &made); err != nil {
 		return err
 	}
-	w := made.Webhook
+	w, scope := made.Webhook, "all tenants"
+	if w.Org != "" {
+		scope = "tenant " + w.Org
+	}
 	shown := struct {
 		Secret  string       `json:"secret"`
 		Webhook rows.Webhook `json:"webhook"`
 	}{made.Secret, w}
-	return c.showSecret(shown, made.Secret, fmt.Sprintf("%s webhook %d (%s)", done, w.ID, webhookScope(w)),
+	return c.showSecret(shown, made.Secret, fmt.Sprintf("%s webhook %d (%s)", done, w.ID, scope),
 		fmt.Sprintf("webhook rotate %d --now", w.ID))
 }
 
@@ -194,20 +196,6 @@ func (c *call) showSecret(made any, secret, what, undo string) error {
 		return fmt.Errorf("the secret could not be written; run ratelimit %s: %w", undo, err)
 	}
 	return nil
-}
-
-// webhookScope returns about whom a webhook gets events.
-func webhookScope(w rows.Webhook) string {
-	if w.Org == "" {
-		return "all tenants"
-	}
-	return "tenant " + w.Org
-}
-
-// eventFlags defines where events are sent to.
-func (c *call) eventFlags(s *server.Settings) {
-	c.kafkaFlags(s)
-	c.webhookTargetFlags(&s.Webhooks)
 }
 
 // webhookTargetFlags defines which URLs and addresses webhooks may call.

@@ -149,14 +149,14 @@ func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (don
 	return done[rows.Candidate]{change: c}.with(s.Rows.DropCandidate(ctx, c, in.Name))
 }
 
-type putCandidatePolicyInput struct {
+type putInCandidateInput[B any] struct {
 	CandidateName
 	Waiting
 	Force
-	Body policyBody
+	Body B
 }
 
-func (s *Server) putCandidatePolicy(ctx context.Context, in *putCandidatePolicyInput) (done[rows.Diff], error) {
+func (s *Server) putCandidatePolicy(ctx context.Context, in *putInCandidateInput[policyBody]) (done[rows.Diff], error) {
 	return s.putInCandidate(ctx, newChange(ctx, in.Body.Reason), in.Name, in.Force, in.Body.policy())
 }
 

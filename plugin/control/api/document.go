@@ -24,15 +24,8 @@ type putCandidatePoliciesBody struct {
 	Reason   reason        `json:"reason" maxLength:"1024" doc:"Why; recorded in the audit." example:"smaller limits"`
 }
 
-type putCandidatePoliciesInput struct {
-	CandidateName
-	Waiting
-	Force
-	Body putCandidatePoliciesBody
-}
-
 func (s *Server) putCandidatePolicies(
-	ctx context.Context, in *putCandidatePoliciesInput,
+	ctx context.Context, in *putInCandidateInput[putCandidatePoliciesBody],
 ) (done[rows.Diff], error) {
 	list := in.Body.Policies
 	d, err := s.putInCandidate(ctx, newChange(ctx, in.Body.Reason), in.Name, in.Force, list...)

@@ -39,21 +39,17 @@ func (Override) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-func overrideOf(o rows.Override) Override {
+// override returns an override as the caller reads it: a token of an org learns neither why it is there nor who made
+// it.
+func (v view) override(o rows.Override) Override {
 	out := Override{
 		ID: o.ID, Org: o.Tenant, Override: o.Override, State: o.State, CreatedAt: o.CreatedAt, Revision: o.Revision,
 	}
 	out.Tenant = ""
-	return out
-}
-
-// override returns an override as the caller reads it: a token of an org learns neither why it is there nor who made
-// it.
-func (v view) override(o rows.Override) Override {
 	if v.tenant {
-		o.Reason, o.Author = "", ""
+		out.Reason, out.Author = "", ""
 	}
-	return overrideOf(o)
+	return out
 }
 
 // factor describes a [schema.Factor].

@@ -51,7 +51,7 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 	for verb, enabled := range map[string]bool{"enable": true, "disable": false} {
 		summary := strings.ToUpper(verb[:1]) + verb[1:] + " a webhook " + of
 		serve(s, p.operation(verb+"-"+id, post, one+"/"+verb, summary, missing), "enable or disable a webhook",
-			func(ctx context.Context, in *changeWebhookInput) (rows.Webhook, error) {
+			func(ctx context.Context, in *changeWebhookInput[whyBody]) (rows.Webhook, error) {
 				return s.setWebhook(ctx, in, enabled)
 			})
 	}
@@ -140,12 +140,12 @@ type whyBody struct {
 	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
-type changeWebhookInput struct {
+type changeWebhookInput[B any] struct {
 	RowPath
-	Body whyBody
+	Body B
 }
 
-func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput, enabled bool) (rows.Webhook, error) {
+func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput[whyBody], enabled bool) (rows.Webhook, error) {
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
 		w, err = s.Rows.EnableWebhook(ctx, newChange(ctx, in.Body.Reason), in.ID, enabled)
@@ -158,12 +158,7 @@ type rotateBody struct {
 	Now    bool           `json:"now,omitempty"    doc:"End the old secrets at once, instead of letting them sign too for 24 hours. Deliveries fail until the receiver has the new one."`
 }
 
-type rotateWebhookInput struct {
-	RowPath
-	Body rotateBody
-}
-
-func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (answers.WebhookSecret, error) {
+func (s *Server) rotateWebhook(ctx context.Context, in *changeWebhookInput[rotateBody]) (answers.WebhookSecret, error) {
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	var secret webhook.Secret
 	if err == nil {
@@ -172,7 +167,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *rotateWebhookInput) (ans
 	return s.showSecret(ctx, w, secret), err
 }
 
-func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput) (rows.Delivery, error) {
+func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput[whyBody]) (rows.Delivery, error) {
 	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
 		return rows.Delivery{}, err
 	}

@@ -74,7 +74,8 @@ func New(o Options) (*Portal, error) {
 		_, _ = rand.Read(o.Key) // never fails
 	}
 	p := &Portal{
-		Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), templates: newTemplates(),
+		Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		templates: template.Must(template.New("portal").Funcs(functions()).ParseFS(templateFiles, "templates/*.html")),
 	}
 	var err error
 	if p.jar, err = session.NewJar(o.Key, o.Now); err != nil {

@@ -23,13 +23,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
+// templateFiles are parsed as templates. A file is a page, named by the file without .html, or has parts of pages.
+//
 //go:embed templates/*.html
 var templateFiles embed.FS
-
-// newTemplates parses the templates. A file is a page, named by the file without .html, or has parts of pages.
-func newTemplates() *template.Template {
-	return template.Must(template.New("portal").Funcs(functions()).ParseFS(templateFiles, "templates/*.html"))
-}
 
 // layout is what surrounds a page.
 type layout struct {

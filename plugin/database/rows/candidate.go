@@ -146,17 +146,12 @@ func changesAndActive(ctx context.Context, q querier, candidate string) (candida
 	if err != nil {
 		return nil, nil, err
 	}
-	current, err := changes.active(ctx, q)
-	return changes, current, err
-}
-
-// active returns the active policies that the candidate changes.
-func (c candidateChanges) active(ctx context.Context, q querier) ([]Policy, error) {
-	keys := make([]PolicyKey, len(c))
-	for i := range c {
-		keys[i] = c[i].PolicyKey
+	keys := make([]PolicyKey, len(changes))
+	for i := range changes {
+		keys[i] = changes[i].PolicyKey
 	}
-	return activePolicies(ctx, q, keys...)
+	current, err := activePolicies(ctx, q, keys...)
+	return changes, current, err
 }
 
 // activePolicies returns the active policies of keys, without those that do not exist.

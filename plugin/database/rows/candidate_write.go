@@ -224,11 +224,6 @@ type Assignment struct {
 	Approval // of what the candidate changes, if it is enforced for more tenants
 }
 
-// widens reports whether the candidate may be enforced for more tenants than before.
-func (a Assignment) widens(before Candidate) bool {
-	return len(a.Add) > 0 || a.Percent != nil && *a.Percent > int64(before.Percent)
-}
-
 func (a Assignment) check() error {
 	if a.Percent == nil && len(a.Add)+len(a.Remove) == 0 {
 		return &InvalidError{Field: "percent", Problem: "must be given, or else tenants to assign or to remove"}
@@ -253,7 +248,7 @@ func (s *DB) AssignCandidate(
 		return Candidate{}, 0, err
 	}
 	return writeCandidate(ctx, s, "assign tenants to", c, candidate, func(tx pgx.Tx, of Candidate) (Candidate, error) {
-		if a.widens(of) {
+		if len(a.Add) > 0 || a.Percent != nil && *a.Percent > int64(of.Percent) { // it may be enforced for more tenants
 			changes, _, d, err := proposal(ctx, tx, candidate)
 			if err == nil {
 				err = a.approve(ctx, tx, changes, d)

@@ -138,7 +138,7 @@ func policiesWhere(ctx context.Context, q querier, w *where, most int) ([]Policy
 
 // Policy returns one policy, or a NotFoundError.
 func (s *DB) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
-	p, err := policyByKey(ctx, s.pool, key)
+	p, err := key.find(ctx, s.pool)
 	return p, fail("read "+key.String(), err)
 }
 
@@ -147,10 +147,12 @@ func (s *DB) PolicyByID(ctx context.Context, id int64) (Policy, error) {
 	return policyTable.read(ctx, s, fmt.Sprint("policy ", id), id)
 }
 
-func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) {
-	found, err := activePolicies(ctx, q, key.withDefaults())
+// find returns the active policy of the key, or a NotFoundError.
+func (k PolicyKey) find(ctx context.Context, q querier) (Policy, error) {
+	k = k.withDefaults()
+	found, err := activePolicies(ctx, q, k)
 	if err == nil && len(found) == 0 {
-		err = &NotFoundError{What: key.withDefaults().String()}
+		err = &NotFoundError{What: k.String()}
 	}
 	if err != nil {
 		return Policy{}, err
@@ -160,11 +162,6 @@ func policyByKey(ctx context.Context, q querier, key PolicyKey) (Policy, error) 
 
 func (p Policy) rowKey() any     { return p.ID }
 func (p Policy) revision() int64 { return p.Revision }
-
-// find finds the policy of the key.
-func (k PolicyKey) find(ctx context.Context, q querier) (Policy, error) {
-	return policyByKey(ctx, q, k)
-}
 
 // PutPolicy replaces the policy of the same key, or adds p, as p.Revision allows. It returns the row after the write,
 // and the version in which it is in force. Writing the current values changes nothing.

@@ -48,7 +48,14 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		r.Warnings = append(r.Warnings, costWarnings(set.Config, after, d.Costs.written())...)
 	}
 	if d.Overrides != nil {
-		neverSeen, err := unseen(ctx, q, set.hasTenant, tenantsOf(d.Overrides.Create)...)
+		var tenants []string
+		for _, o := range d.Overrides.Create {
+			tenants = append(tenants, o.Tenant)
+		}
+		neverSeen, err := unseen(ctx, q, func(name string) bool {
+			return set.IsConsumer != nil && set.IsConsumer(name) ||
+				slices.ContainsFunc(set.Tenants, func(t Tenant) bool { return t.ID == name })
+		}, tenants...)
 		if err != nil {
 			return err
 		}
@@ -62,19 +69,6 @@ func (r *Review) addRowWarnings(ctx context.Context, q querier, set Set, d SetDi
 		}
 	}
 	return nil
-}
-
-// hasTenant reports whether a name is a tenant of the set, or a consumer of the config's file.
-func (s *Set) hasTenant(name string) bool {
-	return s.IsConsumer != nil && s.IsConsumer(name) ||
-		slices.ContainsFunc(s.Tenants, func(t Tenant) bool { return t.ID == name })
-}
-
-func tenantsOf(overrides []Override) (names []string) {
-	for _, o := range overrides {
-		names = append(names, o.Tenant)
-	}
-	return names
 }
 
 // reviewAmong reviews written policies of one namespace against the rows of that namespace. Of those, created are new.

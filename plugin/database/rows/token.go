@@ -270,12 +270,6 @@ func (s *DB) OrgTokens(ctx context.Context, org string) ([]OrgToken, error) {
 		selectOrgTokens+` ORDER BY t.state <> 'live', t.id DESC`+limitTo(maxOrgTokenList), org)
 }
 
-// oneOrgToken returns the last token of a name.
-func oneOrgToken(ctx context.Context, q querier, org, name string) (OrgToken, error) {
-	return one[OrgToken](ctx, q, fmt.Sprintf("token %q", name), selectOrgTokens+` WHERE split_part(t.name, '/', 2) = $2`,
-		org, name)
-}
-
 // orgTokenProblems lists why a function makes no token.
 var orgTokenProblems = map[string]string{
 	"live": "there is a live one of this name: revoke it first, or take another name",
@@ -320,7 +314,7 @@ func (s *DB) issueOrgToken(
 		case problem != "":
 			return OrgToken{}, &ConflictError{What: what, Problem: orgTokenProblems[problem]}
 		}
-		return oneOrgToken(ctx, tx, org, name)
+		return one[OrgToken](ctx, tx, what, selectOrgTokens+` WHERE split_part(t.name, '/', 2) = $2`, org, name)
 	})
 	if err != nil || c.Idempotency != nil && c.Idempotency.Replayed {
 		secret = ""

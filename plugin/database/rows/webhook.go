@@ -223,7 +223,7 @@ func (s *DB) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, err
 		if err != nil {
 			return d, err
 		}
-		return oneDelivery(ctx, tx, message)
+		return one[Delivery](ctx, tx, "delivery "+message, selectDeliveries+` WHERE id = $1`, message)
 	})
 	return d, err
 }
@@ -263,10 +263,6 @@ const selectDeliveries = `SELECT id, webhook, events, state, created_at, tries,
 		coalesce(tried_at, ` + zeroTime + `) AS tried_at,
 		CASE state WHEN 'waiting' THEN due_at ELSE ` + zeroTime + ` END AS due_at, status, error
 	FROM rate_limiter.webhook_deliveries`
-
-func oneDelivery(ctx context.Context, q querier, id string) (Delivery, error) {
-	return one[Delivery](ctx, q, "delivery "+id, selectDeliveries+` WHERE id = $1`, id)
-}
 
 // Deliveries returns the last deliveries to a webhook, at most so many, newest first. state "" selects all.
 func (s *DB) Deliveries(ctx context.Context, id int64, state string, most int) ([]Delivery, error) {
