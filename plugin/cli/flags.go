@@ -23,18 +23,12 @@ const maxSpan = 100 * 366 * 24 * time.Hour
 
 // parseSpan reads a length of time: 90s, 15m, 2h, 30d.
 func parseSpan(text string, to *time.Duration) error {
-	length, err := time.ParseDuration(text)
-	if days, isDays := strings.CutSuffix(text, "d"); isDays {
-		var n int64
-		if n, err = strconv.ParseInt(days, 10, 32); err == nil {
-			length = time.Duration(min(n, int64(maxSpan/(24*time.Hour))+1)) * 24 * time.Hour
-		}
-	}
-	if length > maxSpan {
-		return errors.New("must be at most 36600d")
-	}
-	if err != nil || length <= 0 {
+	length, err := api.ParseDuration(text)
+	switch {
+	case err != nil || length <= 0:
 		return errors.New("must be a duration above 0, such as 90s, 15m, 2h or 30d")
+	case length > maxSpan:
+		return errors.New("must be at most 36600d")
 	}
 	*to = length
 	return nil

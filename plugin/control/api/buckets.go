@@ -69,12 +69,6 @@ func (b *resetBody) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 	return faults
 }
 
-type resetInput struct {
-	OrgPath
-	Once
-	Body resetBody
-}
-
 // Reset lists the buckets that a reset has emptied, or would empty.
 type Reset struct {
 	Org     string                `json:"org_id"`
@@ -84,7 +78,7 @@ type Reset struct {
 }
 
 // reset records the buckets in the audit, and then empties them.
-func (s *Server) reset(ctx context.Context, in *resetInput) (out Reset, c rows.Change, err error) {
+func (s *Server) reset(ctx context.Context, in *onceOfOrg[resetBody]) (out Reset, c rows.Change, err error) {
 	found, err := s.findBuckets(ctx, in.Org, &in.Body.Requests, in.Body.Policy)
 	if err != nil {
 		return out, c, err

@@ -109,9 +109,7 @@ func (c *Check) admitRequest() *admit.CallerRequest {
 	return r
 }
 
-type checkInput struct{ Body Check }
-
-func (s *Server) check(ctx context.Context, in *checkInput) (*onceOutput[Checked], error) {
+func (s *Server) check(ctx context.Context, in *bodyInput[Check]) (*onceOutput[Checked], error) {
 	checks := []Check{in.Body} // authorizeChecks adds what is known of the org
 	policies, err := s.authorizeChecks(ctx, checks, func(int) string { return "body" })
 	if err != nil {

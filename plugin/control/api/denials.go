@@ -67,7 +67,7 @@ func (t *sinceText) before(now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if ago, err := parseDuration(text); err == nil {
+	if ago, err := ParseDuration(text); err == nil {
 		return now.Add(-ago), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)

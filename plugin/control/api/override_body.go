@@ -164,7 +164,7 @@ func (b *OverrideBody) checkExpiresIn(add func(field, problem string, value any)
 	if !b.Override.ExpiresAt.IsZero() || b.Permanent {
 		add("expires_in", "must be left out beside expires_at or permanent: give only one of them", b.ExpiresIn)
 	}
-	if d, err := parseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
+	if d, err := ParseDuration(b.ExpiresIn); err != nil || d < time.Second || d > longest {
 		add("expires_in", fmt.Sprintf("must be a time from 1s to %dd, such as 30m, 12h or 7d", longest/day), b.ExpiresIn)
 	}
 }
@@ -187,7 +187,7 @@ func (b *OverrideBody) override(org string, now time.Time) (rows.Override, error
 	}
 	o.WindowSize = window
 	if b.ExpiresIn != "" {
-		d, err := parseDuration(b.ExpiresIn)
+		d, err := ParseDuration(b.ExpiresIn)
 		if err != nil {
 			return o, err
 		}
@@ -216,7 +216,7 @@ func windowSeconds(seconds int64, text string) (int64, error) {
 		return seconds, nil
 	}
 	const most = time.Duration(limit.MaxWindow) * time.Microsecond
-	window, err := parseDuration(text)
+	window, err := ParseDuration(text)
 	switch {
 	case err != nil:
 	case window > most:

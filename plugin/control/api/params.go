@@ -257,14 +257,14 @@ type Once struct {
 
 const day = 24 * time.Hour
 
-// longest bounds the times that parseDuration returns exactly. It is far below the maximum of time.Duration.
+// longest bounds the times that ParseDuration returns exactly. It is far below the maximum of time.Duration.
 const longest = 100_000 * day
 
 // duration matches the text of a time, even one that overflows time.Duration.
 var duration = regexp.MustCompile(`^([0-9]+d)?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$`)
 
-// parseDuration parses 30s, 1m, 1h30m, 1d or 1d12h. A time above longest becomes longest+1, without an error.
-func parseDuration(text string) (time.Duration, error) {
+// ParseDuration parses 30s, 1m, 1h30m, 1d or 1d12h. A time above longest becomes longest+1, without an error.
+func ParseDuration(text string) (time.Duration, error) {
 	if text == "" || !duration.MatchString(text) {
 		return 0, errors.New("must be a time such as 30s, 1m, 1h or 1d")
 	}

@@ -225,8 +225,6 @@ type SettleRequest struct {
 	Org    string `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
 }
 
-type settleInput struct{ Body SettleRequest }
-
 // Settled says what became of a reservation.
 type Settled struct {
 	ID       string         `json:"id"       example:"chat-7f3a"`
@@ -247,7 +245,7 @@ type SettledLimit struct {
 	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed." enum:"settled,late,lost"`
 }
 
-func (s *Server) settle(ctx context.Context, in *settleInput) (*onceOutput[Settled], error) {
+func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onceOutput[Settled], error) {
 	caller := callerOf(ctx)
 	switch {
 	case caller.Role == Viewer:

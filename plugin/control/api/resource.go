@@ -82,7 +82,10 @@ type RowPath struct {
 	ID int64 `path:"id" minimum:"1" example:"7"`
 }
 
-type bodyOutput[B any] struct{ Body B }
+type (
+	bodyInput[B any]  struct{ Body B }
+	bodyOutput[B any] struct{ Body B }
+)
 
 // serve registers an operation whose answer is a body alone. action names the operation in errors of the store.
 func serve[In, B any](

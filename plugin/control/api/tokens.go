@@ -54,21 +54,22 @@ func (b *createTokenBody) Resolve(huma.Context) (faults []error) {
 	if !tokenName.MatchString(b.Name) {
 		faults = append(faults, fault("body.name", "must be 1 to 64 letters, digits, dots, dashes, underscores or @", b.Name))
 	}
-	if span, err := parseDuration(b.ExpiresIn); b.ExpiresIn != "" &&
+	if span, err := ParseDuration(b.ExpiresIn); b.ExpiresIn != "" &&
 		(err != nil || span < time.Second || span > rows.MaxOrgTokenLife) {
 		faults = append(faults, fault("body.expires_in", "must be a time from 1s to 365d, such as 12h or 90d", b.ExpiresIn))
 	}
 	return faults
 }
 
-type createOrgTokenInput struct {
+// onceOfOrg is a write of an org that a key makes happen once.
+type onceOfOrg[B any] struct {
 	OrgPath
 	Once
-	Body createTokenBody
+	Body B
 }
 
 func (s *Server) createOrgToken(
-	ctx context.Context, in *createOrgTokenInput,
+	ctx context.Context, in *onceOfOrg[createTokenBody],
 ) (made answers.IssuedToken, c rows.Change, err error) {
 	c = changeOnce(ctx, in.Once, in.Body.Reason, in.Body)
 	life := spanOr(in.Body.ExpiresIn, rows.MaxOrgTokenLife)
@@ -82,7 +83,7 @@ type rotateTokenBody struct {
 }
 
 func (b *rotateTokenBody) Resolve(huma.Context) (faults []error) {
-	if span, err := parseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > rows.MaxOverlap) {
+	if span, err := ParseDuration(b.Overlap); b.Overlap != "" && (err != nil || span > rows.MaxOverlap) {
 		faults = append(faults, fault("body.overlap", "must be a time from 0s to 7d, such as 30m or 1h", b.Overlap))
 	}
 	return faults
@@ -150,9 +151,7 @@ func (b *newTokenBody) Resolve(huma.Context) []error {
 	return nil
 }
 
-type createTokenInput struct{ Body newTokenBody }
-
-func (s *Server) createToken(ctx context.Context, in *createTokenInput) (made answers.NewToken, err error) {
+func (s *Server) createToken(ctx context.Context, in *bodyInput[newTokenBody]) (made answers.NewToken, err error) {
 	n := rows.NewToken{Name: in.Body.Name, ExpiresAt: in.Body.ExpiresAt}
 	if n.Role, n.Org, err = rows.ParseRole(in.Body.Role); err == nil {
 		made.Secret, made.Token, err = s.Rows.CreateToken(ctx, newChange(ctx, in.Body.Reason), n)

@@ -90,7 +90,7 @@ func (in *UsageTopQuery) Resolve(huma.Context) []error {
 
 // checkSpan returns the fault of a length of time at a path; most 0: any length is valid. An empty text is valid.
 func checkSpan(path, text string, most time.Duration) []error {
-	switch length, err := parseDuration(text); {
+	switch length, err := ParseDuration(text); {
 	case text == "":
 	case err != nil:
 		return []error{fault(path, err.Error(), text)}
@@ -106,7 +106,7 @@ func checkSpan(path, text string, most time.Duration) []error {
 
 // spanOr returns the length of time in a text that checkSpan has checked, or the other one for an empty text.
 func spanOr(text string, otherwise time.Duration) time.Duration {
-	if length, err := parseDuration(text); err == nil {
+	if length, err := ParseDuration(text); err == nil {
 		return length
 	}
 	return otherwise

@@ -79,15 +79,10 @@ func NewCandidateSink(source Source) *CandidateSink {
 	return &CandidateSink{reportSession{source: source}}
 }
 
-const reportCandidateSQL = `SELECT rate_limiter.report_candidate($1, $2, $3, $4, $5)`
-
 // Report stores a batch that began age ago. A batch that is stored already stays as it is.
 func (c *CandidateSink) Report(
 	ctx context.Context, source, candidate string, seq int64, age time.Duration, rows []byte,
 ) error {
-	called := time.Now()
-	return c.run(ctx, "report a candidate", func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, reportCandidateSQL, source, candidate, seq, age+time.Since(called), string(rows))
-		return err
-	})
+	const sql = `SELECT rate_limiter.report_candidate($1, $2, $3, $4, $5)`
+	return c.reportBatch(ctx, "report a candidate", sql, source, candidate, seq, age, string(rows))
 }

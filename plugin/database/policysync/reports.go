@@ -31,18 +31,12 @@ type reportSession struct {
 	conn *pgx.Conn  // nil: none
 }
 
-// reportUsageSQL takes an age instead of an instant, so that all instants are the server's.
-const reportUsageSQL = `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`
-
 // Report stores a batch that began age ago. A batch that is stored already stays as it is.
 func (u *UsageSink) Report(
 	ctx context.Context, node, epoch string, seq int64, age time.Duration, payload []byte,
 ) error {
-	called := time.Now()
-	return u.run(ctx, "report usage", func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, reportUsageSQL, node, epoch, seq, age+time.Since(called), payload)
-		return err
-	})
+	const sql = `SELECT rate_limiter.report_usage($1, $2, $3, $4, $5)`
+	return u.reportBatch(ctx, "report usage", sql, node, epoch, seq, age, payload)
 }
 
 // Backlog returns how long ago Postgres stored the oldest batch of all nodes that no process has unpacked; 0: none
@@ -52,6 +46,18 @@ func (u *UsageSink) Backlog(ctx context.Context) (age time.Duration, err error) 
 		return conn.QueryRow(ctx, `SELECT rate_limiter.usage_backlog()`).Scan(&age)
 	})
 	return age, err
+}
+
+// reportBatch runs a statement that stores a batch. It gives an age instead of an instant, so that all instants are the
+// server's.
+func (u *reportSession) reportBatch(
+	ctx context.Context, doing, sql, source, name string, seq int64, age time.Duration, payload any,
+) error {
+	called := time.Now()
+	return u.run(ctx, doing, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql, source, name, seq, age+time.Since(called), payload)
+		return err
+	})
 }
 
 // run connects, unless there is a connection, and runs do. Its error has advice, and closes a connection that may be
