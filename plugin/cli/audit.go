@@ -124,7 +124,6 @@ func rowColumns(row json.RawMessage) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// absent reports whether a column has no value.
 func absent(value json.RawMessage) bool {
 	return slices.Contains([]string{"", "null", `""`, "false"}, string(value))
 }

@@ -121,7 +121,6 @@ type tenantBuckets struct {
 	bounds []policy.Bound
 }
 
-// shownBucket is a bucket as it is shown.
 type shownBucket struct {
 	Policy    string `json:"policy"`
 	Subject   string `json:"subject"` // the tenant, or its user, credential or address
@@ -206,7 +205,6 @@ var failureTexts = map[decision.Failure]string{
 	decision.WrongType:   "a key holds data of another program: check prefix and database",
 }
 
-// empty empties the buckets.
 func (b *tenantBuckets) empty(ctx context.Context) error {
 	err := b.withRedis(func(store *redis.Store) error {
 		_, err := store.Forget(ctx, policy.KeysOf(b.bounds))
@@ -236,7 +234,6 @@ func (b *tenantBuckets) withRedis(do func(*redis.Store) error) error {
 	return do(store)
 }
 
-// showBuckets shows the buckets, given the status of each.
 func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) error {
 	shown := make([]shownBucket, len(statuses))
 	for i, b := range found.bounds {
@@ -254,7 +251,6 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 	return c.print(shown, nil)
 }
 
-// subjectOf returns what a bucket belongs to.
 func subjectOf(key *policy.Key) string {
 	if key.Group == policy.ByIP {
 		return "ip " + key.GroupID

@@ -92,7 +92,6 @@ var versionCommand = &command{
 	},
 }
 
-// newRoot returns the tree of all commands.
 func (o *operator) newRoot() *cobra.Command {
 	root := o.newGroup("ratelimit")
 	root.Long = rootAbout
@@ -158,7 +157,6 @@ func knownCommand(group *cobra.Command, args []string) error {
 	return wrong("%s", fault)
 }
 
-// newCall returns a call of a command, with its flags defined.
 func newCall(o *operator, row *command) *call {
 	use := row.words[strings.LastIndex(row.words, " ")+1:]
 	c := &call{operator: o, command: row, format: formatTable}
@@ -218,7 +216,6 @@ func (c *call) arg() string {
 	return c.args[0]
 }
 
-// given reports whether a flag was given.
 func (c *call) given(name string) bool { return c.flags.Changed(name) }
 
 // givenOf returns those of some flags that were given, with their dashes.

@@ -34,7 +34,6 @@ const (
 	connectTime = 5 * time.Second
 )
 
-// databaseFlags name the database.
 type databaseFlags struct{ dsn, file string }
 
 func (c *call) databaseFlag() {
@@ -58,7 +57,6 @@ func (c *call) connection() (*pgxpool.Config, error) {
 	return parseDSN(dsn, source)
 }
 
-// parseDSN returns how the database of a connection string is reached.
 func parseDSN(dsn, source string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -96,7 +94,6 @@ func (c *call) dsn() (dsn, source string, err error) {
 	return dsn, databaseVariable, nil
 }
 
-// hasDatabase reports whether a flag or the environment names a database.
 func (c *call) hasDatabase() bool {
 	return c.database.dsn != "" || c.database.file != "" || c.getenv(databaseVariable) != ""
 }
@@ -301,7 +298,6 @@ func (c *call) problemFault(err error) error {
 // remoteTime bounds how long a server may take to be reached; it has six times as long to wait for nodes and to answer.
 const remoteTime = 10 * time.Second
 
-// remoteAPI returns the REST API of a server.
 func (c *call) remoteAPI() (*answers.Client, error) {
 	base, err := serverURL(c.door.server)
 	if err != nil {

@@ -100,13 +100,11 @@ func (c *call) followDenials(
 	}
 }
 
-// requestIDFlag defines --request-id.
 func (c *call) requestIDFlag() *string {
 	return c.flags.String("request-id", "", "show what denied the request of this `id`, the X-Kong-Request-Id of its "+
 		"response, and what would have admitted it")
 }
 
-// showRequest shows what denied a request.
 func (c *call) showRequest(ctx context.Context, rest *answers.Client, id string, query url.Values) error {
 	var found answers.DenialList
 	if err := rest.Get(ctx, denialsPath+"/"+answers.PathSegment(id), query, &found); err != nil {
@@ -167,7 +165,6 @@ remembered. An exemption keeps a tenant off the ladder for good.
 	},
 }
 
-// forgiven reads what was forgiven.
 func forgiven(answer map[string]json.RawMessage, to *written) error {
 	var done rows.Forgiven
 	text, err := json.Marshal(answer)

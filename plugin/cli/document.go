@@ -219,7 +219,6 @@ func fieldNames[T any](fields []schema.Field[T]) string {
 	return strings.Join(names, ", ")
 }
 
-// value reads a scalar of the document itself.
 func (d *document) value(n *yaml.Node, line int, path string, to any) {
 	switch to := to.(type) {
 	case *string:

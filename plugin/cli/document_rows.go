@@ -54,7 +54,6 @@ var (
 	}
 )
 
-// read reads the rows of the section.
 func (s *section[T, F]) read(d *document, n *yaml.Node) []T {
 	list := []T{}
 	if n.Kind != yaml.SequenceNode {
@@ -72,7 +71,6 @@ func (s *section[T, F]) read(d *document, n *yaml.Node) []T {
 	return list
 }
 
-// text returns the section.
 func (s *section[T, F]) text(list []T) string {
 	if len(list) == 0 {
 		return s.name + ": []\n"
@@ -105,7 +103,6 @@ func rowText[F any](fields []schema.Field[F], row any) string {
 	return "\n  {" + strings.Join(parts, ", ") + "},"
 }
 
-// fieldsText returns which fields a document may have.
 func (d *document) fieldsText() string {
 	if d.whole {
 		return "this file are namespace, partial, policies, costs, tenants and overrides"
@@ -165,7 +162,6 @@ func (c *call) showDocument(namespace string, sections ...string) error {
 	return nil
 }
 
-// items yields the items of a list.
 func items[T any](list []T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for _, item := range list {
@@ -176,7 +172,6 @@ func items[T any](list []T) iter.Seq2[T, error] {
 	}
 }
 
-// columnsOfRow returns the fields of a row by their names.
 func columnsOfRow(row any) map[string]json.RawMessage {
 	text, err := json.Marshal(row)
 	if err != nil {

@@ -64,7 +64,6 @@ func (c *call) explainsOneThing(requestID string) (err error) {
 	return err
 }
 
-// explanation is the result of explain.
 type explanation struct {
 	Config    string `json:"config"` // file:line and path of the config
 	AppliesTo string `json:"config_on"`

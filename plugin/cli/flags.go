@@ -47,7 +47,6 @@ func parseWindow(text string, seconds *int64) error {
 	return nil
 }
 
-// parseInstant reads a time.
 func parseInstant(text string, to *time.Time) (err error) {
 	*to, err = schema.ParseTime(text)
 	return err
@@ -99,7 +98,8 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	switch to := f.In(row).(type) {
 	case *string:
 		c.flags.Func(name, usage, func(text string) error {
-			if problem := emptyProblem(f); text == "" && problem != "" {
+			// An empty text names nothing: a script may have an empty variable there. A free text may be empty.
+			if problem := f.Problem(""); text == "" && f.Unit != "text" && problem != "" {
 				return errors.New(problem)
 			}
 			*to = text
@@ -137,18 +137,8 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 	}
 }
 
-// flagName returns the name of the flag of a field.
 func flagName[T any](f *schema.Field[T]) string {
 	return cmp.Or(f.Flag, strings.ReplaceAll(f.Name, "_", "-"))
-}
-
-// emptyProblem returns the fault of an empty text, which names nothing: a script may have an empty variable there. A
-// free text may be empty.
-func emptyProblem[T any](f *schema.Field[T]) string {
-	if f.Unit == "text" {
-		return ""
-	}
-	return f.Problem("")
 }
 
 // recordFlag reads a record: JSON, or the name of a file with it.

@@ -156,7 +156,6 @@ func (e *enforcing) silence() string {
 	return "; silent nodes may still admit requests by older policies: " + nodeTexts(e.Silent)
 }
 
-// nodeTexts names nodes with their versions.
 func nodeTexts(nodes []rows.NodeVersion) string {
 	texts := make([]string, 0, len(nodes))
 	for _, n := range nodes {

@@ -207,7 +207,6 @@ func showCSV[T any](w io.Writer, rows iter.Seq2[T, error], columns ...string) er
 	return out.flush()
 }
 
-// csvCell returns the cell of the field at a path.
 func csvCell(tree any, path string) string {
 	for name := range strings.SplitSeq(path, ".") {
 		object, _ := tree.(fields)

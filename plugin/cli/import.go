@@ -59,7 +59,6 @@ func (f *importFlags) check() error {
 	return nil
 }
 
-// convert converts a file, and reports on its entries.
 func (c *call) convert(f *importFlags) error {
 	if err := notRead("-o", f.output, c.arg()); err != nil {
 		return err
@@ -101,7 +100,6 @@ func (c *call) writeConverted(f *importFlags, result *fromkong.Result) error {
 	return reporter.print(report, func(out *page) { report.writeTo(out, c.arg()) })
 }
 
-// importReport is what import reports.
 type importReport struct {
 	Entries     []fromkong.Entry `json:"entries"`
 	Differences []fromkong.Text  `json:"differences"` // of all entries

@@ -52,7 +52,6 @@ func (c *call) migrates(do func(context.Context, *pgx.ConnConfig) error) action 
 	}
 }
 
-// migration is one as it is shown.
 type migration struct {
 	Number    int64  `json:"number"`
 	File      string `json:"file"`
@@ -219,7 +218,6 @@ longer than any outage between your nodes and Postgres.`,
 	},
 }
 
-// tidied is what tidy has done.
 type tidied struct {
 	rows.Tidied
 	Usage usage.Stats `json:"usage"`

@@ -99,7 +99,6 @@ func (c *call) listFlags(filter any, except ...string) *pages {
 	return p
 }
 
-// each yields the rows of a list.
 func each[T any](ctx context.Context, rest *answers.Client, path string, p *pages) iter.Seq2[T, error] {
 	return answers.Each[T](ctx, rest, path, p.query, p.most)
 }
@@ -170,7 +169,6 @@ func deletes(path, what string) func(*call) action {
 	}
 }
 
-// object is a body.
 type object map[string]any
 
 // changes defines the flags of a command that changes what nodes need not know, and connects the REST API for do.

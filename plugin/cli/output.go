@@ -23,7 +23,6 @@ const (
 	formatCSV   = "csv"
 )
 
-// outputFlag defines --output.
 func (c *call) outputFlag() { c.outputFlagOf(formatTable, formatJSON, formatYAML) }
 
 // outputFlagOf defines --output with formats, of which the first is the default.
@@ -101,7 +100,6 @@ type page struct {
 	err  error // of a value that could not be shown
 }
 
-// line adds one line.
 func (p *page) line(format string, args ...any) {
 	p.text.WriteString(plainText(fmt.Sprintf(format, args...)) + "\n")
 }
@@ -111,7 +109,6 @@ func (p *page) marked(mark rune, format string, args ...any) {
 	p.text.WriteString(string(mark) + plainText(fmt.Sprintf(format, args...)) + string(endMark) + "\n")
 }
 
-// gap adds an empty line.
 func (p *page) gap() { p.text.WriteString("\n") }
 
 func (p *page) write(w io.Writer) error {
@@ -205,7 +202,6 @@ var (
 	withoutColor = strings.NewReplacer(string(redMark), "", string(yellowMark), "", string(endMark), "")
 )
 
-// isMark reports whether a rune marks colored text.
 func isMark(r rune) bool { return redMark <= r && r <= endMark }
 
 // cellWidth returns how many columns a cell takes.

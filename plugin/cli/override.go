@@ -155,7 +155,6 @@ func (c *call) overrideFlags() *rows.Override {
 	return o
 }
 
-// startFlags defines when an override begins.
 func (c *call) startFlags(o *rows.Override) {
 	c.flags.Func("starts-at", "begin at this `time`, such as 2026-01-31T12:00:00Z (default: at once)",
 		reads(parseInstant, &o.StartsAt))
@@ -198,7 +197,6 @@ func (c *call) expiryFlags(required bool) func(*rows.Override) {
 	}
 }
 
-// timesText returns when an override begins and ends.
 func timesText(o rows.Override) string {
 	text := ""
 	if !o.StartsAt.IsZero() {

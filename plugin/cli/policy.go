@@ -82,7 +82,6 @@ these the one with the most specific endpoint.`,
 	},
 }
 
-// findPolicy returns the policy of a key.
 func findPolicy(ctx context.Context, rest *answers.Client, key rows.PolicyKey) (rows.Policy, error) {
 	key.Namespace = cmp.Or(key.Namespace, "default")
 	for p, err := range answers.Each[rows.Policy](ctx, rest, policiesPath, keyQuery(key), 0) {
@@ -138,7 +137,6 @@ func (c *call) matchFlags() *rows.PolicyKey {
 	return key
 }
 
-// setKey names a policy.
 func setKey(p *rows.Policy, k rows.PolicyKey) {
 	p.Namespace, p.Name, p.Endpoint = k.Namespace, k.Name, k.Endpoint
 	p.Tier, p.Tenant, p.User, p.Credential, p.IP, p.For = k.Tier, k.Tenant, k.User, k.Credential, k.IP, k.For

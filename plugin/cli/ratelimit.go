@@ -51,7 +51,6 @@ const (
 	exitSilent     = 4
 )
 
-// wrongCall is a usage error.
 type wrongCall struct{ problem string }
 
 func (e *wrongCall) Error() string { return e.problem }
@@ -117,7 +116,6 @@ func (o *operator) faultText(err error) string {
 	return text
 }
 
-// unjoined returns the errors that one joins.
 func unjoined(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()

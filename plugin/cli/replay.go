@@ -14,7 +14,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/lab/replay/replayhtml"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 )
 
 var replayCommand = &command{
@@ -42,7 +41,6 @@ jwt.<claim>, say with --tenant-from what to use.`,
 // exitDenied is the exit code of a replay that denies more than --fail-if-denied-above.
 const exitDenied = 5
 
-// replayFlags are the flags of replay.
 type replayFlags struct {
 	config   configFlags
 	logs     logFlags
@@ -100,7 +98,6 @@ func (f *replayFlags) checkRows() error {
 	return nil
 }
 
-// setMost reads --fail-if-denied-above.
 func (f *replayFlags) setMost(text string) error {
 	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	if err != nil || !(n >= 0 && n <= 100) {
@@ -110,7 +107,6 @@ func (f *replayFlags) setMost(text string) error {
 	return nil
 }
 
-// replay runs the command.
 func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	inputs := append([]string{f.config.file, f.policies, f.snapshot}, f.logs.files...)
 	if err := notRead("--html", f.html, inputs...); err != nil {
@@ -128,7 +124,11 @@ func (c *call) replay(ctx context.Context, f *replayFlags) error {
 	if err != nil {
 		return err
 	}
-	report.Notes = append(report.Notes, replayNotes(file, gateway)...)
+	for _, config := range file.OfConsumers() {
+		report.Notes = append(report.Notes,
+			fmt.Sprintf("the config on %s is left out: logs do not say which config Kong ran", config))
+	}
+	report.Notes = append(report.Notes, gateway.Notes()...)
 	if err := c.showReplay(report, f.rows); err != nil {
 		return err
 	}
@@ -156,7 +156,10 @@ func (c *call) replayedRows(ctx context.Context, f *replayFlags) (*policy.Snapsh
 		return nil, nil
 	}
 	if err == nil && f.policies != "" {
-		err = c.replacePolicies(f.policies, &saved.Rows)
+		var d document
+		if err = c.readDocument(&d, "--policies", f.policies); err == nil {
+			d.replaceIn(&saved.Rows)
+		}
 	}
 	if err == nil && f.open && saved.Candidate == nil {
 		err = errNoCandidate
@@ -183,16 +186,6 @@ func (c *call) activeRows(ctx context.Context) (policysync.Saved, error) {
 	}
 	defer closeStore()
 	return policysync.Load(ctx, c.pool)
-}
-
-// replacePolicies replaces the policies of a namespace by those in a document, as apply does.
-func (c *call) replacePolicies(file string, rows *policy.Rows) error {
-	var d document
-	err := c.readDocument(&d, "--policies", file)
-	if err == nil {
-		d.replaceIn(rows)
-	}
-	return err
 }
 
 // verdict returns the exit code of a replay.
@@ -250,14 +243,6 @@ func writeFile(name string, write func(io.Writer) error) error {
 		err = out.Flush()
 	}
 	return errors.Join(err, f.Close())
-}
-
-// replayNotes returns what the numbers of a replay leave out.
-func replayNotes(file *routeconfig.File, gateway *replay.Gateway) (notes []string) {
-	for _, config := range file.OfConsumers() {
-		notes = append(notes, fmt.Sprintf("the config on %s is left out: logs do not say which config Kong ran", config))
-	}
-	return append(notes, gateway.Notes()...)
 }
 
 // showReplay shows a report; as a page, with at most so many of its rows, or all for 0, and without its course.

@@ -37,7 +37,6 @@ func (c *call) logFlags(f *logFlags) {
 	c.check(func() error { return c.checkLogs(f) })
 }
 
-// checkLogs checks the flags of logs.
 func (c *call) checkLogs(f *logFlags) error {
 	f.files = append(f.files, c.args...)
 	switch f.options.Format {
@@ -135,7 +134,6 @@ func (c *call) replayLogs(
 	return report, gateway, nil
 }
 
-// openLogs opens logs.
 func (c *call) openLogs(files []string, o replay.LogOptions) (logs []*replay.Log, err error) {
 	for _, file := range files {
 		var l *replay.Log
@@ -168,7 +166,6 @@ type progress struct {
 	shown time.Time
 }
 
-// progressEvery is how often progress is shown.
 const progressEvery = 200 * time.Millisecond
 
 // newProgress returns a progress, which shows nothing unless standard error is a terminal.

@@ -245,7 +245,6 @@ func (c *call) fromEnvironment() error {
 // abuseSwitch is the variable that turns abuse detection off, whatever --abuse says.
 const abuseSwitch = "ABUSE_DETECTION_ENABLED"
 
-// abuseFlags defines the flags of abuse detection.
 func (c *call) abuseFlags(s *server.Settings) {
 	s.Abuse = abuse.Options{Mode: abuse.Shadow, DeniedShare: abuse.DefaultDeniedShare}
 	c.flags.Func("abuse", "the `mode` of abuse detection, in the process that leads: shadow records what it would do; "+
@@ -280,7 +279,6 @@ func (c *call) abuseFlags(s *server.Settings) {
 	})
 }
 
-// portalFlags defines the flags of the pages for people.
 func (c *call) portalFlags(s *server.Settings) {
 	s.Portal = server.Portal{On: true, Idle: session.DefaultIdle}
 	c.flags.Func("portal", "`on`: serve pages for operators and tenants at /portal/, on the address of the API; off: do "+
@@ -301,7 +299,6 @@ func (c *call) portalFlags(s *server.Settings) {
 	c.oidcFlags(&s.Portal.OIDC)
 }
 
-// oidcFlags defines the flags of signing in by OpenID Connect.
 func (c *call) oidcFlags(s *oidc.Settings) {
 	f := c.flags
 	f.StringVar(&s.Issuer, "portal-oidc-issuer", "", "the `URL` of an OpenID Connect provider that signs people in to "+

@@ -31,7 +31,6 @@ as for ratelimit replay.`,
 	},
 }
 
-// suggestFlags are the flags of suggest.
 type suggestFlags struct {
 	config  configFlags
 	logs    logFlags
@@ -82,7 +81,6 @@ func numberTo(to *float64) func(string) error {
 	}
 }
 
-// suggest runs the command.
 func (c *call) suggest(ctx context.Context, f *suggestFlags) error {
 	file, namespace, err := c.suggestFile(&f.config)
 	if err != nil {
@@ -147,7 +145,6 @@ func (c *call) suggestFile(f *configFlags) (*routeconfig.File, string, error) {
 	return file, namespace, nil
 }
 
-// suggestions is what suggest writes.
 type suggestions struct {
 	Namespace string               `json:"namespace"`
 	From      time.Time            `json:"from"`

@@ -83,7 +83,6 @@ func (c *call) tokenFlags() object {
 	return n
 }
 
-// createToken makes a token.
 func (c *call) createToken(ctx context.Context, rest *answers.Client, n object) error {
 	var made answers.NewToken
 	if _, err := c.send(ctx, rest, post(tokensPath, n), &made); err != nil {

@@ -27,7 +27,6 @@ config of the plugin or is a file of policies, nothing was checked, and the exit
 	},
 }
 
-// validated is what validate found in a file.
 type validated struct {
 	File     string         `json:"file"`
 	Faults   int            `json:"faults"`
@@ -110,7 +109,6 @@ func (c *call) validateFile(file string) (found validated, err error) {
 	return found, nil
 }
 
-// validatedDocument checks a file of policies.
 func validatedDocument(file, name string, text []byte) validated {
 	d := &document{whole: true}
 	_ = d.read(bytes.NewReader(text), name) // the faults joined

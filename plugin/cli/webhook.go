@@ -107,7 +107,6 @@ func webhooksOf(tenant string) string {
 	return "/v1/orgs/" + answers.PathSegment(tenant) + "/ratelimit/webhooks"
 }
 
-// webhookSwitch returns the command that enables or disables a webhook.
 func webhookSwitch(verb, brief string) *command {
 	return &command{
 		words: "webhook " + verb, args: "ID", brief: brief,
@@ -140,7 +139,6 @@ var anywhere = webhook.Targets{
 // typePrefix begins the types of events, which a flag may leave out.
 const typePrefix = "io.github.tenant-rate-limiting."
 
-// webhookFlags defines a webhook.
 func (c *call) webhookFlags() *rows.NewWebhook {
 	n := new(rows.NewWebhook)
 	c.flags.StringVar(&n.Org, "tenant", "", "the `tenant`: only events about it, as it may read them")

@@ -164,7 +164,6 @@ func (serve Served) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &a.Response, nil
 }
 
-// answer records an answer.
 type answer struct {
 	http.Response
 	body bytes.Buffer

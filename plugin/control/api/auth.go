@@ -200,7 +200,6 @@ func (s *Server) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) 
 	s.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 }
 
-// signInPath is the path that sign-ins count by.
 const signInPath = "/portal/sign-in"
 
 // Errors of sign-ins beyond a limit.

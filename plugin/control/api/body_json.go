@@ -166,7 +166,6 @@ func cut(text string, most int) string {
 	return text
 }
 
-// shortenPath cuts the names in the path of a fault.
 func shortenPath(path string) string {
 	names := strings.Split(path, ".")
 	for i, name := range names {

@@ -95,7 +95,6 @@ func (DocumentOverride) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.S
 	return s
 }
 
-// desiredOverride returns the override that a document requests.
 func desiredOverride(o rows.Override) rows.Override {
 	o = rows.Override{Override: o.Override}
 	o.Author, o.Source = "", ""

@@ -45,14 +45,12 @@ func (s *Server) registerHealth() {
 	}, s.ready)
 }
 
-// findings are the result of checking all dependencies.
 type findings struct {
 	at       time.Time // when the check ended
 	noAnswer bool      // the database does not answer
 	degraded []string  // what is missing, and what that means for requests
 }
 
-// findingsAge bounds how old the findings in an answer may be.
 const findingsAge = time.Second
 
 // ready answers a readiness probe. Its failure ends the traffic of this process, so it fails only if the process

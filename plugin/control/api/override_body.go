@@ -52,7 +52,6 @@ func (v view) override(o rows.Override) Override {
 	return out
 }
 
-// factor describes a [schema.Factor].
 type factor struct{}
 
 // decimalPattern matches a factor: a decimal without sign or exponent.

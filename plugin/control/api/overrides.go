@@ -77,7 +77,10 @@ func (s *Server) registerOverrides() {
 			return s.Rows.Overrides(ctx, in.OverrideFilter)
 		})
 	list(s, general.operation("list-ended-overrides", http.MethodGet, "/ended",
-		"List the history of overrides that have ended, ordered by id"), "list ended overrides", endedOf,
+		"List the history of overrides that have ended, ordered by id"), "list ended overrides",
+		func(v view, o rows.EndedOverride) EndedOverride {
+			return EndedOverride{v.override(o.Override), o.EndedAt, o.EndedBy, o.EndReason}
+		},
 		func(o rows.EndedOverride) int64 { return o.ID },
 		func(ctx context.Context, in *listAllOverridesInput) ([]rows.EndedOverride, error) {
 			in.After, in.Max = in.page()
@@ -111,10 +114,6 @@ type EndedOverride struct {
 	EndedAt   time.Time `json:"ended_at"   doc:"It had no effect after expires_at."`
 	EndedBy   string    `json:"ended_by"`
 	EndReason string    `json:"end_reason"`
-}
-
-func endedOf(v view, o rows.EndedOverride) EndedOverride {
-	return EndedOverride{v.override(o.Override), o.EndedAt, o.EndedBy, o.EndReason}
 }
 
 func idOf(o rows.Override) int64 { return o.ID }

@@ -20,7 +20,6 @@ type view struct {
 	showShared bool // the config's show_shared_limits
 }
 
-// viewOf returns the view of a caller.
 func (s *Server) viewOf(caller Caller) view {
 	tenant := caller.Role == Tenant
 	return view{tenant: tenant, showShared: tenant && s.Decider != nil && s.Decider.Renderer.ShowsShared()}

@@ -41,7 +41,6 @@ type OrgTokenPath struct {
 	Name string `path:"name" maxLength:"64" pattern:"^[A-Za-z0-9_.@-]+$" patternDescription:"letters, digits, dots, dashes, underscores or @" example:"ci"`
 }
 
-// tokenName matches the names of tokens.
 var tokenName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
 type createTokenBody struct {

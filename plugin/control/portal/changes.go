@@ -90,7 +90,6 @@ func addLeaves(leaves map[string]string, path string, value any) {
 	}
 }
 
-// auditFilters are the filters of the audit.
 var auditFilters = []string{"tenant", "kind", "key", "actor"}
 
 // serveAudit shows changes, newest first, each with the fields that it changed.
@@ -124,7 +123,6 @@ type policyChange struct {
 	Changes []fieldChange
 }
 
-// maxPolicyChanges bounds the changes on a page.
 const maxPolicyChanges = 100
 
 // changesOf returns the changes policy by policy.

@@ -19,7 +19,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
-// operatorPages returns the pages of the console.
 func operatorPages() []page {
 	return []page{
 		{
@@ -48,13 +47,10 @@ func operatorPages() []page {
 	}
 }
 
-// pageRows is the number of rows of a list on a page.
 const pageRows = "50"
 
-// isAdmin reports whether the caller may write.
 func (v *visit) isAdmin() bool { return v.caller.Role == api.Admin }
 
-// org returns the tenant in the path.
 func (v *visit) org() string { return v.r.PathValue("org") }
 
 // filters returns the values of these names in the query of the page, without empty ones.
@@ -88,10 +84,8 @@ func nextPage(path string, filters url.Values, cursor string) string {
 	return path + "?" + query.Encode()
 }
 
-// orgAPI returns the path of an operation on a tenant.
 func orgAPI(org, rest string) string { return "/v1/orgs/" + answers.PathSegment(org) + rest }
 
-// tenantPath returns the path of the page of a tenant.
 func tenantPath(org, rest string) string { return home + "tenants/" + answers.PathSegment(org) + rest }
 
 // unavailable returns why a part of a page cannot be shown, so that the rest can: the API lacks what the part needs.
@@ -103,7 +97,6 @@ func unavailable(err error) (string, error) {
 	return "", err
 }
 
-// overviewView is the first page of an operator.
 type overviewView struct {
 	Missing   []string // why parts of the page are empty
 	Fleet     fleet
@@ -114,11 +107,13 @@ type overviewView struct {
 	Candidate *answers.Candidate // the open one
 }
 
-// overviewRows is the number of rows of a list on the first page.
 const overviewRows = 5
 
-// serveOperatorOverview shows the state of the fleet, and what may need a look.
-func serveOperatorOverview(v *visit) error {
+// serveOverview shows the state of the fleet, and what may need a look. The first page of a tenant is that of its org.
+func serveOverview(v *visit) error {
+	if v.caller.Role == api.Tenant {
+		return v.redirect(orgHome, notice{})
+	}
 	o := &overviewView{}
 	few, first := url.Values{"limit": {strconv.Itoa(overviewRows)}}, &ranked{number: 1}
 	var abuse answers.Page[answers.AbuseState]
@@ -149,14 +144,6 @@ func serveOperatorOverview(v *visit) error {
 		}
 	}
 	return v.render("operator_overview", "Overview", o)
-}
-
-// serveOverview serves the first page. That of a tenant is the page of its org.
-func serveOverview(v *visit) error {
-	if v.caller.Role == api.Tenant {
-		return v.redirect("/portal/org", notice{})
-	}
-	return serveOperatorOverview(v)
 }
 
 const (

@@ -31,10 +31,8 @@ const degraded = "degraded: "
 
 func (m mark) isDegraded() bool { return strings.HasPrefix(m.Text, degraded) }
 
-// maxNodes bounds the nodes on a page.
 const maxNodes = 500
 
-// readFleet reads the nodes.
 func readFleet(v *visit) (*fleet, error) {
 	f := &fleet{}
 	if err := v.get("/v1/ratelimit/fleet", nil, f); err != nil {
@@ -47,7 +45,6 @@ func readFleet(v *visit) (*fleet, error) {
 	return f, nil
 }
 
-// countDegraded counts the nodes that are.
 func (f *fleet) countDegraded() {
 	for _, n := range f.Nodes {
 		if slices.ContainsFunc(f.Marks(n), mark.isDegraded) {
@@ -71,22 +68,15 @@ func (f *fleet) Marks(n answers.Node) (marks []mark) {
 	if n.Source != "postgres" {
 		marks = append(marks, mark{Class: "warn", Text: degraded + "policies from " + n.Source})
 	}
-	if faults := faultCount(&n); faults > 0 {
-		marks = append(marks, mark{Class: "warn", Text: degraded + plural(int64(faults), "faulty row")})
+	var faulty []json.RawMessage
+	_ = json.Unmarshal(n.Faults, &faulty) // none in another shape
+	if len(faulty) > 0 {
+		marks = append(marks, mark{Class: "warn", Text: degraded + plural(int64(len(faulty)), "faulty row")})
 	}
 	if len(marks) == 0 {
 		marks = append(marks, mark{Class: "ok", Text: "live"})
 	}
 	return marks
-}
-
-// faultCount returns how many rows the node could not compile.
-func faultCount(n *answers.Node) int {
-	var faults []json.RawMessage
-	if json.Unmarshal(n.Faults, &faults) != nil {
-		return 0 // of another shape
-	}
-	return len(faults)
 }
 
 // waitForNodes is how long a write waits for the nodes, so that its notice can say that they enforce it.

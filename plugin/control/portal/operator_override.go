@@ -109,7 +109,6 @@ func changeWords(c *answers.LimitChange) string {
 	return text
 }
 
-// overrideView is the page of a new override.
 type overrideView struct {
 	Org      string
 	Form     url.Values
@@ -131,7 +130,6 @@ func (o *overrideView) readPolicies(v *visit) error {
 	return err
 }
 
-// serveNewOverride shows the form of a new override.
 func serveNewOverride(v *visit) error {
 	o := &overrideView{Org: v.org(), Form: url.Values{
 		"kind": {"custom_limit"}, "expires": {"1d"}, "policy": {v.r.URL.Query().Get("policy")},

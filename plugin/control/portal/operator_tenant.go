@@ -24,7 +24,6 @@ type tenantView struct {
 	Abuse     answers.AbuseState
 }
 
-// maxBuckets bounds the buckets on a page.
 const maxBuckets = 50
 
 // serveTenant shows a tenant: its limits in words, what it has used, its denials and its overrides. One without a row
@@ -76,7 +75,6 @@ func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
 func isOwnTotal(l *answers.LimitInForce) bool { return l.Scope == "tenant" }
 
-// usageView is the page of what a tenant used over time.
 type usageView struct {
 	Org      string
 	Policies []string

@@ -96,7 +96,6 @@ func (p *Portal) redirectToSignIn(w http.ResponseWriter, r *http.Request) {
 	p.redirect(w, r, to, notice{})
 }
 
-// showSignIn serves the page where people sign in.
 func (p *Portal) showSignIn(w http.ResponseWriter, r *http.Request) {
 	if _, ok := p.sessions.Read(r); ok {
 		p.redirect(w, r, home, notice{})
@@ -174,7 +173,6 @@ func (p *Portal) denySignIn(w http.ResponseWriter, r *http.Request, next string,
 	p.showSignInForm(w, r, status, next, fault)
 }
 
-// signOut ends the session of a request.
 func (p *Portal) signOut(w http.ResponseWriter, r *http.Request) {
 	p.sessions.End(w, r)
 	p.redirect(w, r, signInPath, notice{Text: signedOut})

@@ -102,7 +102,6 @@ func usageLevel(fraction float64) string {
 	return "ok"
 }
 
-// planLimit is a limit with what is used of it.
 type planLimit struct {
 	answers.LimitInForce
 	Words string

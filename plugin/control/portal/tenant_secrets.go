@@ -73,7 +73,6 @@ func showOrgWebhooks(v *visit) error {
 	})
 }
 
-// createOrgWebhook creates a webhook, and shows its secret.
 func createOrgWebhook(v *visit) error {
 	var made answers.WebhookSecret
 	err := v.send(http.MethodPost, v.orgPath("/ratelimit/webhooks"), map[string]any{
@@ -90,7 +89,6 @@ func (v *visit) webhookPath() string {
 	return v.orgPath("/ratelimit/webhooks/" + answers.PathSegment(v.r.PathValue("id")))
 }
 
-// showOrgWebhook shows one webhook.
 func showOrgWebhook(v *visit) error {
 	var found answers.Webhook
 	if err := v.get(v.webhookPath(), nil, &found); err != nil {
@@ -164,7 +162,6 @@ func showOrgTokens(v *visit) error {
 	})
 }
 
-// createOrgToken creates a token, and shows its secret.
 func createOrgToken(v *visit) error {
 	body := map[string]any{"name": v.r.PostFormValue("name"), "reason": portalReason}
 	if life := v.r.PostFormValue("expires_in"); life != "" {
@@ -175,7 +172,6 @@ func createOrgToken(v *visit) error {
 	return v.showOutcome(err, shownSecret{"token " + made.Name, made.Secret}, showOrgTokens)
 }
 
-// changeOrgToken rotates or revokes a token.
 func changeOrgToken(v *visit) error {
 	name := v.r.PathValue("name")
 	at := v.orgPath("/tokens/" + answers.PathSegment(name))

@@ -20,7 +20,6 @@ type useSum struct {
 	Admitted, Soft, Denied, ShadowDenied, Cost int64
 }
 
-// orgUsage is the page of the usage.
 type orgUsage struct {
 	Org       string
 	Spans     []period
@@ -152,7 +151,6 @@ func (u *orgUsage) sum(uses []answers.UsageRow, most int) {
 	u.Endpoints = u.Endpoints[:most]
 }
 
-// sumOf returns the numbers of a row.
 func sumOf(r *answers.UsageRow) useSum {
 	return useSum{orZero(r.Endpoint), r.Admitted, r.Soft, r.Denied, r.ShadowDenied, orZero(r.Cost)}
 }
@@ -165,7 +163,6 @@ func orZero[T any](p *T) (value T) {
 	return value
 }
 
-// add adds the numbers of another sum.
 func (r *useSum) add(other useSum) {
 	r.Admitted += other.Admitted
 	r.Soft += other.Soft

@@ -97,7 +97,6 @@ func assetsHash() string {
 	return hex.EncodeToString(sum.Sum(nil)[:6])
 }
 
-// serveAsset serves a file.
 func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	content, err := assetFiles.ReadFile("assets/" + name)
@@ -109,7 +108,6 @@ func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 }
 
-// functions returns the functions of templates.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"asset":   func(file string) string { return assetsPath + file },

@@ -43,7 +43,6 @@ func (v *visit) send(method, path string, body, into any, header ...string) erro
 	return v.api().Do(v.r.Context(), method, path, nil, body, into, header...)
 }
 
-// api returns the API for the caller.
 func (v *visit) api() *answers.Client {
 	return &answers.Client{Transport: answers.Served(func(w http.ResponseWriter, r *http.Request) {
 		r.RemoteAddr = v.r.RemoteAddr
@@ -158,7 +157,6 @@ func isFault(p *problem) bool {
 	}, p.Status)
 }
 
-// isStatus reports whether an error is a problem with a status.
 func isStatus(err error, status int) bool {
 	p := answers.ProblemOf(err)
 	return p != nil && p.Status == status

@@ -98,7 +98,6 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 	}))
 }
 
-// assemble builds the API and its background tasks.
 func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
 	store, numbers := rows.New(pool), prometheus.NewRegistry()
 	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
@@ -216,7 +215,6 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 	return nil
 }
 
-// listen opens the address.
 func (s *Settings) listen(ctx context.Context) (net.Listener, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", s.Listen)
@@ -274,7 +272,6 @@ type drainingServer struct {
 	begun      atomic.Bool
 }
 
-// newDraining wraps the handler of a server.
 func newDraining(server *http.Server, monitor *metrics.Server, log *slog.Logger) *drainingServer {
 	d := &drainingServer{http: server, monitor: monitor, log: log}
 	next := server.Handler

@@ -116,7 +116,6 @@ func (s *Settings) isConsumer(name string) bool {
 	return s.Config != nil && s.Config.ConsumerNames[name]
 }
 
-// openPath opens the path of the config, and its buckets.
 func (d *decider) openPath(config *routeconfig.Config) error {
 	snapshot, err := resolve.ForCallers(config.Config)
 	if err != nil {

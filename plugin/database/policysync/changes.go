@@ -124,7 +124,8 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 			}
 			*ids[i], keys = parsed, parsed
 		}
-		if err := readTable(ctx, tx, &tables[i], &into.Rows, tables[i].selectByKeySQL(), keys); err != nil {
+		sql := tables[i].selectSQL() + " AND " + tables[i].key + " = ANY($1)"
+		if err := readTable(ctx, tx, &tables[i], &into.Rows, sql, keys); err != nil {
 			return fmt.Errorf("fetch %s: %w", tables[i].name, err)
 		}
 	}

@@ -105,7 +105,7 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	s.reportRemoved = false
 	now := s.Stats()
 	r := Report{Node: s.options.Node, Version: now.Version, Enforced: now.Enforced, Source: now.Source}
-	r.Faults = now.reported()
+	r.Faults = slices.Clip(now.Faults[:min(len(now.Faults), maxReported)])
 	if r.Source == FromNone {
 		r.Source = "config"
 	}

@@ -64,11 +64,6 @@ func (s *Sync) Unfollowed(faults []policy.Fault) {
 	s.updateState(func(state *state) { state.unfollowed = faults })
 }
 
-// reported returns the faults that fit into a report.
-func (s Stats) reported() []policy.Fault {
-	return slices.Clip(s.Faults[:min(len(s.Faults), maxReported)])
-}
-
 func (s *Sync) updateState(change func(*state)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -56,10 +56,6 @@ func (t *table) selectSQL() string {
 	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s", t.columns, t.name, t.where)
 }
 
-func (t *table) selectByKeySQL() string {
-	return fmt.Sprintf("%s AND %s = ANY($1)", t.selectSQL(), t.key)
-}
-
 // The fields of rows that nodes read.
 var (
 	tenantFields   = schema.Fields[schema.Tenant]()

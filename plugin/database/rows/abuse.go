@@ -43,7 +43,6 @@ type AbuseHistory struct {
 	Moves []AbuseMove `json:"moves" doc:"The last one is first. Moves are kept for 30 days."`
 }
 
-// maxMoves bounds the moves of an AbuseHistory.
 const maxMoves = 100
 
 // AbuseFilter selects tenants. The zero value selects those on the ladder.

@@ -103,7 +103,6 @@ func (s *DB) freeKey(ctx context.Context, i *Idempotency) {
 	}
 }
 
-// storeAnswer stores the answer of an action that has been done.
 func (s *DB) storeAnswer(ctx context.Context, c Change, a Action, answer any) error {
 	once := c.Idempotency
 	if once == nil {

@@ -30,7 +30,6 @@ type RewriteRow[T any] struct {
 // Empty reports whether the two sets are equal.
 func (d *RowDiff[T]) Empty() bool { return d == nil || len(d.Create)+len(d.Update)+len(d.Delete) == 0 }
 
-// deletes returns how many rows are deleted.
 func (d *RowDiff[T]) deletes() int {
 	if d == nil {
 		return 0

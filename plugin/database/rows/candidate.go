@@ -103,7 +103,6 @@ func (s *DB) CandidateDiff(ctx context.Context, name string) (CandidateDiff, err
 	return d, fail("compare "+candidateNamed(name), err)
 }
 
-// candidateChange is a policy that a candidate puts or deletes.
 type candidateChange struct {
 	ID int64
 	PolicyKey
@@ -282,7 +281,6 @@ func (r *CandidateReport) readSources(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// readItems reads the counts that a filter selects.
 func (r *CandidateReport) readItems(ctx context.Context, tx pgx.Tx, f CandidateReportFilter) (err error) {
 	var w where
 	w.add("candidate = %s", r.Candidate.Name)

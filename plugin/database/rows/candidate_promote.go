@@ -33,7 +33,6 @@ func moved(candidate string, d Diff, what string) error {
 	return &MovedError{ConflictError{What: candidateNamed(candidate), Problem: fmt.Sprintf(what, namesOf(&d))}, d}
 }
 
-// maxNamed bounds the policies that an error names.
 const maxNamed = 5
 
 // namesOf names the changed policies, and how they have changed.

@@ -180,7 +180,6 @@ func (t *table[R]) remove(ctx context.Context, tx pgx.Tx, list []R) error {
 	return err
 }
 
-// rowBatch is how many rows one statement writes.
 const rowBatch = 5_000
 
 // run runs a statement with the rows of a list, in batches.

@@ -119,7 +119,6 @@ func deleteOldest(table, key, at string) string {
 		) SELECT count(*) FROM deleted`, table, key, at)
 }
 
-// due returns how many rows are older than their retention.
 func (s *DB) due(ctx context.Context, keep Retention) (left int64, err error) {
 	err = s.pool.QueryRow(ctx, countDue, keep.Overrides, keep.Changes, keep.Nodes, KeysKept).Scan(&left)
 	return left, err

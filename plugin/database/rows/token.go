@@ -129,12 +129,10 @@ func (s *DB) CreateToken(ctx context.Context, c Change, n NewToken) (secret stri
 	return secret, t, nil
 }
 
-// lastToken returns the last token of a name.
 func lastToken(ctx context.Context, q querier, name string) (Token, error) {
 	return one[Token](ctx, q, "token "+name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, name)
 }
 
-// newSecret returns a new secret and its hash.
 func newSecret() (secret string, hash [sha256.Size]byte) {
 	random := make([]byte, secretBytes)
 	rand.Read(random) // it never fails

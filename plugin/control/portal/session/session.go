@@ -133,7 +133,6 @@ func (s *Sessions) forget(r *http.Request) {
 	s.ended[who.ID] = now.Add(s.idle + reissue)
 }
 
-// hasEnded reports whether a session was ended.
 func (s *Sessions) hasEnded(who Session, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
