@@ -259,9 +259,9 @@ func TestAPreviewOfATakenPlaceAnswersAsTheWriteDoes(t *testing.T) {
 	body := `{"kind":"ban","reason":"r","permanent":true}`
 	w.want(w.as("POST", overrides, body), http.StatusCreated)
 	written := w.want(w.as("POST", overrides, body), http.StatusConflict)
-	previewed := w.want(w.as("POST", overrides+"/preview", body), http.StatusConflict)
-	if previewed.Body.String() != written.Body.String() || !strings.Contains(previewed.Body.String(), "update it or end it") {
-		t.Errorf("the preview is %s, and the write %s", previewed.Body, written.Body)
+	got, want := w.want(w.as("POST", overrides+"/preview", body), http.StatusConflict).Body.String(), written.Body.String()
+	if got != want || !strings.Contains(got, "update it or end it first") {
+		t.Errorf("the preview is %s, and the write %s", got, want)
 	}
 	w.previewed(`{"kind":"ban","reason":"r","permanent":true,"starts_at":"2035-01-01T00:00:00Z"}`)
 }

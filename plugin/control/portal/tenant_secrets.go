@@ -6,18 +6,20 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 )
 
 // choice is a value of a form, with its label.
 type choice struct{ Value, Label string }
 
+// eventPrefix begins the types of events.
+const eventPrefix = "io.github.tenant-rate-limiting."
+
 // orgEvents are the events that an org may read.
 var orgEvents = []choice{
-	{string(events.QuotaThreshold), "50, 80 or 100 % of a quota is used"},
-	{string(events.Denial), "Requests are denied"},
-	{string(events.PolicyUpdated), "A limit changes"},
-	{string(events.WebhookDisabled), "A webhook is disabled, because it fails"},
+	{eventPrefix + "quota.threshold", "50, 80 or 100 % of a quota is used"},
+	{eventPrefix + "denial", "Requests are denied"},
+	{eventPrefix + "policy.updated", "A limit changes"},
+	{eventPrefix + "webhook.disabled", "A webhook is disabled, because it fails"},
 }
 
 // subscribes reports whether a form or a webhook has a type; none means all.

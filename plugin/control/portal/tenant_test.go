@@ -278,11 +278,15 @@ func TestTheUsageOfATenantSaysWhyLimitsHaveNoLine(t *testing.T) {
 func TestAnOverrideIsShownWithItsNumbers(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]answers.OverrideInForce{
-		"1.5 × each limit":                               {Kind: "multiplier", Target: "tenant", Factor: 1.5},
-		"0.5 × daily for one user at GET /a":             {Kind: "multiplier", Target: "user", Factor: 0.5, Policy: "daily", Endpoint: "GET /a"},
-		"daily 2,000":                                    {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000},
-		"daily 2,000 per 10 minutes, at most 50 at once": {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000, WindowSize: 600, Burst: 50},
-		"No requests":                                    {Kind: "ban", Target: "tenant"},
+		"1.5 × each limit": {Kind: "multiplier", Target: "tenant", Factor: 1.5},
+		"0.5 × daily for one user at GET /a": {
+			Kind: "multiplier", Target: "user", Factor: 0.5, Policy: "daily", Endpoint: "GET /a",
+		},
+		"daily 2,000": {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000},
+		"daily 2,000 per 10 minutes, at most 50 at once": {
+			Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000, WindowSize: 600, Burst: 50,
+		},
+		"No requests": {Kind: "ban", Target: "tenant"},
 	} {
 		if got := overrideWords(o); got != want {
 			t.Errorf("%+v is %q, want %q", o, got, want)

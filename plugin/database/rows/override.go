@@ -211,8 +211,8 @@ func checkVacant(ctx context.Context, q querier, o Override, row []byte) error {
 		start = ", and starts at the same time"
 	}
 	conflict := conflicts["overrides_one_per_subject"]
-	conflict.Problem = fmt.Sprintf("override %d is of this kind for the same subject and policy%s: update it or end it first",
-		found[0], start)
+	conflict.Problem = fmt.Sprintf(
+		"override %d is of this kind for the same subject and policy%s: update it or end it first", found[0], start)
 	return &conflict
 }
 
