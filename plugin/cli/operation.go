@@ -369,17 +369,12 @@ func (c *call) liveFlag() {
 // newChange returns a change by the person who calls the program.
 func (c *call) newChange(config *pgxpool.Config) (rows.Change, error) {
 	by := rows.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-	if namesCaller(by.Actor) {
+	name := strings.ToLower(strings.TrimSpace(by.Actor))
+	if strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:") { // it looks like that of the REST API's callers
 		return by, wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
 			"set --actor or %s to another name", by.Actor, actorVariable)
 	}
 	return by, nil
-}
-
-// namesCaller reports whether an actor is, or looks like, that of what a caller of the REST API does.
-func namesCaller(actor string) bool {
-	name := strings.ToLower(strings.TrimSpace(actor))
-	return strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:")
 }
 
 // writeTo writes what was done, its version and, with --wait, how far that has come.

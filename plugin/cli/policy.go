@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -97,13 +99,17 @@ func findPolicy(ctx context.Context, rest *answers.Client, key rows.PolicyKey) (
 
 const policiesPath = "/v1/ratelimit/policies"
 
+// keyFields returns the fields of a key by the names of their parameters and flags.
+func keyFields(k rows.PolicyKey) (fields map[string]string) {
+	text, _ := json.Marshal(k) // it has texts only
+	_ = json.Unmarshal(text, &fields)
+	return fields
+}
+
 // keyQuery returns the parameters of the fields that a key has.
 func keyQuery(k rows.PolicyKey) url.Values {
 	query := url.Values{}
-	for name, value := range map[string]string{
-		"namespace": k.Namespace, "name": k.Name, "tier": k.Tier, "tenant": k.Tenant, "user": k.User,
-		"credential": k.Credential, "ip": k.IP, "for": k.For, "endpoint": k.Endpoint,
-	} {
+	for name, value := range keyFields(k) {
 		if value != "" {
 			query.Set(name, value)
 		}
@@ -144,7 +150,7 @@ func setKey(p *rows.Policy, k rows.PolicyKey) {
 }
 
 // policyKeyFields name a policy; keyFlags define their flags.
-var policyKeyFields = []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for", "endpoint"}
+var policyKeyFields = slices.Collect(maps.Keys(keyFields(rows.PolicyKey{})))
 
 // limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *rows.Policy {
