@@ -369,8 +369,8 @@ func (c *call) liveFlag() {
 // newChange returns a change by the person who calls the program.
 func (c *call) newChange(config *pgxpool.Config) (rows.Change, error) {
 	by := rows.Change{Actor: c.actor(config.ConnConfig), Reason: c.change.reason}
-	name := strings.ToLower(strings.TrimSpace(by.Actor))
-	if strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:") { // it looks like that of the REST API's callers
+	name := strings.ToLower(strings.TrimSpace(by.Actor)) // it must not look like a caller of the REST API
+	if strings.HasPrefix(name, "token:") || strings.HasPrefix(name, "oidc:") {
 		return by, wrong("actor %q: names that begin with token: or oidc: are reserved for the REST API; "+
 			"set --actor or %s to another name", by.Actor, actorVariable)
 	}
