@@ -66,9 +66,13 @@ func (c *keyCount) MarshalBinary() ([]byte, error) {
 }
 
 // outcome returns err, the error of a run by go-redis, as the error of a call that was not sent if it was not. A call
-// that had no more time is one whose outcome is unknown all the same.
-func (c *call) outcome(err error) error {
-	if err == nil || c.sent || callerTimedOut(err) {
+// whose own time has ended is one whose outcome is unknown all the same. A search by Sentinel has a time of its own.
+func (c *call) outcome(ctx context.Context, err error) error {
+	if err == nil || c.sent {
+		return err
+	}
+	at, _ := ctx.Deadline()
+	if callerTimedOut(err) && (ctx.Err() != nil || !time.Now().Before(at)) {
 		return err
 	}
 	return notSent(err)

@@ -133,7 +133,7 @@ func (s *server) send(ctx context.Context, script *script, c *call, asking bool)
 			return err
 		}
 	}
-	return c.outcome(s.client.Process(ctx, c.forGoRedis(script)))
+	return c.outcome(ctx, s.client.Process(ctx, c.forGoRedis(script)))
 }
 
 // sendAsking sends ASKING and the call over one connection.
@@ -142,7 +142,7 @@ func (s *server) sendAsking(ctx context.Context, script *script, c *call) error 
 	asking, command := pipeline.Do(ctx, "asking"), c.forGoRedis(script)
 	_ = pipeline.Process(ctx, command)
 	_, _ = pipeline.Exec(ctx) // the commands hold the errors
-	return c.outcome(cmp.Or(asking.Err(), command.Err()))
+	return c.outcome(ctx, cmp.Or(asking.Err(), command.Err()))
 }
 
 // load sends the script to the server, once for all calls that miss it at the same time. It uses SCRIPT LOAD and not
