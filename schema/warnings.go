@@ -77,7 +77,8 @@ func (c Config) tenantWarnings() []Warning {
 			docpath.Shorten(cmp.Or(c.DefaultTier, c.Tiers[0].Name)))
 	}
 	if len(c.Tiers) > 1 && c.TierFrom != nil && len(c.TierFrom) == 0 {
-		warnings.add("tier_from", "is empty: every tenant is on tier %s", docpath.Shorten(cmp.Or(c.DefaultTier, c.Tiers[0].Name)))
+		warnings.add("tier_from", "is empty: every tenant is on tier %s",
+			docpath.Shorten(cmp.Or(c.DefaultTier, c.Tiers[0].Name)))
 	}
 	return warnings
 }

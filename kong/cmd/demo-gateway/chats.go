@@ -86,8 +86,8 @@ func playChats(ctx context.Context, url string, llm *model, logEvents func() int
 	return nil
 }
 
-// spend sends rounds of chats of a tenant until one is wholly denied. reserves is the number of tokens that the tenant's
-// limit reserves for a chat.
+// spend sends rounds of chats of a tenant until one is wholly denied. reserves is the number of tokens that the
+// tenant's limit reserves for a chat.
 func (s *chatSession) spend(ctx context.Context, tenant string, reserves int64) (sum tally, err error) {
 	fmt.Fprintln(s.out, "  round     left  admitted  denied  reserved     used  returned  charged after")
 	for round := 1; round <= maxRounds; round++ {

@@ -177,9 +177,9 @@ func (s *Guard) decideCharges(ctx context.Context, charges []charge, decide deci
 
 // writeOff writes off the debts that are left at the end.
 func (s *Guard) writeOff() {
-	left := append(s.charging.batches, s.debts.removeAll())
+	left := slices.Concat(s.charging.batches...)
 	s.charging = charging{}
-	for _, d := range slices.Concat(left...) {
+	for _, d := range append(left, s.debts.removeAll()...) {
 		s.debts.settle(d, 0)
 	}
 	if report, ok := s.debts.report(); ok {

@@ -51,8 +51,8 @@ func (l *Ledger) Expire() {
 	}
 }
 
-// timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten. A named
-// one is forgotten once that is clear; until then, as the records may be out of reach, each call tries again.
+// timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten. A
+// named one is forgotten once that is clear; until then, as the records may be out of reach, each call tries again.
 func (l *Ledger) timeOut(r *reservation) {
 	if r.named {
 		_ = l.inBackground(r.keeper, func(ctx context.Context) {

@@ -40,8 +40,8 @@ plugins:
       - {name: writes, scope: endpoint, endpoint: "POST /records", limit: 5000, window_size: 60}
 `
 
-// writeLog writes a log as Kong's file-log plugin does, of 300 requests a second by 1000 tenants. They are distributed by
-// Zipf's law: tenant-0 has the most. Entries are in the order in which requests end.
+// writeLog writes a log as Kong's file-log plugin does, of 300 requests a second by 1000 tenants. They are distributed
+// by Zipf's law: tenant-0 has the most. Entries are in the order in which requests end.
 func writeLog(to io.Writer, lines int) error {
 	entry, err := os.ReadFile("testdata/entry.json") // what Kong 3.9 writes of a request with a consumer
 	out := bufio.NewWriterSize(to, 1<<20)

@@ -296,8 +296,8 @@ func orAny(most int) int {
 	return most
 }
 
-// observer is an admit.Observer. It logs the requests that policies in log mode would have denied, and counts denials of
-// the meta limit.
+// observer is an admit.Observer. It logs the requests that policies in log mode would have denied, and counts denials
+// of the meta limit.
 type observer struct {
 	log        *slog.Logger
 	metaDenied atomic.Uint64

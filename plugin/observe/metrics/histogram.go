@@ -67,8 +67,8 @@ var bucketFullness = prometheus.NewDesc(prefix+"bucket_fullness",
 	"Share of the limit that is used after a request, for each enforced limit if its store answered: 1 is all of it.",
 	[]string{"scope"}, nil)
 
-// fullnessHistograms collects histograms of used shares of limits. They are simpler than Prometheus's own and so cheaper:
-// each request updates several.
+// fullnessHistograms collects histograms of used shares of limits. They are simpler than Prometheus's own and so
+// cheaper: each request updates several.
 type fullnessHistograms [policy.UserEndpoint + 1]shareHistogram
 
 type shareHistogram struct {
