@@ -11,7 +11,7 @@ func newQuietListener(listener net.Listener) (net.Listener, error) { return list
 func replaceNow(_, _ uintptr) bool { return false }
 
 // stopListening returns false: other systems reset the connections that wait in the kernel.
-func stopListening(net.Listener) bool { return false }
+func stopListening(net.Listener, bool) bool { return false }
 
 // acceptQueued accepts nothing.
 func acceptQueued(net.Listener, func(net.Conn)) error { return nil }

@@ -130,8 +130,9 @@ func (c quietConn) CloseWrite() error {
 }
 
 // stopListening denies new connections and ends an Accept that waits. Connections that wait in the kernel stay there
-// for acceptQueued. It reports false if the listener is closed, or is no socket.
-func stopListening(listener net.Listener) bool {
+// for acceptQueued. An inherited socket goes on to take connections. stopListening reports false if the listener is
+// closed, or is no socket.
+func stopListening(listener net.Listener, inherited bool) bool {
 	socket, ok := listener.(interface {
 		syscall.Conn
 		SetDeadline(time.Time) error
@@ -139,12 +140,17 @@ func stopListening(listener net.Listener) bool {
 	if !ok {
 		return false
 	}
-	err := control(socket, func(fd uintptr) error { return syscall.Shutdown(int(fd), syscall.SHUT_RD) })
+	err := control(socket, func(fd uintptr) error {
+		if inherited {
+			return nil
+		}
+		return syscall.Shutdown(int(fd), syscall.SHUT_RD)
+	})
 	return err == nil && socket.SetDeadline(time.Now()) == nil
 }
 
-// acceptQueued passes the connections of a stopped listener that wait in the kernel to serve. No new ones come, so it
-// ends, however slow the machine is.
+// acceptQueued passes the connections of a stopped listener that wait in the kernel to serve. If the socket is shut
+// down, no new ones come, so it ends, however slow the machine is.
 func acceptQueued(listener net.Listener, serve func(net.Conn)) error {
 	raw, err := listener.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -110,7 +110,7 @@ func TestConnectionsThatWaitToBeClosedMakeRoomForNewOnes(t *testing.T) {
 func TestConnectionsInTheQueueAreAcceptedAfterTheListenerHasStopped(t *testing.T) {
 	l, dial := listenQuietly(t)
 	queued := dial()
-	require.True(t, stopListening(l), "the listener cannot be stopped")
+	require.True(t, stopListening(l, false), "the listener cannot be stopped")
 	if _, err := l.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Accept after the stop: %v, want the end of waiting", err)
 	}

@@ -16,7 +16,7 @@ func (c *conn) handleCall(ctx context.Context, m *call) bool {
 		return c.handleEvent(ctx, m)
 	case cmdStartInstance:
 		config := parseConfig(m.config)
-		in := s.instances.add(config.id, s.start(config))
+		in := s.instances.add(config, s.start(config))
 		c.out = appendStatus(c.out, m.sequence, s.name, in.id)
 	case cmdCloseInstance:
 		s.instances.remove(m.instance)

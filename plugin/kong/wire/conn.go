@@ -35,6 +35,7 @@ type conn struct {
 	// those that no event waits for are skipped. queued counts the answers that Kong will owe for what is in out.
 	unanswered, queued int
 	lost               error // why the connection is unusable
+	between            bool  // no call is under way, so another process may serve the next one
 
 	// busyUntil is when the running event's time budget ends, on the server's clock; 0 between events. wholeUntil is
 	// when a frame that has begun to arrive between events must be whole; 0 if none has. The server's watchdog reads
@@ -73,13 +74,15 @@ func (c *conn) isOverdue(now time.Duration) bool {
 
 // serve answers calls until Kong closes the connection, the server drains, or a frame cannot be parsed.
 func (c *conn) serve(ctx context.Context) {
-	for c.serveCall(ctx) {
-		if c.server.draining.Load() {
-			break
-		}
+	for c.serveCall(ctx) && !c.server.draining.Load() {
 	}
-	if c.server.draining.Load() {
-		c.drain()
+	if !c.server.draining.Load() {
+		return
+	}
+	for c.drain(); c.between && c.in.buffered() > 0; c.drain() { // the next call has arrived with the answers
+		c.serveCall(ctx)
+	}
+	if !c.between || c.unanswered > 0 || !c.server.handOver(c.net) {
 		c.hangUp()
 	}
 }
@@ -124,8 +127,10 @@ func (c *conn) drain() {
 
 // serveCall answers one call, and reports whether the connection is usable for another.
 func (c *conn) serveCall(ctx context.Context) bool {
+	c.between = false
 	frame, err := c.nextFrame()
 	if err != nil {
+		c.between = isTimeout(err) && !c.in.begun
 		c.logClose("connection closed: cannot read a call", err)
 		return false
 	}
@@ -141,6 +146,7 @@ func (c *conn) serveCall(ctx context.Context) bool {
 		c.logClose("connection closed: cannot write", err)
 		return false
 	}
+	c.between = true
 	return true
 }
 

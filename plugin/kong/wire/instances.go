@@ -3,7 +3,10 @@ package wire
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
+	"unique"
 )
 
 // Instance holds the functions of a plugin for one config. The goroutines of several connections call them at once.
@@ -60,7 +63,8 @@ func parseConfig(raw []byte) Config {
 // started is an instance that Kong has started and not closed.
 type started struct {
 	Instance
-	id int32
+	id     int32
+	common unique.Handle[string] // Config.Common: one text for all workers of Kong
 }
 
 // instances holds the instances by id.
@@ -80,14 +84,21 @@ func (r *instances) get(id int32) *started {
 	return r.byID[id]
 }
 
-// add adds an instance and closes an earlier one with the same id.
-func (r *instances) add(id int32, instance Instance) *started {
-	in := &started{Instance: instance, id: id}
+// all returns the instances.
+func (r *instances) all() []*started {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.byID))
+}
+
+// add adds the instance of a config, and closes an earlier one with the same id.
+func (r *instances) add(config Config, instance Instance) *started {
+	in := &started{Instance: instance, id: config.id, common: unique.Make(string(config.Common))}
 	r.mu.Lock()
 	if in.id == 0 {
-		r.lastID++
-		in.id = r.lastID
+		in.id = r.lastID + 1
 	}
+	r.lastID = max(r.lastID, in.id)
 	replaced := r.byID[in.id]
 	r.byID[in.id] = in
 	r.mu.Unlock()

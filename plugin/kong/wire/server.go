@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -54,6 +55,8 @@ type Server struct {
 	log    *slog.Logger
 	epoch  time.Time // the zero of Elapsed
 
+	handover handover
+
 	instances *instances
 	counters  counters
 	draining  atomic.Bool
@@ -82,6 +85,7 @@ func New(o Options) *Server {
 		conns:     map[*conn]struct{}{},
 		panics:    map[string]struct{}{},
 		failures:  map[string]struct{}{},
+		handover:  handover{serving: make(chan struct{})},
 	}
 	s.late.report = s.logCloseError
 	return s
@@ -114,8 +118,8 @@ func (s *Server) Connections() (open int, accepted uint64) {
 var errListenerClosed = errors.New("the listener was closed from outside")
 
 // Serve accepts connections until ctx ends. Then it closes listener, answers the calls that have arrived, lets running
-// events finish for at most the drain time, and closes all connections. No goroutine that it started is left when it
-// returns. It returns nil after ctx has ended. A server serves once.
+// events finish for at most the drain time, and closes all connections, or hands them over. No goroutine that it
+// started is left when it returns. It returns nil after ctx has ended. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	listener, err := newQuietListener(listener)
 	if err != nil {
@@ -133,10 +137,13 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 	events, cut := context.WithCancel(context.WithoutCancel(ctx)) // events go on for the drain time after ctx has ended
 	defer cut()
+	serve := func(c net.Conn) { s.dispatch(events, &owned, c) }
+	s.handover.serve = serve
+	close(s.handover.serving)
 	accepting := make(chan struct{})
 	owned.Go(func() {
 		defer close(accepting)
-		s.accept(ctx, listener, func(c net.Conn) { s.dispatch(events, &owned, c) })
+		s.accept(ctx, listener, serve)
 	})
 	select {
 	case <-ctx.Done():
@@ -145,15 +152,22 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			err = errListenerClosed
 		}
 	}
-	s.draining.Store(true)
-	if stopListening(listener) { // a reset of the connections in the queue would be the full close that hangUp avoids
-		<-accepting
-		err = errors.Join(err, acceptQueued(listener, func(c net.Conn) { s.dispatch(events, &owned, c) }))
+	err = errors.Join(err, s.stopReading())
+	if !s.handover.to { // else the next process accepts the connections in the queue
+		s.draining.Store(true)
+		if stopListening(listener, s.handover.in != nil) { // a reset of them would be the full close that hangUp avoids
+			<-accepting
+			err = errors.Join(err, acceptQueued(listener, serve))
+		}
 	}
 	if closed := listener.Close(); closed != nil && !errors.Is(closed, net.ErrClosed) {
 		err = errors.Join(err, fmt.Errorf("close listener: %w", closed))
 	}
 	<-accepting
+	if s.handover.to {
+		s.sendInstances()
+		s.draining.Store(true)
+	}
 	s.endWorkers()
 	s.finish(&owned, cut)
 	return err
@@ -182,6 +196,9 @@ func (s *Server) accept(ctx context.Context, listener net.Listener, serve func(n
 		netConn, err := listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed), err != nil && s.draining.Load():
+			return
+		case errors.Is(err, syscall.EINVAL) && s.handover.in != nil:
+			<-ctx.Done() // the process that has shut the socket down ends it next
 			return
 		case err != nil && s.late.flush() > 0: // usually too many files were open
 			continue

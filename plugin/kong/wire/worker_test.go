@@ -138,7 +138,7 @@ func TestAResetConnKeepsNothingButMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.in.begun, c.in.size, c.in.consumed, c.in.long, c.in.tooLong = true, 1, 1, secret, true
-	c.out, c.unanswered, c.queued, c.lost = secret, 1, 1, errors.New("lost")
+	c.out, c.unanswered, c.queued, c.lost, c.between = secret, 1, 1, errors.New("lost"), true
 	c.event.Local, c.event.began, c.event.exiting, c.event.logs = "plugin's", 1, true, true
 	c.busyUntil.Store(1)
 	c.wholeUntil.Store(1)

@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
+)
+
+// copyOf returns the end of a queue as another process has it.
+func copyOf(t *testing.T, end *os.File) *net.UnixConn {
+	t.Helper()
+	c, err := net.FileConn(end)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.UnixConn)
+}
+
+func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
+	path := t.TempDir() + "/s"
+	owned, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer owned.Close()
+	queue, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET, 0)
+	require.NoError(t, err)
+	in, out := os.NewFile(uintptr(queue[0]), "in"), os.NewFile(uintptr(queue[1]), "out")
+	defer in.Close()
+	defer out.Close()
+	next := func() (*Server, func() error) {
+		t.Helper()
+		file, err := owned.(*net.UnixListener).File()
+		require.NoError(t, err)
+		defer file.Close()
+		listener, err := net.FileListener(file)
+		require.NoError(t, err)
+		s := New(Options{Start: func(Config) Instance { return Instance{Access: greet} }})
+		s.Adopt(copyOf(t, in), copyOf(t, out))
+		return s, kongtest.Serve(t, listener, s.Serve)
+	}
+	_, err = out.Write([]byte{0}) // there is no server before
+	require.NoError(t, err)
+	server, stop := next()
+	k := kongtest.Dial(t, path)
+	given, own := k.StartInstance(7, "{}"), k.StartRaw([]byte(`{"__seq__":0}`))
+	var load sync.WaitGroup
+	over := make(chan struct{})
+	for range 20 {
+		worker := kongtest.Dial(t, path)
+		worker.Answers = kongtest.AnswersOf(t, "key-auth")
+		load.Go(func() {
+			for ended := false; !ended; {
+				for _, id := range []int32{given, own} {
+					assert.NoError(t, worker.Event(id))
+				}
+				select {
+				case <-over:
+					ended = true
+				default:
+				}
+			}
+		})
+	}
+	for range 10 {
+		server.HandOver()
+		before, ended := server, make(chan error, 1)
+		go func() { ended <- stop() }()
+		server, stop = next()
+		assert.NoError(t, <-ended)
+		assert.Zero(t, before.Counters().UnknownInstances+before.Counters().Failures)
+	}
+	assert.Greater(t, k.StartRaw([]byte(`{}`)), own, "a new id is the one of an instance")
+	close(over)
+	load.Wait()
+	assert.Zero(t, server.Counters().UnknownInstances)
+}
