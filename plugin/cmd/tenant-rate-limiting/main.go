@@ -12,10 +12,10 @@ import (
 )
 
 func main() {
-	// stderr is a pipe to one of Kong's workers, which may go before we do. A log that logrotate has moved, and tells by
-	// SIGHUP, is begun anew by the next line in any case.
+	// stderr is a pipe to one of Kong's workers, which may go before we do. SIGHUP is for the supervisor alone, which
+	// takes it later.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGQUIT, os.Interrupt)
 	code := server.Run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -63,11 +63,11 @@ func TestOnlyAProcessThatKongStartedMayEndByItself(t *testing.T) {
 		"what a shell adds to that": {
 			[]string{"PWD=/", "SHLVL=1", "_=/usr/local/bin/tenant-rate-limiting"}, parent, true,
 		},
-		"systemd":                       {[]string{"INVOCATION_ID=1"}, parent, false},
-		"socket activation":             {[]string{"LISTEN_FDS=1"}, parent, false},
-		"a supervisor that is notified": {[]string{"NOTIFY_SOCKET=/run/n"}, parent, false},
-		"a shell":                       {[]string{"HOME=/root"}, parent, false},
-		"init":                          {nil, 1, false},
+		"systemd":                    {[]string{"INVOCATION_ID=1"}, parent, false},
+		"socket activation":          {[]string{"LISTEN_FDS=1"}, parent, false},
+		"a manager that is notified": {[]string{"NOTIFY_SOCKET=/run/n"}, parent, false},
+		"a shell":                    {[]string{"HOME=/root"}, parent, false},
+		"init":                       {nil, 1, false},
 	} {
 		assert.Equal(t, c.want, startedByKong(c.environ, c.parent), "%s", name)
 	}

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"runtime/debug"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/phase"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/supervisor"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -48,11 +48,16 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	// Kong puts every line of stderr into its error log, so a line is one record.
 	log := newLogging(&s, stderr)
 	defer log.close()
-	runtime.GOMAXPROCS(s.maxProcs(getenv))
-	if s.MemoryLimit > 0 {
-		debug.SetMemoryLimit(s.MemoryLimit)
+	if supervisor.IsWorker(getenv) {
+		runtime.GOMAXPROCS(s.maxProcs(getenv))
+		if s.MemoryLimit > 0 {
+			debug.SetMemoryLimit(s.MemoryLimit)
+		}
+		err = servePlugin(ctx, &s, socket, stderr, log)
+	} else {
+		err = supervise(ctx, &s, []string{socket, s.settlingSocketPath()}, args, getenv, stderr, log.Logger)
 	}
-	if err := servePlugin(ctx, &s, socket, stderr, log); err != nil {
+	if err != nil {
 		log.Error("the plugin server failed", "error", err)
 		return 1
 	}
@@ -71,23 +76,26 @@ func fail(stderr io.Writer, err error) int {
 	return 1
 }
 
-// servePlugin runs until ctx ends. The socket is opened last, so that every connection to it is served.
+// servePlugin serves the sockets of the supervisor until ctx ends, or the supervisor, or the next worker takes over. It
+// accepts connections last, so that every one is served.
 func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writer, lines *logging) error {
 	log := lines.Logger
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ctx, end := context.WithCancel(ctx)
 	defer end()
+	sockets, err := supervisor.Join(2)
+	if err != nil {
+		return err
+	}
 	var served servers
 	g := &guard{
-		path:    socket,
-		taken:   make(chan struct{}),
+		ends:    s.EndWithKong == "true",
 		log:     log,
 		clients: func() (int, uint64) { return served.limiting.Connections() },
 	}
-	if s.endsWithKong(os.Environ(), os.Getppid()) {
-		g.parent = os.Getppid()
-	}
+	g.replaced, g.setReplaced = context.WithCancel(context.WithoutCancel(ctx))
+	defer g.setReplaced()
 	e, err := newEngine(background, s, stderr, lines, &served, g)
 	if err != nil {
 		return err
@@ -103,21 +111,18 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	})
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: e.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
-		Superseded: g.taken, Log: log,
+		Superseded: g.replaced.Done(), Log: log,
 	})
 	if err != nil {
 		return err
 	}
 	e.AwaitSaved(ctx)
-	settlingListener, _, err := listen(s.settlingSocketPath())
-	if err != nil {
+	if err := supervisor.Report(supervisor.Ready); err != nil {
 		return err
 	}
-	listener, own, err := listen(socket)
-	if err != nil {
-		return errors.Join(err, settlingListener.Close())
-	}
-	g.own = own
+	served.limiting.Adopt(sockets[0].In, sockets[0].Out)
+	served.settling.Adopt(sockets[1].In, sockets[1].Out)
+	go served.followOrders(g, end)
 	log.Info("serving Kong", "socket", socket, "version", process.Version, "threads", runtime.GOMAXPROCS(0))
 	monitor.SetState(metrics.Serving)
 	context.AfterFunc(ctx, func() { monitor.SetState(metrics.Draining) })
@@ -125,11 +130,11 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	group, background := errgroup.WithContext(background)
 	group.Go(func() error { return e.Run(background) })
 	group.Go(func() error { return monitor.Run(background) })
-	group.Go(func() error { return g.watch(background, end) })
+	group.Go(func() error { return g.watch(background) })
 	group.Go(func() error { return e.Reservations.Run(background) })
 	settled := make(chan error, 1)
-	go func() { settled <- served.settling.Serve(ctx, settlingListener) }()
-	err = served.limiting.Serve(ctx, listener) // until ctx ends; then what runs in the background ends too
+	go func() { settled <- served.settling.Serve(ctx, sockets[1]) }()
+	err = served.limiting.Serve(ctx, sockets[0]) // until ctx ends; then what runs in the background ends too
 	end()
 	err = errors.Join(err, <-settled)
 	stop()
@@ -140,6 +145,18 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 type servers struct {
 	limiting *phase.Server
 	settling *phase.Settling
+}
+
+// followOrders follows the orders of the supervisor, and calls end when the process is to end.
+func (s *servers) followOrders(g *guard, end func()) {
+	if err := supervisor.Follow(g.setState); err != nil {
+		g.log.Error("shutting down: the supervisor is gone", "error", err)
+	} else {
+		s.limiting.HandOver()
+		s.settling.HandOver()
+		g.setReplaced()
+	}
+	end()
 }
 
 // newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,

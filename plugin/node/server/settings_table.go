@@ -47,7 +47,7 @@ func (s *settings) processRows() []settingRow {
 		setting("drain-time", "5s", to(process.ParseDuration, &s.DrainTime),
 			"the time that running requests have to finish after SIGTERM"),
 		setting("end-with-kong", "auto", to(parseEndWithKong, &s.EndWithKong),
-			"true: exit after 10 s without a connection if the Kong that started this process has ended, or another process listens on the socket; auto: true, unless systemd or a supervisor started this process"),
+			"true: exit after 10 s without a connection if the Kong that started this process has ended, or another process listens on the socket; auto: true, unless systemd or another process manager started this process"),
 		setting("max-buckets", "1000000", atLeast(1, &s.MaxBuckets),
 			"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; above it, buckets are evicted, those first of which the least is lost"),
 		setting("max-procs", "0", atLeast(0, &s.MaxProcs),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -120,28 +122,30 @@ func TestASocketIsTakenOverAndNeverRemoved(t *testing.T) {
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "p.socket")
 	require.NoError(t, os.WriteFile(path, []byte("stale"), 0o600))
-	var previous net.Listener
+	var log logtest.Text
+	var previous *socket
 	for range 3 {
-		listener, _, err := listen(path)
+		next, err := listen(path)
 		require.NoError(t, err)
+		require.NoError(t, next.publish(slog.New(slog.NewTextHandler(&log, nil))))
+		assert.False(t, next.isTaken())
 		if previous != nil {
+			assert.True(t, previous.isTaken())
 			require.NoError(t, previous.Close())
 		}
 		c, err := net.Dial("unix", path)
 		require.NoError(t, err, "after a take-over")
-		accepted, err := listener.Accept()
-		require.NoError(t, err)
 		c.Close()
-		accepted.Close()
-		previous = listener
+		previous = next
 	}
 	previous.Close()
+	assert.Equal(t, 2, log.Count("another process listens on the socket"), "%s", &log)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "p.socket" {
 		t.Errorf("left in the directory: %v, %v; want the socket's path alone", entries, err)
 	}
-	_, _, err = listen(filepath.Join(dir, strings.Repeat("x", 100)))
+	_, err = listen(filepath.Join(dir, strings.Repeat("x", 100)))
 	assert.True(t, err != nil && strings.Contains(err.Error(), "-kong-prefix"), "a path that is too long: %v", err)
-	_, _, err = listen(filepath.Join(dir, "none", "p.socket"))
+	_, err = listen(filepath.Join(dir, "none", "p.socket"))
 	assert.True(t, err != nil && strings.Contains(err.Error(), "directory"), "a missing directory: %v", err)
 }
