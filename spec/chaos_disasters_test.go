@@ -3,13 +3,11 @@ package spec
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/faultproxy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
@@ -212,18 +210,9 @@ func clockWasAhead(t *testing.T) *stage {
 
 func pluginKilled(t *testing.T) *stage {
 	server := redistest.Single(t)
-	victim := 0
 	return &stage{
 		redis: []string{single(server.Port)}, answers: true,
-		strike: func(s *storm) {
-			victim = s.nodes[0].runningPID()
-			require.NoError(s.t, syscall.Kill(victim, syscall.SIGKILL))
-		},
-		end: func(s *storm) {
-			await.That(s.t, "another plugin process", func() bool {
-				pid := s.nodes[0].PluginPID()
-				return pid != victim && pid != 0
-			})
-		},
+		strike: func(s *storm) { s.nodes[0].crash() },
+		end:    func(*storm) {},
 	}
 }

@@ -8,11 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
@@ -133,6 +130,6 @@ func TestAnotherNodeDividesALimitAfterTheOneThatDidIsKilled(t *testing.T) {
 		return leading >= 0
 	})
 	keepsShare(t, nodes[1-leading])
-	require.NoError(t, syscall.Kill(nodes[leading].runningPID(), syscall.SIGKILL))
+	nodes[leading].crash()
 	keepsShare(t, nodes[1-leading])
 }

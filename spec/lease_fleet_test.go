@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,6 +79,8 @@ func (f *fleet) joinAll(n int, args ...string) []*member {
 // kill ends a member as a crash would.
 func (m *member) kill() {
 	m.t.Helper()
+	require.NoError(m.t, m.cmd.Process.Signal(syscall.SIGSTOP)) // it starts no other worker, and none notices its end
+	require.NoError(m.t, syscall.Kill(workerOf(m.t, m.cmd.Process.Pid), syscall.SIGKILL))
 	require.NoError(m.t, m.cmd.Process.Kill())
 	_ = m.cmd.Wait() // the error is the kill
 }

@@ -2,17 +2,14 @@ package spec
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -89,29 +86,10 @@ func (h *held) wantSettled() {
 	}
 }
 
-// listens reports whether both servers of the plugin accept connections.
-func listens(prefix string) bool {
-	for _, name := range []string{"tenant-rate-limiting.socket", "tenant-rate-settling.socket"} {
-		conn, err := net.Dial("unix", filepath.Join(prefix, name))
-		if err != nil {
-			return false
-		}
-		conn.Close()
-	}
-	return true
-}
-
 func TestRequestsAreSettledAfterTheirPluginProcessWasKilled(t *testing.T) {
 	t.Parallel()
-	prefix := shortDir(t)
-	h := hold(t, func(o *gateway.Options) {
-		settling(o)
-		o.Prefix = prefix
-	})
-	victim := h.runningPID()
-	require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
-	await.That(t, "another plugin process", func() bool { pid := h.PluginPID(); return pid != victim && pid != 0 })
-	await.That(t, "its sockets", func() bool { return listens(prefix) })
+	h := hold(t, settling)
+	h.crash()
 	h.end()
 	h.wantSettled()
 }

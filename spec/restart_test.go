@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,36 +97,59 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 	second.terminate()
 }
 
-// underLoad runs act while many clients send requests.
-func underLoad(t *testing.T, n *node, act func(answered *atomic.Int64)) {
-	t.Helper()
-	var clients sync.WaitGroup
-	var answered atomic.Int64
-	done := make(chan struct{})
-	for range 16 {
-		clients.Go(func() {
-			pace := time.NewTicker(10 * time.Millisecond)
-			defer pace.Stop()
+// load is requests of many clients.
+type load struct {
+	passed, failed atomic.Int64
+	clients        sync.WaitGroup
+	done           chan struct{}
+	mu             sync.Mutex
+	latencies      []time.Duration
+}
+
+// startLoad lets a number of clients send requests, each at a pace, in turn, until end.
+func startLoad(clients int, pace time.Duration, send func() (answer, error)) *load {
+	l := &load{done: make(chan struct{})}
+	for i := range clients {
+		l.clients.Go(func() {
+			time.Sleep(pace * time.Duration(i) / time.Duration(clients))
+			ticker := time.NewTicker(pace)
+			defer ticker.Stop()
 			for {
 				select {
-				case <-done:
+				case <-l.done:
 					return
-				case <-pace.C:
+				case <-ticker.C:
 				}
-				a, err := n.send(http.MethodGet, "/records", "apikey", "alice")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if a.Status == http.StatusOK {
-					answered.Add(1)
+				sent := time.Now()
+				a, err := send()
+				l.mu.Lock()
+				l.latencies = append(l.latencies, time.Since(sent))
+				l.mu.Unlock()
+				if err == nil && a.Status == http.StatusOK {
+					l.passed.Add(1)
+				} else {
+					l.failed.Add(1)
 				}
 			}
 		})
 	}
-	act(&answered)
-	close(done)
-	clients.Wait()
+	return l
+}
+
+// takeLatencies returns the latencies since it was last called, in ascending order.
+func (l *load) takeLatencies() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sorted := l.latencies
+	l.latencies = nil
+	slices.Sort(sorted)
+	return sorted
+}
+
+// end stops the clients and waits for their last answers.
+func (l *load) end() {
+	close(l.done)
+	l.clients.Wait()
 }
 
 // awaitCount waits until count has grown by a number.
@@ -142,14 +166,14 @@ func TestSoakRestartsOfThePluginUnderLoadStallNoRoute(t *testing.T) {
 	t.Parallel()
 	awaitTurn(t)
 	n := start(t, deck(plentiful), busyKong)
-	underLoad(t, n, func(answered *atomic.Int64) {
-		for range soak.Count(4, 10) {
-			awaitCount(t, "requests before the restart", answered.Load, 100)
-			require.NoError(t, syscall.Kill(n.runningPID(), syscall.SIGTERM))
-			awaitCount(t, "a new process", n.Counters().Spawns.Load, 1)
-		}
-		awaitCount(t, "requests after the restarts", answered.Load, 100)
-	})
+	l := startLoad(16, 10*time.Millisecond, func() (answer, error) { return n.send("GET", "/records", "apikey", "alice") })
+	for range soak.Count(4, 10) {
+		awaitCount(t, "requests before the restart", l.passed.Load, 100)
+		require.NoError(t, syscall.Kill(n.runningPID(), syscall.SIGTERM))
+		awaitCount(t, "a new process", n.Counters().Spawns.Load, 1)
+	}
+	awaitCount(t, "requests after the restarts", l.passed.Load, 100)
+	l.end()
 	if got := n.Counters().Stalls.Load(); got != 0 {
 		t.Errorf("%d requests waited for an instance until they gave up, want 0", got)
 	}
