@@ -11,7 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const unitFile = "kong/systemd/tenant-rate-limiting.service"
+const (
+	unitFile   = "kong/systemd/tenant-rate-limiting.service"
+	socketUnit = "kong/systemd/tenant-rate-limiting.socket"
+)
 
 // execStart returns the command line of the unit.
 func execStart(t *testing.T) []string {
@@ -48,8 +51,13 @@ func TestTheSystemdUnitListensWhereItsKongConfLooks(t *testing.T) {
 	t.Parallel()
 	unit, command := file(t, unitFile), execStart(t)
 	socket := regexp.MustCompile(`(?m)^#\s+pluginserver_tenant_rate_limiting_socket = (\S+)$`).FindStringSubmatch(unit)
-	if socket == nil {
-		t.Fatal("the unit lacks the setting of the socket for Kong")
+	settling := regexp.MustCompile(`(?m)^#\s+pluginserver_tenant_rate_settling_socket = (\S+)$`).FindStringSubmatch(unit)
+	if socket == nil || settling == nil {
+		t.Fatal("the unit lacks the settings of the sockets for Kong")
+	}
+	streams := "\nListenStream=" + socket[1] + "\nListenStream=" + settling[1] + "\n"
+	if !strings.Contains(file(t, socketUnit), streams) {
+		t.Errorf("the socket unit lacks %q", streams)
 	}
 	joined := strings.Join(command, " ")
 	if !strings.Contains(joined, "-kong-prefix "+filepath.Dir(socket[1])+" ") ||
@@ -70,8 +78,10 @@ func TestTheSystemdUnitIsValid(t *testing.T) {
 	}
 	text := strings.Replace(file(t, unitFile), "ExecStart="+execStart(t)[0], "ExecStart="+plugin(), 1)
 	path := filepath.Join(t.TempDir(), "tenant-rate-limiting.service")
+	sockets := strings.Replace(path, ".service", ".socket", 1)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	out, err := exec.Command(analyze, "verify", "--man=no", path).CombinedOutput()
+	require.NoError(t, os.WriteFile(sockets, []byte(file(t, socketUnit)), 0o600))
+	out, err := exec.Command(analyze, "verify", "--man=no", path, sockets).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, "tenant-rate-limiting") {
 			t.Errorf("systemd-analyze verify: %s", line)
