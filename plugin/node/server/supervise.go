@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"time"
@@ -25,7 +26,7 @@ const (
 func supervise(
 	ctx context.Context, s *settings, paths, args []string, getenv func(string) string, stderr io.Writer, log *slog.Logger,
 ) error {
-	program, err := os.Executable()
+	program, err := exec.LookPath(os.Args[0]) // and not os.Executable: an upgrade may replace a link to the binary
 	if err != nil {
 		return fmt.Errorf("find the executable: %w", err)
 	}
