@@ -31,7 +31,8 @@
 //	is gone, and no call     does nothing: another has settled  looks once more a second later, then does nothing
 //	  was lost
 //	is gone, and its writing charges more, returns nothing      looks once more a second later, then does nothing
-//	  or a claim was lost
+//	  or a claim was lost,
+//	  or its time is over
 //
 // The last line charges twice what was used beyond a reservation only if another process has settled it more than 30
 // seconds before.

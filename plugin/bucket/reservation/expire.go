@@ -28,13 +28,11 @@ func (l *Ledger) Expire() {
 			continue
 		}
 		timedOut = append(timedOut, r)
-		if r.named {
-			r.ends = now + limit.Second // tried again then, unless it is reported
-		} else {
+		if !r.named {
 			r.late = true
 			r.ends += r.Timeout
+			l.insert(r)
 		}
-		l.insert(r)
 	}
 	made, warns := l.made, !l.reached && !l.warned && l.made >= warnAfter && now-l.firstMade >= warnTimeout
 	l.warned = l.warned || warns
@@ -52,27 +50,40 @@ func (l *Ledger) Expire() {
 }
 
 // timeOut reports that a reservation has timed out, unless another process has settled it: then it is forgotten. A
-// named one is forgotten once that is clear; until then, as the records may be out of reach, each call tries again.
+// named one is forgotten at once, and is back in the ledger for the next call if the records are out of reach.
 func (l *Ledger) timeOut(r *reservation) {
-	if r.named {
-		_ = l.inBackground(r.keeper, func(ctx context.Context) {
+	switch {
+	case r.named:
+		if !l.inBackground(r.keeper, func(ctx context.Context) {
 			if err := r.keeper.expireNamed(ctx, r.key); err != nil {
 				l.options.Log.Debug("reporting a reservation that timed out failed: it is tried again", "error", err)
-			} else if l.take(r.key) == r {
-				r.keeper.done()
+				l.insertAgain(r)
+				return
 			}
-		})
-		return
-	}
-	if r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
+			r.keeper.done()
+		}) {
+			l.insertAgain(r)
+		}
+	case r.writing == nil || !l.inBackground(r.keeper, func(ctx context.Context) {
 		if !r.isTaken(ctx) {
 			l.reportUnsettled(r, TimedOut)
 		} else if l.take(r.key) == r {
 			l.count(&l.stats.Elsewhere)
 			r.keeper.done()
 		}
-	}) {
+	}):
 		l.reportUnsettled(r, TimedOut)
+	}
+}
+
+// insertAgain inserts a reservation, unless its name was free meanwhile and has another one.
+func (l *Ledger) insertAgain(r *reservation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byKey[r.key] == nil {
+		l.insert(r)
+	} else {
+		r.keeper.done()
 	}
 }
 

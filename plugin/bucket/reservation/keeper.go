@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // Keeper keeps the reservations of one store in a ledger. It keeps the store open for as long as one of them waits: a
@@ -125,6 +126,14 @@ func (w *writing) await(ctx context.Context) (written, absent bool) {
 	}
 }
 
+// recordLife returns how long the record of a reservation is kept, for late settlements.
+func (r *reservation) recordLife() limit.Micros { return 2 * r.Timeout }
+
+// hasExpired reports whether the record of a reservation, if there was one, is gone by itself.
+func (r *reservation) hasExpired() bool {
+	return r.keeper.ledger.options.Elapsed()-r.made >= r.recordLife()
+}
+
 // startWriting writes the record of a reservation in the background.
 func (l *Ledger) startWriting(r *reservation) {
 	w := &writing{done: make(chan struct{}), absent: true}
@@ -138,8 +147,7 @@ func (l *Ledger) startWriting(r *reservation) {
 	if !l.inBackground(r.keeper, func(ctx context.Context) {
 		defer end()
 		if text, err := r.MarshalBinary(); err == nil {
-			kept := 2 * time.Duration(r.Timeout) * time.Microsecond // for late settlements
-			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, kept)
+			present, err := r.keeper.records.Swap(ctx, r.key, nil, text, time.Duration(r.recordLife())*time.Microsecond)
 			w.written, w.absent = err == nil && present == nil, present != nil || err != nil && !MayHaveRun(err)
 		}
 	}) {
@@ -223,7 +231,7 @@ func (end *requestEnd) claim(ctx context.Context) claim {
 		return claimUnreachable
 	case bytes.Equal(present, end.text), bytes.Equal(present, end.mark):
 		return claimWon
-	case present == nil && end.own != nil && (end.doubtful || !written):
+	case present == nil && end.own != nil && (end.doubtful || !written || end.own.hasExpired()):
 		return claimDoubtful
 	}
 	return claimedElsewhere

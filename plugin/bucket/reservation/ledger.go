@@ -178,14 +178,14 @@ func (l *Ledger) giveUp(r *reservation, why Outcome) {
 	l.discard(r)
 }
 
-// take removes the reservation of a key, when its end is known, and returns it; nil: there is none.
+// take removes the reservation of a key and returns it; nil: there is none.
 func (l *Ledger) take(key string) *reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.byKey[key]
 	if r != nil {
 		l.remove(r)
+		l.reached = true
 	}
-	l.reached = true
 	return r
 }

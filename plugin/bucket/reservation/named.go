@@ -315,8 +315,8 @@ func (k *Keeper) settle(
 	if present, err := k.swap(ctx, key, value, began, 0); err != nil || !bytes.Equal(present, began) {
 		return s, false, err
 	}
-	if k.ledger.take(key) != nil {
-		k.done()
+	if r := k.ledger.take(key); r != nil {
+		r.keeper.done()
 	}
 	ctx, cancel := finishing(ctx)
 	defer cancel()

@@ -385,6 +385,24 @@ func TestARequestWhoseStoreStaysAwayKeepsItsReservation(t *testing.T) {
 	}
 }
 
+func TestARecordThatEndedWhileItsStoreWasAwayIsNoProofThatAnotherSettled(t *testing.T) {
+	for used, want := range map[float64]int64{30: 100, 130: 130} {
+		w, records := newWorld(t, 0), newRecords()
+		w.shares(records)
+		b := boundOf(budget(t, 100), 100)
+		text := w.reserve(b)
+		w.recorded()
+		records.claimErr = outcome{false}
+		w.settle(text, usedTokens(used))
+		w.now += 2 * b.Policy.Settle.Timeout()
+		records.claimErr = nil
+		clear(records.records)
+		w.table.retry(t.Context())
+		w.expect(b, want, map[float64]Outcome{30: Lost, 130: Measured}[used])
+		assert.Zero(t, w.table.Stats(), "the numbers")
+	}
+}
+
 func TestAnotherProcessSettlesByTheRecord(t *testing.T) {
 	w := newWorld(t, 0)
 	w.shares(newRecords())

@@ -57,6 +57,10 @@ func (l *Ledger) Settle(ctx context.Context, text string, source Source) error {
 	case !ok || parsed.store == "":
 		l.count(&l.stats.Unknown)
 		return nil
+	default:
+		l.mu.Lock()
+		l.reached = true
+		l.mu.Unlock()
 	}
 	if err := source.Read(ctx, end.needs, &end.answer); err != nil {
 		if r != nil {
