@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -220,6 +221,8 @@ type previewOverrideInput struct {
 // previewedID identifies an override that is not written, which is newer than all that are.
 const previewedID = math.MaxInt64
 
+var overrideExpiry = schema.FieldNamed[schema.Override]("expires_at")
+
 // previewOverride compares the limits in force with those of the same rows and one more override.
 func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) (*answers.OverridePreview, error) {
 	plan, err := s.loadedPlan()
@@ -229,6 +232,9 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	o, err := in.Body.override(in.Org, s.Now())
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
+	}
+	if !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(s.Now()) {
+		return nil, unprocessable(fault("body.expires_at", overrideExpiry.Must(), o.ExpiresAt))
 	}
 	o.Author = callerOf(ctx).Token
 	next, err := withOverride(plan, policy.Override{ID: previewedID, Override: o.Override})

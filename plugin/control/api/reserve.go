@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -255,10 +256,12 @@ func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onc
 	case s.Reservations == nil || s.Decider == nil:
 		return nil, errNoReservations
 	}
-	name := reservation.Name{Namespace: s.Decider.Policies.Load().Namespace(), Org: caller.Org, ID: in.Body.ID}
+	name := reservation.Name{
+		Namespace: s.Decider.Policies.Load().Namespace(), Org: cmp.Or(in.Body.Org, caller.Org), ID: in.Body.ID,
+	}
 	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
-	if errors.Is(err, reservation.ErrUnknown) && caller.Role != Tenant && in.Body.Org != "" {
-		name.Org = in.Body.Org
+	if errors.Is(err, reservation.ErrUnknown) && caller.Role != Tenant && name.Org != "" {
+		name.Org = "" // an operator's token has made it, billed to the org
 		settled, err = s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
 	}
 	if err != nil {
