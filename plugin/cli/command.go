@@ -208,6 +208,16 @@ func (c *call) coded(err error) error {
 // check registers a check that runs once the flags are parsed.
 func (c *call) check(check func() error) { c.checks = append(c.checks, check) }
 
+// wrongIf registers a check of what the flags say, with what is wrong with the call if it holds.
+func (c *call) wrongIf(holds func() bool, format string, args ...any) {
+	c.check(func() error {
+		if holds() {
+			return wrong(format, args...)
+		}
+		return nil
+	})
+}
+
 // arg returns the first argument, or "".
 func (c *call) arg() string {
 	if len(c.args) == 0 {

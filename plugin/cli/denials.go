@@ -49,15 +49,9 @@ numbers.
 			}
 			return c.print(found.Denials, nil)
 		})
-		c.check(func() error {
-			if *follow && *requestID != "" {
-				return wrong("use either --follow or --request-id, not both")
-			}
-			if *follow && c.format != formatTable {
-				return wrong("--follow: lists lines as text: leave out --output")
-			}
-			return nil
-		})
+		c.wrongIf(func() bool { return *follow && *requestID != "" }, "use either --follow or --request-id, not both")
+		c.wrongIf(func() bool { return *follow && c.format != formatTable },
+			"--follow: lists lines as text: leave out --output")
 		return read
 	},
 }
@@ -150,12 +144,7 @@ remembered. An exemption keeps a tenant off the ladder for good.
 			pardon := time.Hour
 			c.flags.Func("for", "keep the tenant off the ladder for this `duration`, at most 30d (default 1h)",
 				reads(parseSpan, &pardon))
-			c.check(func() error {
-				if pardon > rows.MaxPardon {
-					return wrong("--for: must be at most 30d")
-				}
-				return nil
-			})
+			c.wrongIf(func() bool { return pardon > rows.MaxPardon }, "--for: must be at most 30d")
 			return c.writes(func() change {
 				forgive := post(c.path(abusePath+"/forgive"), object{"for": pardon.String()})
 				forgive.read = forgiven

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"iter"
 	"maps"
 	"net/url"
@@ -155,11 +154,7 @@ changes nothing.
 // showDocument writes the sections of a document. Each list is closed by its last line, so a document that is cut short
 // is no YAML, instead of a document of fewer rows.
 func (c *call) showDocument(namespace string, sections ...string) error {
-	_, err := io.WriteString(c.stdout, "namespace: "+yamlString(namespace)+"\n"+strings.Join(sections, ""))
-	if err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return writeText(c.stdout, "namespace: "+yamlString(namespace)+"\n"+strings.Join(sections, ""), nil)
 }
 
 func items[T any](list []T) iter.Seq2[T, error] {

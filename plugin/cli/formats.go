@@ -33,10 +33,7 @@ func (p *parts) add(text string) error {
 
 func (p *parts) flush() error {
 	defer p.held.Reset()
-	if _, err := io.WriteString(p.to, p.held.String()); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return writeText(p.to, p.held.String(), nil)
 }
 
 // showJSON writes rows as a JSON array while they come.
@@ -105,13 +102,7 @@ func (g *grid) add(out *page, lines [][]string) {
 // writeYAML writes a document. What a terminal would obey is escaped, which YAML reads as the same.
 func writeYAML(w io.Writer, value any) error {
 	text, err := yamlOf(value)
-	if err == nil {
-		_, err = io.WriteString(w, text)
-	}
-	if err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return writeText(w, text, err)
 }
 
 // yamlOf returns a value as YAML, with the fields that its JSON has, in the same order.

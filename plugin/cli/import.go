@@ -87,8 +87,8 @@ func (c *call) writeConverted(f *importFlags, result *fromkong.Result) error {
 	reporter := *c
 	reporter.format = f.report
 	if f.output == "" || f.output == "-" {
-		if _, err := c.stdout.to.Write(result.Text); err != nil {
-			return fmt.Errorf("write the output: %w", err)
+		if err := writeText(c.stdout.to, string(result.Text), nil); err != nil {
+			return err
 		}
 		operator := *c.operator
 		operator.stdout = c.stderr

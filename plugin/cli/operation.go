@@ -341,12 +341,8 @@ type written struct {
 // changeFlag defines the flags of a command that writes.
 func (c *call) changeFlag() {
 	c.flags.StringVar(&c.change.reason, "reason", "", "the `reason` for the change, for the audit log (required)")
-	c.check(func() error {
-		if strings.TrimSpace(c.change.reason) == "" {
-			return wrong("--reason is required: why are you making this change?")
-		}
-		return nil
-	})
+	c.wrongIf(func() bool { return strings.TrimSpace(c.change.reason) == "" },
+		"--reason is required: why are you making this change?")
 	c.flags.StringVar(&c.change.actor, "actor", "",
 		"the `name` of who makes the change, for the audit log (default $"+actorVariable+", user@host or the database user)")
 }

@@ -58,8 +58,13 @@ func (c *call) print(value any, asText func(*page)) error {
 // writeJSON writes a document. What a terminal would obey is escaped, which JSON reads as the same.
 func writeJSON(w io.Writer, value any) error {
 	text, err := jsonText(value, "")
+	return writeText(w, text+"\n", err)
+}
+
+// writeText writes a text to the output, unless making it has failed.
+func writeText(w io.Writer, text string, err error) error {
 	if err == nil {
-		_, err = io.WriteString(w, text+"\n")
+		_, err = io.WriteString(w, text)
 	}
 	if err != nil {
 		return fmt.Errorf("write the output: %w", err)
@@ -115,10 +120,7 @@ func (p *page) write(w io.Writer) error {
 	if p.err != nil {
 		return p.err
 	}
-	if _, err := io.WriteString(w, p.text.String()); err != nil {
-		return fmt.Errorf("write the output: %w", err)
-	}
-	return nil
+	return writeText(w, p.text.String(), nil)
 }
 
 // screen is the writer of all that the program shows. It replaces what a terminal would obey: the last line of defence

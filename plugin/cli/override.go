@@ -22,12 +22,7 @@ var overrideCommands = []*command{
 			p := c.listFlags(rows.OverrideFilter{}, "expired")
 			p.query.Set("expired", "true")
 			ended := c.flags.Bool("ended", false, "list the history of ended overrides instead")
-			c.check(func() error {
-				if *ended && c.given("state") {
-					return wrong("use either --ended or --state, not both")
-				}
-				return nil
-			})
+			c.wrongIf(func() bool { return *ended && c.given("state") }, "use either --ended or --state, not both")
 			return c.asks(func(ctx context.Context, rest *answers.Client) error {
 				path := overridesPath
 				if *ended {
@@ -101,12 +96,8 @@ One that has ended does not change.
 			c.flags.Func("by", "end this `duration` after its present end, such as 90m, 2h or 7d", reads(parseSpan, &by))
 			c.flags.Func("expires-at", "end at this `time`, such as 2026-01-31T12:00:00Z", reads(parseInstant, &at))
 			permanent := c.flags.Bool("permanent", false, "never end")
-			c.check(func() error {
-				if len(c.givenOf("by", "expires-at", "permanent")) != 1 {
-					return wrong("one of --by, --expires-at or --permanent is required")
-				}
-				return nil
-			})
+			c.wrongIf(func() bool { return len(c.givenOf("by", "expires-at", "permanent")) != 1 },
+				"one of --by, --expires-at or --permanent is required")
 			return c.changesOverride("extended", "change_reason", func(o *rows.Override) error {
 				return extend(o, by, at, *permanent)
 			})
@@ -146,12 +137,7 @@ func (c *call) overrideFlags() *rows.Override {
 		fieldFlag(c, &fields[i], &o.Override)
 	}
 	c.flags.Lookup("kind").Usage += " (required)"
-	c.check(func() error {
-		if o.Kind == "" {
-			return wrong("--kind is required: %s", strings.Join(fields[0].OneOf, ", "))
-		}
-		return nil
-	})
+	c.wrongIf(func() bool { return o.Kind == "" }, "--kind is required: %s", strings.Join(fields[0].OneOf, ", "))
 	return o
 }
 
@@ -239,23 +225,16 @@ func extend(o *rows.Override, by time.Duration, at time.Time, permanent bool) er
 func (c *call) overrideEdits() func(*rows.Override) error {
 	edited := new(rows.Override)
 	var fields []*schema.Field[schema.Override]
+	flags := []string{"starts-at", "expires-at", "expires-in", "permanent"}
 	for _, name := range [...]string{"limit", "window_size", "burst", "factor", "public_note"} {
 		f := schema.FieldNamed[schema.Override](name)
 		fieldFlag(c, f, &edited.Override)
-		fields = append(fields, f)
+		fields, flags = append(fields, f), append(flags, flagName(f))
 	}
 	c.startFlags(edited)
 	setEnd := c.expiryFlags(false)
-	c.check(func() error {
-		names := []string{"starts-at", "expires-at", "expires-in", "permanent"}
-		for _, f := range fields {
-			names = append(names, flagName(f))
-		}
-		if len(c.givenOf(names...)) == 0 {
-			return wrong("nothing is to change: give a number, a time or --public-note")
-		}
-		return nil
-	})
+	c.wrongIf(func() bool { return len(c.givenOf(flags...)) == 0 },
+		"nothing is to change: give a number, a time or --public-note")
 	return func(o *rows.Override) error {
 		for _, f := range fields {
 			if c.given(flagName(f)) {

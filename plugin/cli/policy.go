@@ -187,12 +187,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
 			}
 			query := c.overFlag()
 			c.knownConfigFlag()
-			c.check(func() error {
-				if !c.given("cost") {
-					return wrong("--cost is required; 0 makes the requests free")
-				}
-				return nil
-			})
+			c.wrongIf(func() bool { return !c.given("cost") }, "--cost is required; 0 makes the requests free")
 			return c.writes(func() change {
 				cost.Endpoint = c.arg()
 				return change{

@@ -126,12 +126,7 @@ func (c *call) rowsFlag() *rowsFlags {
 	c.flags.BoolVar(&r.none, "config-only", false,
 		"use the config alone, without policies and overrides from the database")
 	c.databaseFlag()
-	c.check(func() error {
-		if r.none && r.snapshot != "" {
-			return wrong("use either --config-only or --snapshot, not both")
-		}
-		return nil
-	})
+	c.wrongIf(func() bool { return r.none && r.snapshot != "" }, "use either --config-only or --snapshot, not both")
 	return r
 }
 

@@ -55,12 +55,7 @@ var tenantCommands = []*command{
 				fieldFlag(c, &fields[i], &t.Tenant)
 			}
 			query := c.overFlag()
-			c.check(func() error {
-				if !c.given("tier") && !c.given("time-zone") {
-					return wrong("--tier or --time-zone is required")
-				}
-				return nil
-			})
+			c.wrongIf(func() bool { return len(c.givenOf("tier", "time-zone")) == 0 }, "--tier or --time-zone is required")
 			return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 				return c.setTenant(ctx, rest, t, query)
 			})

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
@@ -37,23 +35,17 @@ Press Ctrl-C to stop.
 	define: func(c *call) action {
 		m := &monitor{call: c, query: c.queryFlags(api.UsageTopQuery{}, "from", "to", "last", "policy")}
 		m.query.Set("limit", "20")
-		last := "5m"
+		m.query.Set("last", "5m")
 		m.every = defaultEvery
 		c.flags.Func("every", "poll at this `interval` (default "+defaultEvery.String()+")",
 			reads(parseSpan, &m.every))
 		c.flags.BoolVar(&m.once, "once", false, "exit after the first refresh")
-		c.flags.StringVar(&last, "last", last, "show this `duration` until now, at most 24h (default "+last+")")
+		c.flags.Func("last", "show this `duration` until now, at most 24h (default 5m)", sets(m.query, "last"))
 		c.flags.Lookup("limit").Usage = "the maximum number of tenants, limits and denials (default 20)"
 		m.config = c.configFlag()
 		c.flags.Lookup("plugin-route").Usage = routeUsage
 		c.change.within = rows.LiveWithin
-		c.check(func() error {
-			if m.every < leastEvery {
-				return wrong("--every must be at least %s", leastEvery)
-			}
-			m.query.Set("last", last)
-			return nil
-		})
+		c.wrongIf(func() bool { return m.every < leastEvery }, "--every must be at least %s", leastEvery)
 		c.configure = func(ctx context.Context, o *api.Options) error {
 			if m.config.file == "" {
 				return nil
@@ -107,8 +99,8 @@ const overwrite = "\x1b[H\x1b[J"
 // show shows a refresh over the one before, or below it.
 func (m *monitor) show(v *topView, n int) error {
 	if m.format == formatYAML {
-		if _, err := io.WriteString(m.stdout, "---\n"); err != nil {
-			return fmt.Errorf("write the output: %w", err)
+		if err := writeText(m.stdout, "---\n", nil); err != nil {
+			return err
 		}
 	}
 	return m.print(v, func(out *page) {
