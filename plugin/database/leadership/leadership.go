@@ -150,3 +150,11 @@ func (f *Fault) Record(err error) {
 		f.Log.Info(f.Ends)
 	}
 }
+
+// Wrap returns an error with what could not be done, or nil for nil.
+func Wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}

@@ -139,10 +139,7 @@ func (d *Detector) lift(ctx context.Context, session *pgx.Conn) error {
 			WHERE step <> 'none'
 		) UPDATE rate_limiter.abuse_tenants t SET `+offLadder+` FROM before WHERE before.tenant = t.tenant`,
 		string(d.options.Mode))
-	if err != nil {
-		return fmt.Errorf("take tenants off the ladder: %w", err)
-	}
-	return nil
+	return leadership.Wrap("take tenants off the ladder", err)
 }
 
 // offLadder sets the columns of a tenant that starts anew. forgive_abuse has it too.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -88,10 +89,7 @@ func (d *Detector) readRequests(ctx context.Context, tx pgx.Tx, minute time.Time
 		seen.Before[0].Admitted, seen.Before[1].Admitted = second, third
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	return nil
+	return leadership.Wrap("read requests", err)
 }
 
 // readDenials reads what was denied, and merges the sketches of the window.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/outbox"
 )
@@ -120,10 +121,8 @@ func (d *Detector) write(ctx context.Context, tx pgx.Tx, scored []*tenant, end t
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_state SET scored_until = $1`, end); err != nil {
-		return fmt.Errorf("move the mark: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, `UPDATE rate_limiter.abuse_state SET scored_until = $1`, end)
+	return leadership.Wrap("move the mark", err)
 }
 
 func (d *Detector) writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant, end time.Time) error {
@@ -147,10 +146,7 @@ func (d *Detector) writeStates(ctx context.Context, tx pgx.Tx, scored []*tenant,
 			override = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override END,
 			override_until = CASE WHEN t.tenant = ANY ($7) THEN NULL ELSE t.override_until END`,
 		names, states, reasons, forgiven, d.options.Mode, end, ended)
-	if err != nil {
-		return fmt.Errorf("write states: %w", err)
-	}
-	return nil
+	return leadership.Wrap("write states", err)
 }
 
 // stepEvent is the data of an event. schema/abuse_step.schema.json describes it.

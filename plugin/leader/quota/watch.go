@@ -102,10 +102,8 @@ func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
 		return fmt.Errorf("look for used quotas: %w", err)
 	}
 	w.finish(c)
-	if _, err := session.Exec(ctx, deleteOld); err != nil {
-		return fmt.Errorf("delete old notices of quotas: %w", err)
-	}
-	return nil
+	_, err = session.Exec(ctx, deleteOld)
+	return leadership.Wrap("delete old notices of quotas", err)
 }
 
 // check is one transaction of a Watcher.
@@ -144,10 +142,8 @@ func (c *check) run(ctx context.Context) error {
 	if c.unread != nil {
 		return nil // the next check looks at the same rows again
 	}
-	if _, err := c.tx.Exec(ctx, setChecked, c.now); err != nil {
-		return fmt.Errorf("write the state: %w", err)
-	}
-	return nil
+	_, err := c.tx.Exec(ctx, setChecked, c.now)
+	return leadership.Wrap("write the state", err)
 }
 
 // use is what a policy counted for a tenant at an endpoint, and when last, or how much.
@@ -279,10 +275,8 @@ func (c *check) write(ctx context.Context, candidates []usedQuota) error {
 	if err := c.insert(ctx); err != nil {
 		return err
 	}
-	if err := c.options.Report(ctx, c.tx, c.now, c.notices); err != nil {
-		return fmt.Errorf("add the events: %w", err)
-	}
-	return nil
+	err = c.options.Report(ctx, c.tx, c.now, c.notices)
+	return leadership.Wrap("add the events", err)
 }
 
 // findNew returns the places of the notices of which there is none in the window yet, nor one of a higher threshold.
@@ -298,10 +292,7 @@ func (c *check) findNew(ctx context.Context, notices []Notice) ([]int64, error) 
 	}
 	rows, _ := c.tx.Query(ctx, selectNew, tenants, policies, endpoints, starts, ends, thresholds)
 	places, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("find new notices: %w", err)
-	}
-	return places, nil
+	return places, leadership.Wrap("find new notices", err)
 }
 
 // complete adds to a notice when the quota will be exhausted, and whether the notice is late.
@@ -349,10 +340,8 @@ func (c *check) insert(ctx context.Context) error {
 		batch.Queue(insertNotice, n.Tenant, n.ref(), n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
 			n.ExhaustedAt, n.Late, c.now)
 	}
-	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write notices: %w", err)
-	}
-	return nil
+	err := c.tx.SendBatch(ctx, batch).Close()
+	return leadership.Wrap("write notices", err)
 }
 
 // Stats counts what a watcher has done as the leader.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -67,10 +68,8 @@ func (u *unpacking) writeDenials(ctx context.Context) error {
 	for _, n := range stored {
 		u.denied.add(n)
 	}
-	if _, err := u.tx.Exec(ctx, upsertDenials, columnsOf(u.denied.rows())...); err != nil {
-		return fmt.Errorf("write denials: %w", err)
-	}
-	return nil
+	_, err = u.tx.Exec(ctx, upsertDenials, columnsOf(u.denied.rows())...)
+	return leadership.Wrap("write denials", err)
 }
 
 const (

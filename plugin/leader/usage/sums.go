@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -59,10 +60,8 @@ func (u *unpacking) write(ctx context.Context) error {
 		return err
 	}
 	columns = append(columns, u.state.hoursUntil, u.state.daysUntil, u.state.now.Add(u.shift))
-	if err := u.tx.QueryRow(ctx, addRows, columns...).Scan(&u.done.Rows); err != nil {
-		return fmt.Errorf("add rows: %w", err)
-	}
-	return nil
+	err := u.tx.QueryRow(ctx, addRows, columns...).Scan(&u.done.Rows)
+	return leadership.Wrap("add rows", err)
 }
 
 // columnsOf returns the fields of rows as arrays, one for each field, for unnest.
@@ -173,10 +172,8 @@ func (u *unpacking) writeTiers(ctx context.Context) error {
 	if _, err := u.tx.Exec(ctx, upsertTiers, columns...); err != nil {
 		return fmt.Errorf("write tiers: %w", err)
 	}
-	if _, err := u.tx.Exec(ctx, deleteTiers, columns[0], tiersKept); err != nil {
-		return fmt.Errorf("delete old tiers: %w", err)
-	}
-	return nil
+	_, err := u.tx.Exec(ctx, deleteTiers, columns[0], tiersKept)
+	return leadership.Wrap("delete old tiers", err)
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 )
 
@@ -62,10 +63,7 @@ func (s *session) countWaiting(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("count what waits: %w", err)
-	}
-	return nil
+	return leadership.Wrap("count what waits", err)
 }
 
 // transact runs do in a transaction that no other leader's overlaps.
@@ -128,10 +126,7 @@ func (u *unpacking) decode(ctx context.Context) error {
 		u.addBatch(h.Began, b)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read batches: %w", err)
-	}
-	return nil
+	return leadership.Wrap("read batches", err)
 }
 
 // decodeBatch returns the batch in a payload. It must be the one that the payload was reported as.
@@ -147,10 +142,8 @@ func decodeBatch(h *head, payload []byte) (*usage.Batch, error) {
 }
 
 func (u *unpacking) writeSources(ctx context.Context) error {
-	if _, err := u.tx.Exec(ctx, upsertSources, columnsOf(u.plan.sources)...); err != nil {
-		return fmt.Errorf("write the sources: %w", err)
-	}
-	return nil
+	_, err := u.tx.Exec(ctx, upsertSources, columnsOf(u.plan.sources)...)
+	return leadership.Wrap("write the sources", err)
 }
 
 func keysOf(batches []*head) []any { return columnsOf(batches)[:3] }
@@ -163,10 +156,8 @@ func (u *unpacking) deleteBatches(ctx context.Context) error {
 	if len(batches) == 0 {
 		return nil
 	}
-	if _, err := u.tx.Exec(ctx, deleteBatches, keysOf(batches)...); err != nil {
-		return fmt.Errorf("delete batches: %w", err)
-	}
-	return nil
+	_, err := u.tx.Exec(ctx, deleteBatches, keysOf(batches)...)
+	return leadership.Wrap("delete batches", err)
 }
 
 // markFaulty sets batches aside, which keeps them with their faults.
