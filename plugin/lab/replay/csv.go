@@ -115,40 +115,26 @@ func newFields(names []string) *fields {
 
 func (f *fields) logsHeader(name string) bool { return f.headers[name] }
 
-// text returns the text of a request that a column has, or nil.
-func (r *Request) text(column string) *string {
-	switch column {
-	case "method":
-		return &r.Method
-	case "ip":
-		return &r.IP
-	case "credential":
-		return &r.Credential
-	case "route":
-		return &r.Route.Name
-	case "service":
-		return &r.Route.Service
-	case tenantColumn:
-		return &r.Caller.Tenant
-	case "user":
-		return &r.Caller.User
-	case "tier":
-		return &r.Caller.Tier
-	case "consumer.id":
-		return &r.Consumer.ID
-	case "consumer.username":
-		return &r.Consumer.Username
-	case "consumer.custom_id":
-		return &r.Consumer.CustomID
-	}
-	return nil
+// textColumns are the columns with a text of a request.
+var textColumns = map[string]func(*Request) *string{
+	"method":             func(r *Request) *string { return &r.Method },
+	"ip":                 func(r *Request) *string { return &r.IP },
+	"credential":         func(r *Request) *string { return &r.Credential },
+	"route":              func(r *Request) *string { return &r.Route.Name },
+	"service":            func(r *Request) *string { return &r.Route.Service },
+	tenantColumn:         func(r *Request) *string { return &r.Caller.Tenant },
+	"user":               func(r *Request) *string { return &r.Caller.User },
+	"tier":               func(r *Request) *string { return &r.Caller.Tier },
+	"consumer.id":        func(r *Request) *string { return &r.Consumer.ID },
+	"consumer.username":  func(r *Request) *string { return &r.Consumer.Username },
+	"consumer.custom_id": func(r *Request) *string { return &r.Consumer.CustomID },
 }
 
 // set sets what field i says. finish must follow the last one.
 func (f *fields) set(r *Request, i int, value string) (err error) {
 	name := f.names[i]
-	if text := r.text(name); text != nil {
-		*text = interned(value)
+	if text := textColumns[name]; text != nil {
+		*text(r) = interned(value)
 		return nil
 	}
 	header, isHeader := strings.CutPrefix(name, headerColumn)
