@@ -130,8 +130,7 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 
 // DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.
 func (s *DB) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	what := fmt.Sprint("cost ", id)
-	return costTable.delete(ctx, s, c, what, revision, costTable.byKey(what, id))
+	return costTable.delete(ctx, s, c, fmt.Sprint("cost ", id), revision, id)
 }
 
 // diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a

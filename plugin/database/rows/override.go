@@ -253,8 +253,7 @@ const (
 // EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
 // version without it.
 func (s *DB) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
-	what := fmt.Sprint("override ", id)
-	return overrideTable.delete(ctx, s, c, what, AnyRevision, overrideTable.byKey(what, id))
+	return overrideTable.delete(ctx, s, c, fmt.Sprint("override ", id), AnyRevision, id)
 }
 
 // PutOverride changes the override of o.ID, which keeps its id and author, or returns a NotFoundError: its numbers, its

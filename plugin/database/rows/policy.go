@@ -190,8 +190,7 @@ func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int
 // DeletePolicy deletes a policy, or returns a NotFoundError. A revision other than AnyRevision must be the policy's. It
 // returns the version of the deletion.
 func (s *DB) DeletePolicy(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	what := fmt.Sprint("policy ", id)
-	return policyTable.delete(ctx, s, c, what, revision, policyTable.byKey(what, id))
+	return policyTable.delete(ctx, s, c, fmt.Sprint("policy ", id), revision, id)
 }
 
 func (p Policy) withDefaults() Policy {

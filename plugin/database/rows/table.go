@@ -134,13 +134,13 @@ func (t *table[R]) put(
 	})
 }
 
-// delete deletes the row that find returns, and returns the version of the deletion. A revision other than
-// AnyRevision must be that of the row.
+// delete deletes the row of a key, and returns the version of the deletion. A revision other than AnyRevision must be
+// that of the row.
 func (t *table[R]) delete(
-	ctx context.Context, s *DB, c Change, what string, revision int64, find func(context.Context, querier) (R, error),
+	ctx context.Context, s *DB, c Change, what string, revision int64, key any,
 ) (int64, error) {
 	_, version, err := write(ctx, s, t.end+" "+what, c, func(tx pgx.Tx) (noResult, error) {
-		current, err := find(ctx, tx)
+		current, err := t.byKey(what, key)(ctx, tx)
 		if err == nil {
 			err = sameRevision(what, revision, current.revision())
 		}

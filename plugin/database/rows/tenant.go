@@ -96,7 +96,7 @@ func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, 
 // DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
 // stay.
 func (s *DB) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
-	return tenantTable.delete(ctx, s, c, "tenant "+id, revision, tenantTable.byKey("tenant "+id, id))
+	return tenantTable.delete(ctx, s, c, "tenant "+id, revision, id)
 }
 
 // TierFilter selects tiers. The zero value selects all.
@@ -130,7 +130,7 @@ func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error)
 
 // DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
 func (s *DB) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
-	return tierTable.delete(ctx, s, c, "tier "+name, revision, tierTable.byKey("tier "+name, name))
+	return tierTable.delete(ctx, s, c, "tier "+name, revision, name)
 }
 
 func (t Tenant) rowKey() any     { return t.ID }
