@@ -13,8 +13,14 @@ import (
 
 func (s *Server) registerRecord() {
 	at := &place{s, "/v1/ratelimit", "record", readAccess, writeAccess}
-	serve(s, at.operation("list-audit", http.MethodGet, "/audit",
-		"List changes with their actor and reason, newest first"), "read the audit", s.audit)
+	list(s, at.operation("list-audit", http.MethodGet, "/audit",
+		"List changes with their actor and reason, newest first"), "read the audit", asItIs[rows.AuditEntry],
+		func(e rows.AuditEntry) int64 { return e.ID },
+		func(ctx context.Context, in *auditInput) ([]rows.AuditEntry, error) {
+			in.AuditFilter.Kind = string(in.Kind)
+			in.Before, in.Max = in.page()
+			return s.Rows.Audit(ctx, in.AuditFilter)
+		})
 	serve(s, at.operation("get-fleet", http.MethodGet, "/fleet",
 		"Show which version each node enforces, now or after a time"), "list the nodes", s.fleet)
 	once(s, at.operation("forget-node", http.MethodPost, "/fleet/forget",
@@ -39,17 +45,6 @@ func (auditKind) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeString, Description: rows.AuditKindsText() + ".", Examples: []any{"policy"},
 	}
-}
-
-func (s *Server) audit(ctx context.Context, in *auditInput) (answers.Page[rows.AuditEntry], error) {
-	in.AuditFilter.Kind, in.Max = string(in.Kind), in.Limit
-	in.Before, _ = in.page()
-	entries, next, err := s.Rows.Audit(ctx, in.AuditFilter)
-	page := answers.Page[rows.AuditEntry]{Items: entries}
-	if next > 0 {
-		page.NextCursor = string(newCursor(next))
-	}
-	return page, err
 }
 
 type forgetInput struct {

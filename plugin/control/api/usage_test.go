@@ -163,7 +163,7 @@ func TestUsageReportsThatRedisIsUnavailableAndNothingIsReset(t *testing.T) {
 // resets returns the resets in the audit.
 func (p *planned) resets() []rows.AuditEntry {
 	p.Helper()
-	entries, _, err := p.world.store.Audit(p.Context(), rows.AuditFilter{Kind: "action"})
+	entries, err := p.world.store.Audit(p.Context(), rows.AuditFilter{Kind: "action"})
 	require.NoError(p, err)
 	return entries
 }

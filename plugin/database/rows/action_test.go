@@ -45,7 +45,7 @@ func TestActionIsAuditedAndMakesNoVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	require.NoError(t, s.Do(t.Context(), ann, rows.Action{Operation: "flush"}, nil, done))
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Tenant: "acme"})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Tenant: "acme"})
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("the audit has %v (%v), want one action for acme", entries, err)
 	}

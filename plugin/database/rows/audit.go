@@ -47,11 +47,9 @@ type AuditFilter struct {
 	Since  time.Time `query:"since"                   doc:"Only changes at or after this time."`
 	Until  time.Time `query:"until"                   doc:"Only changes before this time."`
 
-	Before int64 // only entries of a smaller ID: the cursor that the last page returned
-	Max    int   // at most so many; 0: 100
+	Before int64 // only entries of a smaller ID: the last one of the page before
+	Max    int   // at most so many; 0: all
 }
-
-const auditPage = 100
 
 // auditColumns lists the columns of an entry. The audit stores rows as in their tables, with factors in thousandths.
 var auditColumns = `id, version, at, actor, login, reason, kind, operation, key, tenant, ` + inFactors(
@@ -65,8 +63,8 @@ func inFactors(row string) string {
 		ELSE %[1]s END AS %[1]s`, row)
 }
 
-// Audit returns the entries that a filter selects, newest first, and the cursor of the next page; 0: it was the last.
-func (s *DB) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, next int64, err error) {
+// Audit returns the entries that a filter selects, newest first.
+func (s *DB) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 	var w where
 	w.equal("tenant", f.Tenant)
 	w.equal("kind", f.Kind)
@@ -75,18 +73,6 @@ func (s *DB) Audit(ctx context.Context, f AuditFilter) (entries []AuditEntry, ne
 	given(&w, "at >= %s", f.Since)
 	given(&w, "at < %s", f.Until)
 	given(&w, "id < %s", f.Before)
-	page := f.Max
-	if page <= 0 {
-		page = auditPage
-	}
-	entries, err = collect[AuditEntry](ctx, s.pool,
-		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(page+1), w.plannedArgs()...)
-	if err != nil {
-		return nil, 0, fail("read the audit", err)
-	}
-	if len(entries) > page {
-		entries = entries[:page]
-		next = entries[page-1].ID
-	}
-	return entries, next, nil
+	return readAll[AuditEntry](ctx, s.pool, "read the audit",
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(f.Max), w.plannedArgs()...)
 }

@@ -109,7 +109,7 @@ func keysOf(d rows.Diff) string {
 // wantAudited checks that the audit has entries of a version by their beginnings, by ann with her reason.
 func wantAudited(t *testing.T, s *rows.DB, version int64, want ...string) {
 	t.Helper()
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 1000})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Max: 1000})
 	require.NoError(t, err)
 	found := map[string]bool{}
 	for _, e := range entries {

@@ -35,7 +35,7 @@ func TestACostIsSetChangedFoundByAnySpellingAndDeleted(t *testing.T) {
 	assert.NoError(t, err)
 	_, err = s.CostByID(t.Context(), made.ID)
 	wantMissing(t, "read after the delete", err)
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "cost"})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "cost"})
 	if err != nil || len(entries) != 3 || entries[0].Operation != "delete" || entries[0].Actor != ann.Actor {
 		t.Errorf("the audit has %+v (%v), want an insert, an update and a delete by ann", entries, err)
 	}

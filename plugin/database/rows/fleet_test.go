@@ -188,7 +188,7 @@ func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T)
 	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*rows.NotFoundError)) {
 		t.Errorf("forgetting it again: %v, want it not found", err)
 	}
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action"})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
 		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
 		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)

@@ -29,7 +29,7 @@ func versions(t *testing.T, s *rows.DB) (version int64, entries int) {
 	t.Helper()
 	fleet, err := s.Fleet(t.Context(), 0)
 	require.NoError(t, err)
-	list, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 10_000})
+	list, err := s.Audit(t.Context(), rows.AuditFilter{Max: 10_000})
 	require.NoError(t, err)
 	return fleet.Version, len(list)
 }

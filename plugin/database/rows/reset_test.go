@@ -33,7 +33,7 @@ func TestTheAuditOfAResetHasEachBucketWithItsSubjectAndUse(t *testing.T) {
 		err = s.Do(t.Context(), ann, reset, nil, done)
 	}
 	require.NoError(t, err)
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action", Key: "buckets", Tenant: "acme"})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "reset" {
 		t.Fatalf("the audit has %+v (%v), want one reset", entries, err)
 	}

@@ -146,7 +146,7 @@ func TestNeitherTheDatabaseNorTheAuditContainsASecret(t *testing.T) {
 			t.Errorf("%s: %s", table, list)
 		}
 	}
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token", Key: "ci"})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token", Key: "ci"})
 	if err != nil || len(entries) != 2 || entries[1].Operation != "insert" || entries[0].Operation != "update" ||
 		entries[0].Actor != "ann" || entries[0].Version != 0 {
 		t.Errorf("the audit has %+v (%v), want the creation and the revocation, without a version", entries, err)
@@ -213,7 +213,7 @@ func TestUseIsRecordedAtMostOnceAMinuteAndNeverBackwards(t *testing.T) {
 	if record(0); !last().After(first) {
 		t.Error("use after more than a minute is not recorded")
 	}
-	if entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token"}); err != nil || len(entries) != 2 {
+	if entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "token"}); err != nil || len(entries) != 2 {
 		t.Errorf("the audit has %v (%v), want no entry of the use", entries, err)
 	}
 }

@@ -56,7 +56,7 @@ func TestNoUpdateOfAHundredWritersIsLostAndTheAuditHasNoGaps(t *testing.T) {
 		}
 	}
 	const writes = policies + policies*each
-	entries, _, err := s.Audit(t.Context(), rows.AuditFilter{Max: 2 * writes})
+	entries, err := s.Audit(t.Context(), rows.AuditFilter{Max: 2 * writes})
 	if err != nil || len(entries) != writes {
 		t.Fatalf("the audit has %d entries (%v), want one for each of %d writes", len(entries), err, writes)
 	}

@@ -207,7 +207,7 @@ func TestAReceiverThatIsGoneDisablesItsWebhookAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	assert.NoError(t, published.Validate(any(e.Data)), "the data of the event")
 	assert.Contains(t, w.log.String(), "a webhook was disabled", "the log")
-	entries, _, err := w.store.Audit(t.Context(), rows.AuditFilter{Kind: "webhook", Max: 1})
+	entries, err := w.store.Audit(t.Context(), rows.AuditFilter{Kind: "webhook", Max: 1})
 	if err != nil || len(entries) != 1 || entries[0].Operation != "update" || entries[0].Reason != hook.DisabledFor ||
 		entries[0].Actor != "webhooks" || entries[0].Tenant != "acme" {
 		t.Errorf("the audit has %+v (%v)", entries, err)
