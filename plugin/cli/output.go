@@ -27,15 +27,21 @@ func (c *call) outputFlag() { c.outputFlagOf(formatTable, formatJSON, formatYAML
 
 // outputFlagOf defines --output with formats, of which the first is the default.
 func (c *call) outputFlagOf(formats ...string) {
-	list := strings.Join(formats[:len(formats)-1], ", ") + " or " + formats[len(formats)-1]
-	c.flags.FuncP("output", "o", "the output `format`: "+list+" (default "+formats[0]+")", func(text string) error {
-		if !slices.Contains(formats, text) {
+	c.choiceFlag(&c.format, "output", "o", "the output `format`", formats...)
+}
+
+// choiceFlag defines the flag of one of several values, of which the first is the default. It leaves to as it is where
+// the flag is not given.
+func (c *call) choiceFlag(to *string, name, short, usage string, values ...string) {
+	list := strings.Join(values[:len(values)-1], ", ") + " or " + values[len(values)-1]
+	c.flags.FuncP(name, short, usage+": "+list+" (default "+values[0]+")", func(text string) error {
+		if !slices.Contains(values, text) {
 			return errors.New("must be " + list)
 		}
-		c.format = text
+		*to = text
 		return nil
 	})
-	c.complete("output", formats...)
+	c.complete(name, values...)
 }
 
 // print writes a value as JSON, as YAML of the same fields, or as the page that people read; nil: that of the fields.

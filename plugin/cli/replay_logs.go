@@ -24,7 +24,8 @@ type logFlags struct {
 func (c *call) logFlags(f *logFlags) {
 	c.flags.StringArrayVar(&f.files, "log", nil,
 		"a `file` with an access log, plain or gzip; - reads standard input; repeat the flag, or list more behind it (required)")
-	c.flags.StringVar(&f.options.Format, "format", "", "the `format` of the logs: auto, kong, nginx or csv (default auto)")
+	c.choiceFlag(&f.options.Format, "format", "", "the `format` of the logs",
+		replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV)
 	c.flags.StringVar(&f.options.NginxFormat, "log-format", "",
 		"the `log_format` of nginx, as in its configuration (default combined)")
 	c.flags.Int64Var(&f.options.FirstLine, "from-line", 0, "skip the lines before this `number` of a log (default 1)")
@@ -33,17 +34,11 @@ func (c *call) logFlags(f *logFlags) {
 		"read the tenant from this `source` in place of the config's tenant_from; "+sources)
 	c.flags.StringSliceVar(&f.gateway.UserFrom, "user-from", nil, "read the user from this `source` in place of user_from")
 	c.flags.StringSliceVar(&f.gateway.TierFrom, "tier-from", nil, "read the tier from this `source` in place of tier_from")
-	c.complete("format", replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV)
 	c.check(func() error { return c.checkLogs(f) })
 }
 
 func (c *call) checkLogs(f *logFlags) error {
 	f.files = append(f.files, c.args...)
-	switch f.options.Format {
-	case "", replay.FormatAuto, replay.FormatKong, replay.FormatNginx, replay.FormatCSV:
-	default:
-		return wrong("--format: %q: must be auto, kong, nginx or csv", f.options.Format)
-	}
 	switch {
 	case len(f.files) == 0:
 		return wrong("--log is required: an access log, such as --log access.jsonl")

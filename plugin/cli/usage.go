@@ -179,16 +179,14 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 	define: func(c *call) action {
 		query := c.queryFlags(api.UsageExportQuery{}, "limit")
 		c.flags.Lookup("month").Usage += " (required)"
-		format := c.flags.String("format", formatCSV, "the `format`: csv or json (default csv)")
-		c.complete("format", formatCSV, formatJSON)
+		format := formatCSV
+		c.choiceFlag(&format, "format", "", "the `format`", formatCSV, formatJSON)
 		c.check(func() error {
 			switch month, err := time.Parse("2006-01", query.Get("month")); {
 			case !c.given("month"):
 				return wrong("--month: must be given, such as 2026-11")
 			case err != nil || month.Year() < 1:
 				return wrong("--month: %q: must be a month such as 2026-11", query.Get("month"))
-			case *format != formatCSV && *format != formatJSON:
-				return wrong("--format: %q: must be csv or json", *format)
 			case query.Has("by") && query.Has("policy"):
 				return wrong("use either --policy or --by policy, not both")
 			}
@@ -198,7 +196,7 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 		c.doorFlag()
 		return func(ctx context.Context) error {
 			return c.withDoor(ctx, func(ctx context.Context, rest *answers.Client) error {
-				return c.exportUsage(ctx, rest, query, *format)
+				return c.exportUsage(ctx, rest, query, format)
 			})
 		}
 	},

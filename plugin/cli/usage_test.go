@@ -82,7 +82,7 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		"top --limit 100000":                                      "--limit: ",
 		"usage export":                                            "--month: must be given",
 		"usage export --month 2026-13":                            "must be a month such as",
-		"usage export --month 2026-1 --format a":                  "--month: ",
+		"usage export --month 2026-1":                             "--month: ",
 		"usage export --month 2026-11 --format xml":               `--format: "xml": must be`,
 		"usage export --month 2026-11 --by tenant":                `--by: "tenant": must be`,
 		"usage export --month 2026-11 --by policy --policy daily": "use either --policy or",
