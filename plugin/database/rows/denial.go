@@ -51,9 +51,6 @@ type DenialCursor struct {
 	ID int64
 }
 
-// Cursor returns the place of the denial.
-func (d RecentDenial) Cursor() DenialCursor { return DenialCursor{d.At, d.ID} }
-
 // Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the
 // bounds of a tenant and of all allow.
 func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {

@@ -19,36 +19,24 @@ import (
 // them. A nil config is unknown, as in DB.Review.
 func (s *DB) OverrideWarnings(
 	ctx context.Context, config *resolve.Plan, isConsumer func(name string) bool, o Override,
-) ([]string, error) {
-	var warnings []string
-	neverSeen, err := unseen(ctx, s.pool, isConsumer, o.Tenant)
-	if err != nil {
-		return nil, fail("review "+o.String(), err)
-	}
-	unnamed, err := s.policyWarning(ctx, config, o.Policy)
-	if err != nil {
-		return nil, err
-	}
-	for _, warning := range [...]string{neverSeen, unnamed} {
-		if warning != "" {
+) (warnings []string, err error) {
+	add := func(warning string, failed error) {
+		if err = cmp.Or(err, failed); warning != "" {
 			warnings = append(warnings, warning)
 		}
 	}
-	if problem := networkProblem(config, o); problem != "" {
-		warnings = append(warnings, problem)
-	}
+	add(unseen(ctx, s.pool, isConsumer, o.Tenant))
+	add(s.policyWarning(ctx, config, o.Policy))
+	add(networkProblem(config, o), nil)
 	if !o.StartsAt.IsZero() && o.StartsAt.Before(o.CreatedAt) {
-		warnings = append(warnings, "starts_at: is in the past: the override is in force at once")
+		add("starts_at: is in the past: the override is in force at once", nil)
 	}
-	overlap, err := overlapWarning(ctx, s.pool, o)
-	if overlap != "" {
-		warnings = append(warnings, overlap)
-	}
-	if err != nil {
+	add(overlapWarning(ctx, s.pool, o))
+	raised, failed := raisedAbove(ctx, s.pool, config, o)
+	if err = cmp.Or(err, failed); err != nil {
 		return nil, fail("review "+o.String(), err)
 	}
-	raised, err := raisedAbove(ctx, s.pool, config, o)
-	return append(warnings, raised...), fail("review "+o.String(), err)
+	return append(warnings, raised...), nil
 }
 
 // networkProblem returns why no request has the network of an override, else "". A nil config is unknown.
