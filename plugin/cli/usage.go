@@ -33,38 +33,28 @@ With --policy it shows what that policy did: the tokens that it charged, and the
   ratelimit usage show acme --last 7d
   ratelimit usage show acme --by policy --step 1d --last 30d`,
 	define: func(c *call) action {
-		last, step, by := 24*time.Hour, "", ""
-		q := rows.UsageQuery{}
+		last, step, by, query := 24*time.Hour, "", "", url.Values{}
 		c.flags.Func("last", "show this `duration` until now (default 24h)", reads(parseSpan, &last))
 		c.flags.StringVar(&step, "step", "", "the `length` of a row: 1m, 1h or 1d")
-		endpoint := c.flags.String("endpoint", "", "only requests of this `endpoint`: a pattern or the name of a route")
-		c.flags.StringVar(&q.Policy, "policy", "", "show what this `policy` did, instead of the requests")
+		c.flags.Func("endpoint", "only requests of this `endpoint`: a pattern or the name of a route",
+			sets(query, "endpoint"))
+		c.flags.Func("policy", "show what this `policy` did, instead of the requests", sets(query, "policy"))
 		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
 		c.check(func() error {
 			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy"}); err != nil {
 				return wrong("--by: %q: must be endpoint, policy or endpoint,policy", by)
 			}
-			q.ByEndpoint, q.ByPolicy = strings.Contains(by, "endpoint"), strings.Contains(by, "policy")
-			var err error
-			q.Step, err = stepOf(step, last)
-			return err
-		})
-		return c.asks(func(ctx context.Context, rest *answers.Client) error {
-			now := c.now()
-			q.Tenant = c.arg()
-			query := url.Values{
-				"from": {now.Add(-last).Format(time.RFC3339Nano)}, "to": {now.Format(time.RFC3339Nano)},
-				"step": {q.Step.Name}, "endpoint": {*endpoint}, "policy": {q.Policy},
-			}
 			if by != "" {
 				query.Set("group_by", strings.ReplaceAll(by, ",", "+"))
 			}
-			var found rows.UsageHistory
-			if err := rest.Get(ctx, c.path("/v1/orgs/{}/ratelimit/usage/history"), query, &found); err != nil {
-				return err
-			}
-			return c.print(found, nil)
+			now := c.now()
+			query.Set("from", now.Add(-last).Format(time.RFC3339Nano))
+			query.Set("to", now.Format(time.RFC3339Nano))
+			length, err := stepOf(step, last)
+			query.Set("step", length.Name)
+			return err
 		})
+		return shows[rows.UsageHistory](c, "/v1/orgs/{}/ratelimit/usage/history", query)
 	},
 }
 

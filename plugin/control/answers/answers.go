@@ -215,11 +215,9 @@ type (
 	Candidate       = rows.Candidate
 	CandidateDiff   = rows.CandidateDiff
 	CandidateReport = rows.CandidateReport
-	Delivery        = rows.Delivery
 	Diff            = rows.Diff
 	Node            = rows.Node
 	NodeVersion     = rows.NodeVersion
-	OrgToken        = rows.OrgToken
 	Override        = schema.Override
 	Policy          = rows.Policy
 	Reach           = rows.Reach
