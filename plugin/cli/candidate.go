@@ -155,7 +155,8 @@ denies without --force is not enforced for more tenants without it either.
 		c.flags.StringArrayVar(&remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
 		force := url.Values{}
 		c.reviewFlags(force)
-		c.wrongIf(func() bool { return percent < 0 && len(add)+len(remove) == 0 }, "give --percent, --tenant or --remove")
+		c.wrongIf(func() bool { return percent < 0 && len(add)+len(remove) == 0 },
+			"give --percent, --tenant or --remove")
 		return c.writes(func() change {
 			assigns := object{"add": add, "remove": remove}
 			if percent >= 0 {

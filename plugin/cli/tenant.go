@@ -55,7 +55,8 @@ var tenantCommands = []*command{
 				fieldFlag(c, &fields[i], &t.Tenant)
 			}
 			query := c.overFlag()
-			c.wrongIf(func() bool { return len(c.givenOf("tier", "time-zone")) == 0 }, "--tier or --time-zone is required")
+			c.wrongIf(func() bool { return len(c.givenOf("tier", "time-zone")) == 0 },
+				"--tier or --time-zone is required")
 			return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 				return c.setTenant(ctx, rest, t, query)
 			})

@@ -74,5 +74,6 @@ func (s *DB) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error) {
 	given(&w, "at < %s", f.Until)
 	given(&w, "id < %s", f.Before)
 	return readAll[AuditEntry](ctx, s.pool, "read the audit",
-		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(f.Max), w.plannedArgs()...)
+		"SELECT "+auditColumns+" FROM rate_limiter.audit"+w.String()+` ORDER BY id DESC`+limitTo(f.Max),
+		w.plannedArgs()...)
 }
