@@ -37,24 +37,6 @@ func onLadder(w *world) {
 	require.NoError(w, err)
 }
 
-func TestOrgsOnTheLadderAreListedTheHighestStepFirst(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	onLadder(w)
-	for query, want := range map[string]string{
-		"": "acme half globex warn ", "?step=warn": "globex warn ", "?limit=1": "acme half ",
-	} {
-		got := ""
-		answer := w.want(w.as("GET", abuseList+query, ""), http.StatusOK)
-		for _, row := range read[answers.Page[answers.AbuseState]](w, answer).Items {
-			got += row.Tenant + " " + row.Step + " "
-		}
-		if got != want {
-			t.Errorf("%q lists %q, want %q", query, got, want)
-		}
-	}
-}
-
 func TestAForgivenOrgIsOnNoStepAndItsPenaltyIsOver(t *testing.T) {
 	t.Parallel()
 	w := open(t)

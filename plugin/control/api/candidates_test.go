@@ -2,12 +2,9 @@ package api_test
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -61,22 +58,6 @@ func TestACandidateIsPromotedAndRolledBackThroughTheAPI(t *testing.T) {
 	if got := limit(); got != 1000 {
 		t.Errorf("after the rollback the limit is %d", got)
 	}
-}
-
-func TestAPromotionOverPoliciesThatHaveMovedListsThem(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	openJuly(w)
-	w.want(w.as("PUT", policies, strings.Replace(daily, "1000", "700", 1), "If-Match", "*"), http.StatusOK)
-	denied := w.want(w.as("POST", july+"/promote", why), http.StatusConflict)
-	text := denied.Body.String()
-	if !strings.Contains(text, "policy daily of tier gold has changed: limit: 1000 → 700") {
-		t.Errorf("the answer lacks the difference: %s", text)
-	}
-	d := read[rows.CandidateDiff](w, w.want(w.as("GET", july+"/diff", ""), http.StatusOK))
-	w.want(w.as("POST", july+"/rebase", `{"version":1000,"reason":"seen"}`), http.StatusUnprocessableEntity)
-	w.want(w.as("POST", july+"/rebase", `{"version":`+strconv.FormatInt(d.Version, 10)+`,"reason":"seen"}`), http.StatusOK)
-	w.want(w.as("POST", july+"/promote", why), http.StatusOK)
 }
 
 func TestAPolicyOfACandidateHasTheFaultsOfAPolicy(t *testing.T) {
@@ -133,27 +114,6 @@ func TestFaultsOfAnAssignmentNameTheirField(t *testing.T) {
 	if !strings.Contains(a.Body.String(), `nothing about tenant \"acmee\"`) {
 		t.Errorf("no warning of a tenant that nothing is known about: %s", a.Body)
 	}
-}
-
-func TestTheReportOfACandidateIsServed(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	openJuly(w)
-	_, err := w.pool.Exec(w.Context(), `SELECT rate_limiter.report_candidate('n1', 'july', 1, '1 hour', '[
-		{"tenant": "acme", "endpoint": "GET /a", "policy": "", "requests": 10, "active_only": 1, "candidate_only": 2,
-			"both": 3},
-		{"tenant": "acme", "endpoint": "GET /a", "policy": "daily", "requests": 10, "active_only": 0, "candidate_only": 2,
-			"both": 0}]')`)
-	require.NoError(t, err)
-	for query, want := range map[string]int{
-		"": 2, "?requests=true": 1, "?policy=daily": 1, "?tenant=globex": 0, "?limit=1": 1,
-	} {
-		r := read[rows.CandidateReport](w, w.want(w.as("GET", july+"/report"+query, ""), http.StatusOK))
-		if len(r.Items) != want || r.Total.CandidateOnly != 2 || r.Processes != 1 || len(r.Windows) != 1 {
-			t.Errorf("%s: %+v", query, r)
-		}
-	}
-	w.want(w.as("GET", july+"/report?policy=daily&requests=true", ""), http.StatusUnprocessableEntity)
 }
 
 // enforcesForAcme puts a candidate in force that puts policies and is assigned to acme, beside a config without rows.

@@ -24,7 +24,7 @@ const (
 func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	made := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":50,"reason":"slow"}`), http.StatusCreated)
+	made := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports/{id}","cost":50,"reason":"slow"}`), http.StatusCreated)
 	path, tag := made.Header().Get("Location"), made.Header().Get("ETag")
 	row := read[struct{ Cost rows.Cost }](w, made).Cost
 	if path != fmt.Sprint(costs, "/", row.ID) || *row.Cost.Cost != 50 || row.Namespace != "default" {
@@ -36,12 +36,12 @@ func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	}
 	w.want(w.as("GET", path, "", "If-None-Match", tag), http.StatusNotModified)
 	w.want(w.as("PUT", costs, got.Body.String()), http.StatusOK) // what is read can be written
-	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`), http.StatusPreconditionRequired)
-	free := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":0}`, "If-Match", tag), http.StatusOK)
+	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports/{key}","cost":0}`), http.StatusPreconditionRequired)
+	free := w.want(w.as("PUT", costs, `{"endpoint":"POST /exports/{key}","cost":0}`, "If-Match", tag), http.StatusOK)
 	if cost := read[struct{ Cost rows.Cost }](w, free).Cost; *cost.Cost.Cost != 0 || cost.ID != row.ID {
 		t.Errorf("changed to %s, want free", free.Body)
 	}
-	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports","cost":2}`, "If-Match", tag), http.StatusPreconditionFailed)
+	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports/{key}","cost":2}`, "If-Match", tag), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /none","cost":2}`, "If-Match", "*"), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /b","cost":2,"namespace":"other"}`), http.StatusCreated)
 	list := read[struct{ Items []rows.Cost }](w, w.want(w.as("GET", costs+"?namespace=other", ""), http.StatusOK))

@@ -11,12 +11,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -235,27 +233,6 @@ func TestAnAmbiguousQueryIsDenied(t *testing.T) {
 		"?limit=1&limit=2": "query.limit", "?name=a;tier=b": "query", "?name=%zz": "query", "?%FF=1": "query.\ufffd",
 	} {
 		w.wantFaults(w.as("GET", policies+query, ""), at)
-	}
-}
-
-func TestARequestThatEndsHalfWayLeavesNothingWritten(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	tx, err := w.pool.Begin(t.Context())
-	require.NoError(t, err)
-	pgtest.Exec(t, tx, `SELECT rate_limiter.await_turn()`)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	recorder := httptest.NewRecorder()
-	post := call{admin, "POST", policies, daily, []string{"Idempotency-Key", "k"}}
-	w.server.ServeHTTP(recorder, post.request().WithContext(ctx))
-	if recorder.Code != http.StatusServiceUnavailable {
-		t.Errorf("answered by %d %s, want 503", recorder.Code, recorder.Body)
-	}
-	require.NoError(t, tx.Rollback(t.Context()))
-	a := w.want(w.as("POST", policies, daily, "Idempotency-Key", "k"), http.StatusCreated)
-	if a.Header().Get("Idempotent-Replayed") != "" || read[policyWritten](w, a).Version != 1 {
-		t.Errorf("the next one is answered by %v %s, want the first version", a.Header(), a.Body)
 	}
 }
 

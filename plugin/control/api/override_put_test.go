@@ -109,7 +109,7 @@ func TestAnOverrideKeepsWhatItIsAbout(t *testing.T) {
 func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	names := []string{"a", "b/ü", "b", "c", "d"}
+	names := []string{"B", "b/ü", "b", "c", "d"}
 	for _, name := range names {
 		w.want(w.as("PUT", "/v1/orgs/"+url.PathEscape(name), `{"tier":"gold"}`), http.StatusCreated)
 		w.want(w.as("POST", "/v1/orgs/"+url.PathEscape(name)+"/ratelimit/overrides",
@@ -140,9 +140,9 @@ func TestPagesOfAListStayInOrderWhileItsRowsChange(t *testing.T) {
 		return labels, p.NextCursor
 	}
 	lists := map[string]string{
-		"/v1/orgs":                "a b|b/ü c d z",
-		"/v1/ratelimit/tiers":     "a b|b/ü c d z",
-		"/v1/ratelimit/overrides": `a"1 b/ü"2|b"3 c"4 d"5 z"6`,
+		"/v1/orgs":                "B b|b/ü c d z",
+		"/v1/ratelimit/tiers":     "B b|b/ü c d z",
+		"/v1/ratelimit/overrides": `B"1 b/ü"2|b"3 c"4 d"5 z"6`,
 	}
 	for list := range lists {
 		first[list], cursors[list] = page(list, "?limit=2")

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -59,19 +58,6 @@ func TestEachKindOfOverrideIsMadeAndRead(t *testing.T) {
 		}
 	}
 	w.wantFaults(w.as("GET", overrides+"?state=soon", ""), "query.state")
-}
-
-func TestTheAuditShowsAFactorAsItIsWritten(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const multiplier = `{"kind":"multiplier","factor":1.5,"reason":"launch","permanent":true}`
-	made := w.want(w.as("POST", overrides, multiplier), http.StatusCreated)
-	w.want(w.as("DELETE", made.Header().Get("Location")+"?reason=over", ""), http.StatusOK)
-	type change struct{ Before, After struct{ Factor json.Number } }
-	list := read[answers.Page[change]](w, w.as("GET", "/v1/ratelimit/audit", ""))
-	if len(list.Items) != 2 || list.Items[0].Before.Factor != "1.5" || list.Items[1].After.Factor != "1.5" {
-		t.Errorf("the audit has %+v", list.Items)
-	}
 }
 
 func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {

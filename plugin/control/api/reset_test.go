@@ -2,17 +2,12 @@ package api_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // meeting is a world in which a reset stops while it empties the buckets, until it may go on. emptied counts resets.
@@ -109,25 +104,5 @@ func TestAWaitingResetIsDoneAfterTheFirstOneFailed(t *testing.T) {
 	leave <- nil
 	if a := m.want(<-second, http.StatusOK); a.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("it is a replay of what was not made: %s", a.Body)
-	}
-}
-
-func TestTheAuditOfAResetListsTheBucketsBySubject(t *testing.T) {
-	t.Parallel()
-	p := using(t)
-	p.want(p.as("POST", acmeReset, `{"user":"u_42","reason":"billed twice"}`), http.StatusOK)
-	page := read[answers.Page[struct {
-		After struct{ Buckets []map[string]any }
-	}]](p.world, p.want(p.as("GET", "/v1/ratelimit/audit?kind=action", ""), http.StatusOK))
-	if len(page.Items) != 1 || len(page.Items[0].After.Buckets) != 3 {
-		t.Fatalf("the audit has %+v, want one reset of three buckets", page)
-	}
-	for _, b := range page.Items[0].After.Buckets {
-		text, err := json.Marshal(b)
-		require.NoError(t, err)
-		if b["used"] != 4.0 || (b["user"] == "u_42") != (b["policy"] == "per-user") ||
-			b["description"] == nil || b["reset"] == nil {
-			t.Errorf("a bucket is shown as %s", text)
-		}
 	}
 }

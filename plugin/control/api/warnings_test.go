@@ -104,17 +104,6 @@ func TestWithoutAConfigAWarningAllowsForNamesThatItMayHave(t *testing.T) {
 	}
 }
 
-func TestAConflictOfOverridesNamesTheOneInTheWay(t *testing.T) {
-	t.Parallel()
-	w := open(t)
-	const ban = `{"kind":"ban","permanent":true,"reason":"a test"}`
-	at := w.want(w.as("POST", overrides, ban), http.StatusCreated).Header().Get("Location")
-	a := w.want(w.as("POST", overrides, ban), http.StatusConflict)
-	if got, id := read[problem](w, a).Detail, at[strings.LastIndex(at, "/")+1:]; !strings.Contains(got, "override "+id) {
-		t.Errorf("it says %q, want override %s named", got, id)
-	}
-}
-
 func TestAnOrgThatIsNotTextIsAFaultOnAllPaths(t *testing.T) {
 	t.Parallel()
 	w := equipped(t)

@@ -3,7 +3,6 @@ package rows_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -67,28 +66,6 @@ func TestAnActionThatCannotBeRecordedIsNotDone(t *testing.T) {
 	}
 }
 
-func TestActionIsDoneAgainUntilItHasBeenDone(t *testing.T) {
-	s, _ := open(t)
-	trouble := errors.New("trouble")
-	for i, test := range []struct {
-		err      error
-		text     string
-		replayed bool
-	}{{trouble, "time 0", false}, {nil, "time 1", false}, {nil, "time 1", true}} {
-		text, replayed, err := flushOnce(t.Context(), s, []string{"time 0", "time 1", "time 2"}[i],
-			func(context.Context) error { return test.err })
-		if !errors.Is(err, test.err) || replayed != test.replayed || text != test.text {
-			t.Errorf("time %d: answer %q, replayed %v (%v)", i, text, replayed, err)
-		}
-	}
-	if err := s.Do(t.Context(), once("k", "another"), flush, new(reply),
-		done); !errors.As(err, new(*rows.KeyReusedError)) {
-		t.Errorf("another action under the key: %v", err)
-	}
-	_, entries := versions(t, s)
-	assert.EqualValues(t, 2, entries, "audit entries")
-}
-
 func TestAReplayKeepsNothingOfTheGivenAnswer(t *testing.T) {
 	s, _ := open(t)
 	type item struct {
@@ -127,31 +104,6 @@ func TestOfManyActionsAtOnceUnderOneKeyOneIsDoneInAllProcesses(t *testing.T) {
 	if _, entries := versions(t, stores[0]); times != 1 || entries != 1 {
 		t.Errorf("it was done %d times and recorded %d times, want once", times, entries)
 	}
-}
-
-// On a busy machine half of a short time may be too little for a query, so the time doubles.
-func TestASecondActionUnderAKeyFailsInTimeWhileTheFirstRuns(t *testing.T) {
-	s, _ := open(t)
-	if _, _, err := flushOnce(t.Context(), s, "", func(context.Context) error {
-		const most = time.Minute
-		for within := 4 * time.Second; ; within *= 2 {
-			hasty, cancel := context.WithTimeout(t.Context(), within)
-			_, _, err := flushOnce(hasty, s, "", done)
-			late := hasty.Err() != nil
-			cancel()
-			if late && within < most {
-				continue
-			}
-			if underway := new(rows.UnderwayError); !errors.As(err, &underway) || underway.Key != "k" || late {
-				t.Errorf("%v after at most %v, want an UnderwayError in time", err, within)
-			}
-			return nil
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	_, entries := versions(t, s)
-	assert.EqualValues(t, 1, entries, "audit entries")
 }
 
 func TestAnActionThatTookAllItsTimeMayBeSentAgainAtOnce(t *testing.T) {

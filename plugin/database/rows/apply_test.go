@@ -37,33 +37,6 @@ func names(t *testing.T, s *rows.DB) string {
 	return strings.Join(list, " ")
 }
 
-func TestApplyMakesTheSetInOneVersionAndNothingTheSecondTime(t *testing.T) {
-	s, _ := open(t)
-	put(t, s, named("changed")[0])
-	put(t, s, named("deleted")[0])
-	set := rows.Set{Policies: named("changed", "created")}
-	set.Policies[0].Limit.Limit = 7
-	for round, want := range []string{"1 1 1 0", "0 0 0 2"} {
-		d, version, err := s.Apply(t.Context(), ann, set)
-		if err != nil || version != 3 {
-			t.Fatalf("round %d: version %d (%v), want 3", round, version, err)
-		}
-		assert.Equal(t, want, fmt.Sprint(len(d.Create), len(d.Update), len(d.Delete), d.Unchanged),
-			"round %d creates, updates, deletes,", round)
-		assert.Equal(t, "changed=7 created=1000", names(t, s), "after round %d", round)
-	}
-}
-
-func TestDiffShowsWhatApplyWouldDoAndDoesNothing(t *testing.T) {
-	s, _ := open(t)
-	put(t, s, named("deleted")[0])
-	d, err := s.Diff(t.Context(), rows.Set{Policies: named("created")})
-	if err != nil || len(d.Create) != 1 || len(d.Delete) != 1 {
-		t.Errorf("the difference is %+v (%v), want a create and a delete", d, err)
-	}
-	assert.Equal(t, "deleted=1000", names(t, s), "after it")
-}
-
 func TestApplyKeepsOtherNamespacesAndPoliciesOutsideAPartialSet(t *testing.T) {
 	s, _ := open(t)
 	other := named("other")[0]

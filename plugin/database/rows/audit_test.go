@@ -19,35 +19,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestAuditListsEachChangeNewestFirst(t *testing.T) {
-	s, _ := open(t)
-	p, _ := put(t, s, daily())
-	p.Limit.Limit = 2000
-	put(t, s, p)
-	bob := rows.Change{Actor: "bob", Reason: "no longer sold"}
-	require.NoError(t, drop(t, s, bob, p))
-	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "policy"})
-	if err != nil || len(entries) != 3 {
-		t.Fatalf("the audit is %v (%v), want 3 entries", entries, err)
-	}
-	for i, want := range []struct{ operation, actor, reason string }{
-		{"delete", bob.Actor, bob.Reason}, {"update", ann.Actor, ann.Reason}, {"insert", ann.Actor, ann.Reason},
-	} {
-		e := entries[i]
-		if e.Operation != want.operation || e.Actor != want.actor || e.Reason != want.reason ||
-			e.Version != int64(3-i) || e.At.IsZero() {
-			t.Errorf("entry %d is %+v, want %+v in version %d", i, e, want, 3-i)
-		}
-	}
-	var before, after struct{ Limit int64 }
-	require.NoError(t, json.Unmarshal(entries[1].Before, &before))
-	require.NoError(t, json.Unmarshal(entries[1].After, &after))
-	if before.Limit != 1000 || after.Limit != 2000 || entries[0].After != nil || entries[2].Before != nil {
-		t.Errorf("limit %d became %d; after the delete there is %s, before the insert %s",
-			before.Limit, after.Limit, entries[0].After, entries[2].Before)
-	}
-}
-
 func TestTheAuditHasFactorsAsDecimals(t *testing.T) {
 	s, pool := open(t)
 	doubled := permanent(schema.Override{Kind: "multiplier", Tenant: "acme", Factor: 2000})

@@ -3,7 +3,6 @@ package rows_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -169,33 +168,6 @@ func TestWithoutALiveNodeNothingIsEnforced(t *testing.T) {
 	assert.NoError(t, s.Await(t.Context(), version, time.Minute), "without nodes waiting ends")
 	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || fleet.Reach(version).Enforced {
 		t.Errorf("without nodes the fleet %+v (%v) enforces the version", fleet, err)
-	}
-}
-
-func TestForgottenNodeIsInTheAuditAndListedAgainAfterItsNextReport(t *testing.T) {
-	s, pool := open(t)
-	_, version := put(t, s, daily())
-	report(t, pool, "edge-1/ABCD", version, 0)
-	why := rows.Change{Actor: "ann", Reason: "the machine was removed"}
-	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*rows.ConflictError)) {
-		t.Errorf("forgetting a live node: %v, want a conflict", err)
-	}
-	silence(t, pool, "edge-1/ABCD")
-	node, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD")
-	if err != nil || node.Node != "edge-1/ABCD" || node.Version != version {
-		t.Fatalf("the forgotten node is %+v (%v)", node, err)
-	}
-	if _, err := s.ForgetNode(t.Context(), why, "edge-1/ABCD"); !errors.As(err, new(*rows.NotFoundError)) {
-		t.Errorf("forgetting it again: %v, want it not found", err)
-	}
-	entries, err := s.Audit(t.Context(), rows.AuditFilter{Kind: "action"})
-	if err != nil || len(entries) != 1 || entries[0].Operation != "forget" || entries[0].Key != "edge-1/ABCD" ||
-		entries[0].Actor != "ann" || entries[0].Reason != "the machine was removed" {
-		t.Errorf("the audit has %+v (%v), want one entry with the actor and the reason", entries, err)
-	}
-	report(t, pool, "edge-1/ABCD", version, 0)
-	if fleet, err := s.Fleet(t.Context(), time.Minute); err != nil || len(fleet.Nodes) != 1 || !fleet.Nodes[0].Live {
-		t.Errorf("after it has reported again the fleet is %+v (%v)", fleet, err)
 	}
 }
 

@@ -3,7 +3,6 @@ package rows_test
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -78,43 +77,6 @@ func same(t *testing.T, a, b any) bool {
 	other, err := json.Marshal(b)
 	require.NoError(t, err)
 	return string(one) == string(other)
-}
-
-func TestAPolicyThatWasWrittenOnceIsReplayedWithoutAWrite(t *testing.T) {
-	s, _ := open(t)
-	for _, c := range []rows.Change{ann, once("k", "a request")} {
-		if _, _, replayed, err := s.ReplayPolicy(t.Context(), c); err != nil || replayed {
-			t.Errorf("before the first write: replayed %v, %v", replayed, err)
-		}
-	}
-	row, version, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	require.NoError(t, err)
-	c := once("k", "a request")
-	again, sameVersion, replayed, err := s.ReplayPolicy(t.Context(), c)
-	if err != nil || !replayed || !c.Idempotency.Replayed || sameVersion != version || !same(t, row, again) {
-		t.Errorf("it is %+v in version %d, replayed %v (%v), want %+v in %d", again, sameVersion, replayed, err, row, version)
-	}
-	reused := new(rows.KeyReusedError)
-	if _, _, replayed, err = s.ReplayPolicy(t.Context(), once("k", "another request")); replayed ||
-		!errors.As(err, &reused) {
-		t.Errorf("another request under the key: replayed %v, %v", replayed, err)
-	}
-}
-
-func TestKeyOfAnotherRequestIsAnError(t *testing.T) {
-	s, _ := open(t)
-	_, _, err := s.PutPolicy(t.Context(), once("k", "one"), daily())
-	require.NoError(t, err)
-	_, _, err = s.PutPolicy(t.Context(), once("k", "two"), named("other")[0])
-	if reused := new(rows.KeyReusedError); !errors.As(err, &reused) || reused.Key != "k" {
-		t.Errorf("the key under another request: %v", err)
-	}
-	theirs := once("k", "two")
-	theirs.Idempotency.Token = "another token"
-	if _, _, err := s.PutPolicy(t.Context(), theirs, named("theirs")[0]); err != nil || theirs.Idempotency.Replayed {
-		t.Errorf("the key of another token: %v, replayed %v", err, theirs.Idempotency.Replayed)
-	}
-	assert.Equal(t, "daily=1000 theirs=1000", names(t, s))
 }
 
 func TestWriteThatFailedMayBeTriedAgainUnderItsKey(t *testing.T) {

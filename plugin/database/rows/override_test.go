@@ -116,25 +116,6 @@ func TestSecondOverrideOfOneKindForOneSubjectIsAConflict(t *testing.T) {
 	}
 }
 
-func TestEndedOverrideIsHistory(t *testing.T) {
-	s, _ := open(t)
-	o := add(t, s, ban())
-	version, err := s.EndOverride(t.Context(), rows.Change{Actor: "bob", Reason: "they paid"}, o.ID)
-	if err != nil || version != 2 {
-		t.Fatalf("end: version %d (%v), want 2", version, err)
-	}
-	_, err = s.EndOverride(t.Context(), ann, o.ID)
-	wantMissing(t, "ending it again", err)
-	ended, err := s.EndedOverrides(t.Context(), rows.OverrideFilter{})
-	if err != nil || len(ended) != 1 {
-		t.Fatalf("the history is %v (%v), want one", ended, err)
-	}
-	o.State = rows.StateEnded
-	if h := ended[0]; h.Override != o || h.EndedBy != "bob" || h.EndReason != "they paid" || h.EndedAt.IsZero() {
-		t.Errorf("the history has %+v, want %+v ended by bob", h, o)
-	}
-}
-
 func TestOverridesOfOnePlaceMayStartAtDifferentTimes(t *testing.T) {
 	s, pool := open(t)
 	launch := func(day int) rows.Override {

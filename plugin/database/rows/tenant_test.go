@@ -13,60 +13,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestTenantIsSetReadListedAndDeleted(t *testing.T) {
-	s, _ := open(t)
-	for _, settings := range []schema.Tenant{
-		{ID: "acme", Tier: "gold", TimeZone: "Europe/Berlin"},
-		{ID: "Beta", Tier: "gold"},
-		{ID: "corp"},
-	} {
-		tenant := rows.Tenant{Tenant: settings}
-		written, _, err := s.SetTenant(t.Context(), ann, tenant)
-		if tenant.Revision = 1; err != nil || written != tenant {
-			t.Errorf("set %+v: %+v (%v)", tenant, written, err)
-		}
-		if read, err := s.Tenant(t.Context(), tenant.ID); err != nil || read != tenant {
-			t.Errorf("%s is read as %+v (%v), want %+v", tenant.ID, read, err, tenant)
-		}
-	}
-	gold, err := s.Tenants(t.Context(), rows.TenantFilter{Tier: "gold", After: "Beta"})
-	if err != nil || len(gold) != 1 || gold[0].ID != "acme" {
-		t.Errorf("gold tenants after Beta are %v (%v), want acme", gold, err)
-	}
-	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
-	assert.NoError(t, err)
-	_, err = s.Tenant(t.Context(), "acme")
-	wantMissing(t, "read after the delete", err)
-	_, err = s.DeleteTenant(t.Context(), ann, "acme", 0)
-	wantMissing(t, "a second delete", err)
-}
-
 // ofTier returns tenant acme with a tier, as a write from a revision has it.
 func ofTier(tier string, revision int64) rows.Tenant {
 	return rows.Tenant{Tenant: schema.Tenant{ID: "acme", Tier: tier}, Revision: revision}
-}
-
-func TestTierIsPutListedAndDeleted(t *testing.T) {
-	s, _ := open(t)
-	for _, tier := range []rows.Tier{
-		{Name: "silver"},
-		{Name: "gold"},
-		{Name: "gold", Description: "large customers", Revision: 1},
-	} {
-		_, _, err := s.PutTier(t.Context(), ann, tier)
-		require.NoError(t, err)
-	}
-	_, _, err := s.PutTier(t.Context(), ann, rows.Tier{Name: "gold", Revision: 1})
-	wantConflict(t, "put from revision 1 again", err)
-	tiers, err := s.Tiers(t.Context(), rows.TierFilter{})
-	if want := (rows.Tier{Name: "gold", Description: "large customers", Revision: 2}); err != nil ||
-		len(tiers) != 2 || tiers[0] != want {
-		t.Errorf("the tiers are %v (%v), want gold first: %v", tiers, err, want)
-	}
-	_, err = s.DeleteTier(t.Context(), ann, "gold", 2)
-	assert.NoError(t, err)
-	_, err = s.DeleteTier(t.Context(), ann, "gold", 0)
-	wantMissing(t, "a second delete", err)
 }
 
 func TestTenantsWithUsageAreListedBesideThoseWithARow(t *testing.T) {

@@ -1,12 +1,9 @@
 package rows_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,37 +198,4 @@ func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
 		require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) >= 2 `+stopped).Scan(&wait))
 		return wait
 	})
-}
-
-// severed is a connection that breaks after it has sent a COMMIT, once it is armed.
-type severed struct {
-	net.Conn
-	armed *atomic.Bool
-}
-
-func (c severed) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if err == nil && bytes.Contains(b, []byte("commit")) && c.armed.Load() {
-		err = c.Close()
-	}
-	return n, err
-}
-
-func TestAWriteWithoutAnAnswerToItsCommitIsUncertainAndMayBeSentAgain(t *testing.T) {
-	var armed atomic.Bool
-	s := wired(t, pgtest.Shared(t).Database(t), func(c *pgxpool.Config) {
-		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, address)
-			return severed{conn, &armed}, err
-		}
-	})
-	armed.Store(true)
-	_, _, err := s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	assert.ErrorAs(t, err, new(*rows.UncertainError))
-	armed.Store(false)
-	_, _, err = s.PutPolicy(t.Context(), once("k", "a request"), daily())
-	require.NoError(t, err)
-	if version, entries := versions(t, s); version != 1 || entries != 1 {
-		t.Errorf("version %d and %d entries, want one write", version, entries)
-	}
 }
