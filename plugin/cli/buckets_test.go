@@ -145,25 +145,6 @@ func TestBucketsAreShownForAllEndpointsAndNothingIsSpent(t *testing.T) {
 	}
 }
 
-func TestBucketsOfAnotherTenantAreFull(t *testing.T) {
-	file := onRedis(t, redistest.Single(t))
-	acme := identity.Name{Kind: identity.Tenant, ID: "acme"}
-	spend(t, file, identity.Identity{Tenant: acme, Method: "GET", Path: "/"}, 3)
-	x := &terminal{t: t}
-	code := x.call("buckets", "show", "--config", file, "--config-only", "--tenant", "beta", "--policy", "daily")
-	if text := x.output.String(); code != 0 || !strings.Contains(text, " 15000 ") || strings.Contains(text, "writes") {
-		t.Errorf("exit code %d, output\n%s", code, text)
-	}
-}
-
-func TestBucketsOfARedisThatIsUnavailableAreAnError(t *testing.T) {
-	x := &terminal{t: t}
-	code := x.call("buckets", "show", "--config", "testdata/ratelimit/buckets.yml", "--config-only", "--tenant", "acme")
-	if text := x.output.String(); code != exitFailed || !strings.Contains(text, "cannot connect") {
-		t.Errorf("exit code %d, output\n%s", code, text)
-	}
-}
-
 func TestLocalBucketsAreNotLookedFor(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", "testdata/ratelimit/kong.yml", "--plugin-route", "search",

@@ -66,21 +66,6 @@ func TestADatabaseThatLacksTablesOrRightsIsAnErrorThatNamesTheFix(t *testing.T) 
 	check(dsn, "run ratelimit migrate up", create...)
 }
 
-func TestAnOldProgramWarnsOfNewerTables(t *testing.T) {
-	dsn := pgtest.Shared(t).Database(t)
-	pool := pgtest.Pool(t, dsn)
-	x := &terminal{t: t, env: map[string]string{databaseVariable: dsn}}
-	if got := x.must("policy", "list"); strings.Contains(got, "newer") {
-		t.Errorf("tables of this program are called newer:\n%s", got)
-	}
-	const newer = `INSERT INTO rate_limiter.migrations (version_id, is_applied) VALUES (9000, true)`
-	pgtest.Exec(t, pool, newer)
-	const warning = "the tables in Postgres are newer than this program (migration 9000"
-	if got := x.must("policy", "list"); !strings.Contains(got, warning) {
-		t.Errorf("newer tables are not mentioned:\n%s", got)
-	}
-}
-
 func TestTheActorIsTheFlagElseTheVariableElseTheLoginElseTheDatabaseUser(t *testing.T) {
 	config, err := pgx.ParseConfig("postgres://service@127.0.0.1/rates")
 	require.NoError(t, err)

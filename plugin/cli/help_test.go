@@ -96,15 +96,6 @@ func TestAWrongCallIsReportedBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsUnavailableIsReportedInOneLine(t *testing.T) {
-	x := &terminal{t: t, env: map[string]string{databaseVariable: nowhere}}
-	code := x.call("policy", "list")
-	if text := x.output.String(); code != exitFailed || strings.Count(text, "\n") != 1 ||
-		!strings.Contains(text, "cannot connect") {
-		t.Errorf("exit code %d, output\n%s", code, text)
-	}
-}
-
 func TestWithoutADatabaseTheErrorNamesTheFlagAndTheVariable(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("policy", "list")

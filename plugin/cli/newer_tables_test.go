@@ -34,6 +34,7 @@ func TestNoMigrationRunsOnTablesThatAreNewerThanTheProgram(t *testing.T) {
 	check(0, `"applied_by_newer_program": true`, "migrate", "status", "-o", "json")
 	check(0, "applied_by_newer_program: true", "migrate", "status", "-o", "yaml")
 	check(0, "ratelimit migrate status: "+newer, "migrate", "status", "-o", "json")
+	check(0, "ratelimit policy list: "+newer, "policy", "list")
 	do(`ALTER TABLE rate_limiter.policies RENAME accuracy TO later`)
 	check(exitFailed, newer, "policy", "list")
 }

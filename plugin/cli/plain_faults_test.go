@@ -57,7 +57,8 @@ func TestARedisThatIsUnavailableIsDescribedInWords(t *testing.T) {
 	x := &terminal{t: t}
 	code := x.call("buckets", "show", "--config", onPort(t, port), "--config-only", "--tenant", "acme")
 	text := x.output.String()
-	if code != exitFailed || strings.Contains(text, "redis_") || !strings.Contains(text, fmt.Sprint(port)) {
+	if code != exitFailed || strings.Contains(text, "redis_") || !strings.Contains(text, fmt.Sprint(port)) ||
+		!strings.Contains(text, "cannot connect") {
 		t.Errorf("exit code %d, want %d, the address of Redis and no code of a metric, in\n%s", code, exitFailed, text)
 	}
 }

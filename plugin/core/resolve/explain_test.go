@@ -179,15 +179,6 @@ func TestWhyAnOverrideHoldsOrDoesNotIsWhatTheResolutionDid(t *testing.T) {
 	}
 }
 
-func TestAConfigAloneIsExplainedToo(t *testing.T) {
-	id := visitor
-	e := compile(t, modelConfig).Explain(&id, 1)
-	if e.Verdict != "limited" || e.Tier != "bronze" || len(e.Bounds) != 3 || len(e.Policies) != 3 ||
-		len(e.Overrides) != 0 || e.Version != 0 {
-		t.Errorf("explanation is %+v", e)
-	}
-}
-
 var namesWinner = regexp.MustCompile(`^override (\d+) (goes before it: |bans|exempts)`)
 
 func TestTheExplainedWinnerIsTheOneThatTheResolutionApplies(t *testing.T) {
