@@ -26,18 +26,6 @@ type Nodes struct {
 	Replicas []*Server // replica i follows master i modulo the number of masters
 }
 
-// Addresses returns host:port of all nodes, masters first.
-func (n *Nodes) Addresses() []string { return addresses(n.All()) }
-
-// addresses returns host:port of servers.
-func addresses(servers []*Server) []string {
-	var all []string
-	for _, s := range servers {
-		all = append(all, s.Address())
-	}
-	return all
-}
-
 // All returns the masters and then the replicas.
 func (n *Nodes) All() []*Server {
 	return append(n.Masters[:len(n.Masters):len(n.Masters)], n.Replicas...)
@@ -180,9 +168,6 @@ func checkFound(sentinel *redis.SentinelClient) error {
 	}
 	return err
 }
-
-// Addresses returns host:port of the Sentinels.
-func (w *Watched) Addresses() []string { return addresses(w.Sentinels) }
 
 // startSentinel starts a Sentinel with a file of its own, because it rewrites its configuration.
 func (w *Watched) startSentinel(t testing.TB) *Server {
