@@ -207,3 +207,18 @@ func TestADenialByAShareSaysSoWithoutANumberOfTheLimit(t *testing.T) {
 		t.Errorf("the token of an org reads numbers of a shared limit: %s", text)
 	}
 }
+
+func TestAGenerousTokenOfAnOrgDoesNotUseUpWhatAllOrgsShare(t *testing.T) {
+	t.Parallel()
+	p := planning(t, sharing(limitOf("daily", "", 1_000_000)), policy.Rows{})
+	for i := range 5 {
+		left := 1_000_000 - int64(i+1)*4990 // and what has come back since: less than one check takes
+		got := p.checks(ofAcme, `{"org_id":"acme","cost":4990}`)
+		if !got.Allowed || *got.Remaining < left || *got.Remaining >= left+4990 {
+			t.Errorf("%+v: want 4990 more spent of daily", got)
+		}
+	}
+	if got := p.checks(admin, `{"org_id":"globex","cost":4995}`); !got.Allowed {
+		t.Errorf("%+v: want 4995 of 5000 left for others", got)
+	}
+}

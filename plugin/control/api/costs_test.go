@@ -41,7 +41,8 @@ func TestACostIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	if cost := read[struct{ Cost rows.Cost }](w, free).Cost; *cost.Cost.Cost != 0 || cost.ID != row.ID {
 		t.Errorf("changed to %s, want free", free.Body)
 	}
-	w.want(w.as("PUT", costs, `{"endpoint":"POST /exports/{key}","cost":2}`, "If-Match", tag), http.StatusPreconditionFailed)
+	spelled := `{"endpoint":"POST /exports/{key}","cost":2}`
+	w.want(w.as("PUT", costs, spelled, "If-Match", tag), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /none","cost":2}`, "If-Match", "*"), http.StatusPreconditionFailed)
 	w.want(w.as("PUT", costs, `{"endpoint":"GET /b","cost":2,"namespace":"other"}`), http.StatusCreated)
 	list := read[struct{ Items []rows.Cost }](w, w.want(w.as("GET", costs+"?namespace=other", ""), http.StatusOK))
