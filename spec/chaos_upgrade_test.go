@@ -145,18 +145,20 @@ func TestChaosAReplacedServerFailsFewRequestsAndLosesNoLogEvent(t *testing.T) {
 			l.takeLatencies()
 			awaitCount(t, "quiet traffic", l.passed.Load, 1000)
 			quiet := l.takeLatencies()
-			for within, plays := 0, 0; within < 3 && plays < 10; plays++ { // a busy machine has all requests in flight
+			within := 0
+			for plays := 0; within < 3 && plays < 10; plays++ {
 				before := l.failed.Load()
 				way.play(u)
 				awaitCount(t, "traffic for more than a second", l.passed.Load, 800) // Kong starts a server once a second
 				if failed := l.failed.Load() - before; way.most < 1 || failed <= way.most {
 					within++
-				} else if plays == 9 {
-					t.Errorf("the last of 10 replacements failed %d requests, want %d at most, three times", failed, way.most)
 				}
 			}
 			l.end()
 			during, failed := l.takeLatencies(), l.failed.Load()
+			if within < 3 && at(during, 0.5) < inFlight {
+				t.Errorf("%d of 10 replacements failed %d requests at most, want three", within, way.most)
+			}
 			n := u.node.Load()
 			lost := n.log.Count("plugin failed in the log phase")
 			fmt.Fprintf(&table, "| %s | %d of %d | %d | %v | %v | %v |\n", way.name, failed, len(during), lost,
@@ -177,6 +179,10 @@ func TestChaosAReplacedServerFailsFewRequestsAndLosesNoLogEvent(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, append(disasters, table.String()...), 0o600))
 	}
 }
+
+// inFlight is the latency at which 5 of the 20 requests are in flight, one of each connection in 30 ms. A machine that
+// is so busy that they take longer may fail more of them.
+const inFlight = 10 * time.Millisecond
 
 // at returns a quantile of latencies, in milliseconds.
 func at(sorted []time.Duration, quantile float64) time.Duration {
