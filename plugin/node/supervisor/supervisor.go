@@ -140,9 +140,9 @@ func (s *supervisor) inspect() {
 	if s.current == nil && s.next == nil && time.Since(s.started) >= startEvery {
 		s.start()
 	}
-	if s.current != nil && s.State() != s.current.state {
-		s.current.state = s.State()
-		s.order(s.current, s.current.state)
+	if state := s.State(); s.current != nil && state != s.current.state {
+		s.current.state = state
+		s.order(s.current, state)
 	}
 }
 
