@@ -18,7 +18,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -221,8 +220,6 @@ type previewOverrideInput struct {
 // previewedID identifies an override that is not written, which is newer than all that are.
 const previewedID = math.MaxInt64
 
-var overrideExpiry = schema.FieldNamed[schema.Override]("expires_at")
-
 // previewOverride compares the limits in force with those of the same rows and one more override.
 func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) (*answers.OverridePreview, error) {
 	plan, err := s.loadedPlan()
@@ -233,15 +230,12 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
-	if !o.ExpiresAt.IsZero() && !o.ExpiresAt.After(s.Now()) {
-		return nil, unprocessable(fault("body.expires_at", overrideExpiry.Must(), o.ExpiresAt))
-	}
 	o.Author = callerOf(ctx).Token
 	next, err := withOverride(plan, policy.Override{ID: previewedID, Override: o.Override})
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
-	if err := s.Rows.CheckVacant(ctx, o); err != nil {
+	if err := s.Rows.CheckNew(ctx, o); err != nil {
 		return nil, err
 	}
 	now := max(s.now(), limit.Micros(o.StartsAt.UnixMicro()))

@@ -120,7 +120,7 @@ func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*Row
 	if set.Overrides == nil {
 		return nil, nil
 	}
-	now, err := scalars[time.Time](ctx, q, `SELECT clock_timestamp()`)
+	now, err := readClock(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*Row
 		if err := o.check(); err != nil {
 			return nil, err
 		}
-		if !o.Permanent && !o.ExpiresAt.After(now[0]) {
+		if !o.Permanent && !o.ExpiresAt.After(now) {
 			ended++
 			continue
 		}

@@ -180,14 +180,20 @@ func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, i
 	})
 }
 
-// CheckVacant returns the ConflictError that AddOverride would now.
-func (s *DB) CheckVacant(ctx context.Context, o Override) error {
+// CheckNew returns the error with which AddOverride would deny an override now: it has ended, or its place is taken.
+func (s *DB) CheckNew(ctx context.Context, o Override) error {
 	o = o.completed(Change{})
 	row, err := encodeOverrides([]Override{o})
 	if err == nil {
 		err = checkVacant(ctx, s.pool, o, row)
 	}
-	return fail("check whether there is "+o.String(), err)
+	if err == nil && !o.Permanent {
+		var now time.Time
+		if now, err = readClock(ctx, s.pool); err == nil && !o.ExpiresAt.After(now) {
+			err = &InvalidError{Field: "expires_at", Problem: expiryProblem}
+		}
+	}
+	return fail("check "+o.String(), err)
 }
 
 // completed returns an override with what its absent fields stand for in a write.

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -164,6 +165,12 @@ func readAll[T any](ctx context.Context, q querier, doing, sql string, args ...a
 func scalars[V any](ctx context.Context, q querier, sql string, args ...any) ([]V, error) {
 	rows, _ := q.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, pgx.RowTo[V])
+}
+
+// readClock reads the clock of the database, by which overrides begin and end.
+func readClock(ctx context.Context, q querier) (time.Time, error) {
+	rows, _ := q.Query(ctx, `SELECT clock_timestamp()`)
+	return pgx.CollectExactlyOneRow(rows, pgx.RowTo[time.Time])
 }
 
 // one reads the row of a query, or returns a NotFoundError.
