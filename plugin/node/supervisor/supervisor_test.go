@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// work is a worker that behaves as a file says, and answers each connection with its process id.
+// work is a worker that behaves as a file says, and answers each connection with its process id. It leaves that in
+// another file when it hands over.
 func work(file string) int {
 	switch behaviour, _ := os.ReadFile(file); string(behaviour) {
 	case "exits":
@@ -50,6 +51,7 @@ func work(file string) int {
 	context.AfterFunc(ctx, func() { listener.Close() })
 	go func() {
 		if err := Follow(func(byte) {}); err == nil {
+			_ = os.WriteFile(file+".handed", []byte(strconv.Itoa(os.Getpid())), 0o600) // the test misses it
 			_, _ = sockets[0].Out.Write(EndOfInstances)
 		}
 		listener.Close()
@@ -127,6 +129,9 @@ func TestASIGHUPReplacesTheWorkerByOneThatIsReady(t *testing.T) {
 		s.replace()
 		await.That(t, "another worker", func() bool { return s.pid() != first })
 		await.That(t, "the end of the first one", func() bool { return syscall.Kill(first, 0) != nil })
+		handed, err := os.ReadFile(s.file + ".handed")
+		require.NoError(t, err)
+		assert.Equal(t, strconv.Itoa(first), string(handed), "the worker that has handed over")
 	}
 	require.NoError(t, s.stop())
 	assert.True(t, s.closed)
