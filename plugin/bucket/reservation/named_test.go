@@ -405,39 +405,43 @@ func TestATimeoutWhoseEntryCannotBeDecodedIsLoggedOnceAndNotCounted(t *testing.T
 	assert.Equal(t, 1, seen[TimedOut], "reported %v, want the whole one", seen)
 }
 
-// slowRecords answers a Get when it may.
+// slowRecords answers a Get when it may, with an error of the test.
 type slowRecords struct {
 	*local
 	read, answer chan struct{}
+	err          error
 }
 
 func (s slowRecords) Get(ctx context.Context, key string) ([]byte, error) {
 	value, err := s.local.Get(ctx, key)
 	s.read <- struct{}{}
 	<-s.answer
-	return value, err
+	return value, errors.Join(err, s.err)
 }
 
 func TestATimeoutIsReportedByOneCallWhichForgetsNoReservationThatHasTheNameAnew(t *testing.T) {
-	var now limit.Micros
-	l := New(Options{Elapsed: func() limit.Micros { return now }, Now: func() limit.Micros { return now }})
-	k := l.Keeper(nil, nil, func() {})
-	slow := slowRecords{k.records.(*local), make(chan struct{}, 9), make(chan struct{})}
-	k.records = slow
-	add := func() {
-		k.use()
-		l.add(&reservation{Record: &Record{Timeout: limit.Second}, key: "x", keeper: k, named: true})
+	for _, failure := range []error{nil, errors.New("out of reach")} {
+		var now limit.Micros
+		l := New(Options{Elapsed: func() limit.Micros { return now }, Now: func() limit.Micros { return now }})
+		k := l.Keeper(nil, nil, func() {})
+		slow := slowRecords{k.records.(*local), make(chan struct{}, 9), make(chan struct{}), failure}
+		k.records = slow
+		add := func() {
+			k.use()
+			l.add(&reservation{Record: &Record{Timeout: limit.Second}, key: "x", keeper: k, named: true})
+		}
+		add()
+		now = limit.Second
+		l.Expire()
+		<-slow.read
+		add()
+		now += limit.Second / 2
+		l.Expire()
+		close(slow.answer)
+		require.NoError(t, l.background.Wait())
+		assert.Empty(t, slow.read, "another call for the same reservation")
+		assert.Equal(t, 1, l.Stats().Kept, "the reservation that has the name now")
+		assert.Len(t, l.ends, 1, "those that time out")
+		assert.EqualValues(t, 2, k.uses.Load(), "the keeper and what it keeps")
 	}
-	add()
-	now = limit.Second
-	l.Expire()
-	<-slow.read
-	add()
-	now += limit.Second / 2
-	l.Expire()
-	close(slow.answer)
-	require.NoError(t, l.background.Wait())
-	assert.Empty(t, slow.read, "another call for the same reservation")
-	assert.Equal(t, 1, l.Stats().Kept, "the reservation that has the name now")
-	assert.EqualValues(t, 2, k.uses.Load(), "the keeper and what it keeps")
 }
