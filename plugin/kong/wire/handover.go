@@ -12,46 +12,55 @@ import (
 )
 
 // A server hands over to the server of another process so that Kong does not notice: its connections stay open, and
-// the ids of its instances stay valid. It sends messages through a queue that both processes have. One for each
-// instance has the id and the config. Then comes one byte, and then one byte with the file descriptor of each
-// connection, once that is between two calls. What gets lost on the way is an instance that is unknown then, or a
-// connection that ends: Kong replays the event.
+// the ids of its instances stay valid. It sends messages through a queue that both processes have. One byte with a file
+// descriptor is a connection, once that is between two calls. When no event runs any more, a message for each instance
+// has the id and the config. Then comes one byte; or two bytes with the file descriptor of what the process has in
+// memory. The other process serves no connection before that. What gets lost on the way is an instance that is unknown
+// then, or a connection that ends: Kong replays the event.
 
 const (
 	// adoptTime bounds the wait for the instances of a process that does not send them.
 	adoptTime = 2 * time.Second
+	// quietTime bounds the wait for running events. Those that take longer go on beside the other process.
+	quietTime = adoptTime / 2
 	// maxMessage is more than the kernel takes for a message by default.
 	maxMessage = 256 << 10
 )
 
+// The last message of a handover: without a file, and with one.
+var endMessage, stateMessage = []byte{0}, []byte{0, 0}
+
 // handover is the queue of a server.
 type handover struct {
-	in, out *net.UnixConn  // nil: there is none
-	to      bool           // Serve is to hand over at its end
-	serve   func(net.Conn) // serves a connection, once serving is closed
+	in, out *net.UnixConn   // nil: there is none
+	state   func() *os.File // not nil: Serve is to hand over at its end
+	serve   func(net.Conn)  // serves a connection, once serving is closed
 	serving chan struct{}
 	reading sync.WaitGroup
 }
 
 // Adopt starts the instances that another process hands over through a queue. It returns when they are complete, and
-// that process accepts no connections any more. Serve, which must be called next, adopts the connections, and does not
-// shut down its listening socket, which other processes have too.
-func (s *Server) Adopt(in, out *net.UnixConn) {
+// that process runs no events any more; with the file of what it had in memory, nil if there is none. Serve, which must
+// be called next, adopts the connections, and does not shut down its listening socket, which other processes have too.
+func (s *Server) Adopt(in, out *net.UnixConn) (state *os.File) {
 	s.handover.in, s.handover.out = in, out
-	complete := make(chan struct{})
-	s.handover.reading.Go(func() { s.readQueue(sync.OnceFunc(func() { close(complete) })) })
+	complete := make(chan *os.File, 1)
+	s.handover.reading.Go(func() { s.readQueue(complete) })
 	select {
-	case <-complete:
+	case state = <-complete:
 	case <-time.After(adoptTime):
-		s.log.Warn("the process before has not handed over: Kong starts its instances anew", "after", adoptTime)
+		s.log.Warn("the process before has not handed over: Kong starts its instances anew, and counters in memory start again",
+			"after", adoptTime)
 	}
+	return state
 }
 
-// HandOver makes Serve hand over through the queue when its context ends.
-func (s *Server) HandOver() { s.handover.to = true }
+// HandOver makes Serve hand over through the queue when its context ends. state is called when no event runs any more.
+// Its result, unless that is nil, is the file for the Adopt of the other process.
+func (s *Server) HandOver(state func() *os.File) { s.handover.state = state }
 
-// readQueue adopts what comes through the queue until stopReading. complete is called after the instances.
-func (s *Server) readQueue(complete func()) {
+// readQueue adopts what comes through the queue until stopReading. complete gets the state after the instances, once.
+func (s *Server) readQueue(complete chan<- *os.File) {
 	message, rights := make([]byte, maxMessage), make([]byte, syscall.CmsgSpace(4))
 	for {
 		n, has, _, _, err := s.handover.in.ReadMsgUnix(message, rights)
@@ -64,23 +73,45 @@ func (s *Server) readQueue(complete func()) {
 			config.id = int32(binary.LittleEndian.Uint32(message))
 			s.instances.add(config, s.start(config))
 		case has == 0:
-			complete()
+			finish(complete, nil)
 		default:
-			c, err := receivedConn(rights[:has])
-			if err != nil {
+			file, err := receivedFile(rights[:has])
+			switch {
+			case err != nil:
 				s.log.Warn("a connection of the process before is lost", "error", err)
-				continue
+			case n == len(stateMessage):
+				finish(complete, file)
+			default:
+				s.adoptConn(file)
 			}
-			s.handover.reading.Go(func() { // one of an earlier handover comes before the instances
-				<-s.handover.serving
-				s.handover.serve(c)
-			})
 		}
 	}
 }
 
-// receivedConn returns the connection whose file descriptor came with a message.
-func receivedConn(rights []byte) (net.Conn, error) {
+// finish completes the wait of Adopt, unless that is complete or over.
+func finish(complete chan<- *os.File, state *os.File) {
+	select {
+	case complete <- state:
+	default:
+		_ = state.Close()
+	}
+}
+
+// adoptConn serves a connection as soon as Serve runs.
+func (s *Server) adoptConn(file *os.File) {
+	c, err := net.FileConn(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		s.log.Warn("a connection of the process before is lost", "error", err)
+		return
+	}
+	s.handover.reading.Go(func() {
+		<-s.handover.serving
+		s.handover.serve(c)
+	})
+}
+
+// receivedFile returns the file whose descriptor came with a message.
+func receivedFile(rights []byte) (*os.File, error) {
 	parts, err := syscall.ParseSocketControlMessage(rights)
 	if err != nil {
 		return nil, err
@@ -89,9 +120,7 @@ func receivedConn(rights []byte) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fds[0]), "connection")
-	defer file.Close()
-	return net.FileConn(file)
+	return os.NewFile(uintptr(fds[0]), "handed over"), nil
 }
 
 // stopReading leaves the queue to the next process.
@@ -104,24 +133,28 @@ func (s *Server) stopReading() error {
 	return err
 }
 
-// sendInstances sends all instances. One whose config is too long is left out.
-func (s *Server) sendInstances() {
-	out := s.handover.out
-	failed := out.SetWriteDeadline(time.Now().Add(s.drain))
+// sendAll sends all instances, and then the state. An instance whose config is too long is left out.
+func (s *Server) sendAll() {
+	out, failed := s.handover.out, error(nil)
 	for _, in := range s.instances.all() {
 		message := append(binary.LittleEndian.AppendUint32(nil, uint32(in.id)), in.common.Value()...)
 		if _, err := out.Write(message); err != nil {
 			failed = err
 		}
 	}
-	if _, err := out.Write([]byte{0}); errors.Join(failed, err) != nil {
-		s.log.Warn("not all instances were handed over: Kong starts the others anew", "error", errors.Join(failed, err))
+	last, rights := endMessage, []byte(nil)
+	if state := s.handover.state(); state != nil {
+		defer state.Close()
+		last, rights = stateMessage, syscall.UnixRights(int(state.Fd()))
+	}
+	if _, _, err := out.WriteMsgUnix(last, rights, nil); errors.Join(failed, err) != nil {
+		s.log.Warn("not all was handed over: Kong starts the other instances anew", "error", errors.Join(failed, err))
 	}
 }
 
 // handOver sends a connection, and reports whether it could.
 func (s *Server) handOver(c *socket) bool {
-	if !s.handover.to || c.raw == nil {
+	if s.handover.state == nil || c.raw == nil {
 		return false
 	}
 	failed := io.ErrClosedPipe

@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"context"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -32,6 +34,7 @@ func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
 	in, out := os.NewFile(uintptr(queue[0]), "in"), os.NewFile(uintptr(queue[1]), "out")
 	defer in.Close()
 	defer out.Close()
+	handed, running := int64(0), atomic.Int64{}
 	next := func() (*Server, func() error) {
 		t.Helper()
 		file, err := owned.(*net.UnixListener).File()
@@ -39,8 +42,19 @@ func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
 		defer file.Close()
 		listener, err := net.FileListener(file)
 		require.NoError(t, err)
-		s := New(Options{Start: func(Config) Instance { return Instance{Access: greet} }})
-		s.Adopt(copyOf(t, in), copyOf(t, out))
+		s := New(Options{Start: func(Config) Instance {
+			return Instance{Access: func(ctx context.Context, e *Event) error {
+				running.Add(1)
+				defer running.Add(-1)
+				return greet(ctx, e)
+			}}
+		}})
+		if state := s.Adopt(copyOf(t, in), copyOf(t, out)); state != nil {
+			info, err := state.Stat()
+			require.NoError(t, err)
+			handed = info.Size()
+			require.NoError(t, state.Close())
+		}
 		return s, kongtest.Serve(t, listener, s.Serve)
 	}
 	_, err = out.Write([]byte{0}) // there is no server before
@@ -66,12 +80,19 @@ func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	for range 10 {
-		server.HandOver()
+	for i := range int64(10) {
+		server.HandOver(func() *os.File {
+			assert.Zero(t, running.Load(), "events run when the state is saved")
+			state, err := os.CreateTemp(t.TempDir(), "")
+			require.NoError(t, err)
+			require.NoError(t, state.Truncate(i))
+			return state
+		})
 		before, ended := server, make(chan error, 1)
 		go func() { ended <- stop() }()
 		server, stop = next()
 		assert.NoError(t, <-ended)
+		assert.Equal(t, i, handed)
 		assert.Zero(t, before.Counters().UnknownInstances+before.Counters().Failures)
 	}
 	assert.Greater(t, k.StartRaw([]byte(`{}`)), own, "a new id is the one of an instance")

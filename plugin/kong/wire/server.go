@@ -153,7 +153,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		}
 	}
 	err = errors.Join(err, s.stopReading())
-	if !s.handover.to { // else the next process accepts the connections in the queue
+	handsOver := s.handover.state != nil
+	if !handsOver { // else the next process accepts the connections in the queue
 		s.draining.Store(true)
 		if stopListening(listener, s.handover.in != nil) { // a reset of them would be the full close that hangUp avoids
 			<-accepting
@@ -164,8 +165,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		err = errors.Join(err, fmt.Errorf("close listener: %w", closed))
 	}
 	<-accepting
-	if s.handover.to {
-		s.sendInstances()
+	if handsOver {
+		err = errors.Join(err, s.handover.out.SetWriteDeadline(time.Now().Add(s.drain)))
 		s.draining.Store(true)
 	}
 	s.endWorkers()
@@ -180,6 +181,13 @@ func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
 	s.interruptIdle()
 	timer := time.NewTimer(s.drain)
 	defer timer.Stop()
+	if s.handover.state != nil {
+		select {
+		case <-done:
+		case <-time.After(min(quietTime, s.drain/2)):
+		}
+		s.sendAll()
+	}
 	select {
 	case <-done:
 	case <-timer.C:
