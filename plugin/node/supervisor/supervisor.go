@@ -194,8 +194,11 @@ func (s *supervisor) handle(e event) error {
 
 func (s *supervisor) handleEnd(e event) error {
 	switch {
-	case e.of != s.current && e.of != s.next: // it has handed over, or could not
-		s.letAccept()
+	case e.of != s.current && e.of != s.next:
+		if !e.of.ProcessState.Success() { // else it has handed over
+			s.Log.Warn("the worker before died: it may not have handed over all", "end", e.end)
+			s.letAccept()
+		}
 	case !s.open:
 		return fmt.Errorf("the worker ended before it was ready: %s", e.end)
 	case e.of == s.current:
