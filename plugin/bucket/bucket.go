@@ -12,6 +12,7 @@ package bucket
 
 import (
 	"context"
+	"encoding/gob"
 	"errors"
 	"log/slog"
 	"sync"
@@ -234,6 +235,21 @@ func (s *Stores) Run(ctx context.Context) error {
 	s.running.Wait()
 	disconnect()
 	return registries.Wait()
+}
+
+// Save writes the buckets of strategy local for another process.
+func (s *Stores) Save(to *gob.Encoder) error {
+	return errors.Join(s.active.local.Save(to), s.candidates.local.Save(to))
+}
+
+// Load reads what the Save of another process has written, and returns the function that adds it.
+func (s *Stores) Load(from *gob.Decoder) (add func(), err error) {
+	addActive, err := s.active.local.Load(from)
+	if err != nil {
+		return nil, err
+	}
+	addCandidates, err := s.candidates.local.Load(from)
+	return func() { addActive(); addCandidates() }, err
 }
 
 // run starts background work that does not end by itself, and returns the function that ends it and waits.

@@ -64,6 +64,12 @@ func (c *Clock) Now() limit.Micros {
 	return now
 }
 
+// Set sets the clock, to go on where the clock of another process has stopped.
+func (c *Clock) Set(at limit.Micros) {
+	wall, elapsed := c.read()
+	c.segment.Store(&segment{from: elapsed, at: at, off: wall - at})
+}
+
 // timeAt returns the time on the clock at an elapsed time.
 func (s *segment) timeAt(elapsed limit.Micros) limit.Micros {
 	passed := max(elapsed-s.from, 0) // another request may have replaced the segment since this one read the time

@@ -3,6 +3,7 @@ package clock
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -68,4 +69,17 @@ func TestAClockNeverStepsWhateverTheTimeOfDayDoes(t *testing.T) {
 			last = now
 		}
 	})
+}
+
+func TestAClockGoesOnWhereThatOfAnotherProcessHasStopped(t *testing.T) {
+	m := newMachine()
+	c := NewOf(m.read)
+	m.step(hour)
+	m.pass(limit.Second)
+	other := NewOf(m.read)
+	other.Set(c.Now())
+	for range 100 {
+		m.pass(limit.Second)
+		assert.Equal(t, c.Now(), other.Now())
+	}
 }
