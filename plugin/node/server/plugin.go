@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 
@@ -121,11 +122,21 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 		return err
 	}
 	served.limiting.Adopt(sockets[0].In, sockets[0].Out)
-	served.settling.Adopt(sockets[1].In, sockets[1].Out)
-	go served.followOrders(g, end)
+	loadState(e, served.settling.Adopt(sockets[1].In, sockets[1].Out), log)
+	limiting, endLimiting := context.WithCancel(ctx)
+	defer endLimiting()
+	settling, endSettling := context.WithCancel(ctx)
+	defer endSettling()
+	go g.followOrders(end, func() {
+		// Requests come first, and then log phases. So all is decided and settled when the counters are saved, and nothing
+		// is by the next worker before it has them.
+		served.limiting.HandOver(func() *os.File { endSettling(); return nil })
+		served.settling.HandOver(func() *os.File { return saveState(e, log) })
+		endLimiting()
+	})
 	log.Info("serving Kong", "socket", socket, "version", process.Version, "threads", runtime.GOMAXPROCS(0))
 	monitor.SetState(metrics.Serving)
-	context.AfterFunc(ctx, func() { monitor.SetState(metrics.Draining) })
+	context.AfterFunc(limiting, func() { monitor.SetState(metrics.Draining) })
 
 	group, background := errgroup.WithContext(background)
 	group.Go(func() error { return e.Run(background) })
@@ -133,8 +144,8 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	group.Go(func() error { return g.watch(background) })
 	group.Go(func() error { return e.Reservations.Run(background) })
 	settled := make(chan error, 1)
-	go func() { settled <- served.settling.Serve(ctx, sockets[1]) }()
-	err = served.limiting.Serve(ctx, sockets[0]) // until ctx ends; then what runs in the background ends too
+	go func() { settled <- served.settling.Serve(settling, sockets[1]) }()
+	err = served.limiting.Serve(limiting, sockets[0]) // until it ends; then what runs in the background ends too
 	end()
 	err = errors.Join(err, <-settled)
 	stop()
@@ -147,16 +158,15 @@ type servers struct {
 	settling *phase.Settling
 }
 
-// followOrders follows the orders of the supervisor, and calls end when the process is to end.
-func (s *servers) followOrders(g *guard, end func()) {
+// followOrders follows the orders of the supervisor. It calls handOver, or end if the supervisor is gone.
+func (g *guard) followOrders(end, handOver func()) {
 	if err := supervisor.Follow(g.setState); err != nil {
 		g.log.Error("shutting down: the supervisor is gone", "error", err)
-	} else {
-		s.limiting.HandOver()
-		s.settling.HandOver()
-		g.setReplaced()
+		end()
+		return
 	}
-	end()
+	handOver()
+	g.setReplaced()
 }
 
 // newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
+)
+
+// maxState bounds the file of what a worker has in memory: a million buckets take about 90 MB.
+const maxState = 256 << 20
+
+var errLongState = errors.New("it has more than 256 MiB")
+
+// boundedWriter writes at most left bytes.
+type boundedWriter struct {
+	to   io.Writer
+	left int
+}
+
+func (w *boundedWriter) Write(p []byte) (int, error) {
+	if w.left -= len(p); w.left < 0 {
+		return 0, errLongState
+	}
+	return w.to.Write(p)
+}
+
+// saveState returns a file in memory with the counters of this worker for the next one; nil if that fails.
+func saveState(e *engine.Engine, log *slog.Logger) *os.File {
+	fd, err := unix.MemfdCreate("counters", unix.MFD_CLOEXEC)
+	if err != nil {
+		log.Warn("counters in memory are not handed over: they start again", "error", err)
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), "counters")
+	buffered := bufio.NewWriterSize(&boundedWriter{file, maxState}, 1<<20)
+	err = errors.Join(e.Save(buffered), buffered.Flush())
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		log.Warn("counters in memory are not handed over: they start again", "error", errors.Join(err, file.Close()))
+		return nil
+	}
+	return file
+}
+
+// loadState continues with the counters of the worker before, which are in file; nil: there are none.
+func loadState(e *engine.Engine, file *os.File, log *slog.Logger) {
+	if file == nil {
+		return
+	}
+	defer file.Close()
+	if err := e.Load(bufio.NewReaderSize(file, 1<<20)); err != nil {
+		log.Warn("counters in memory start again: those of the worker before cannot be read", "error", err)
+		return
+	}
+	log.Info("counters in memory go on", "buckets", e.Stores.Local().Buckets, "reservations", e.Reservations.Stats().Kept)
+}
