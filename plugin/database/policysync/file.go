@@ -1,6 +1,9 @@
 package policysync
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -10,10 +13,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -96,12 +102,15 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 
 // decode reads what encode has written. It checks the number of rows first.
 func decode(from io.Reader, maxRows int) (Saved, error) {
-	in, err := gzip.NewReader(from)
 	var h savedHeader
-	var decoder *jsontext.Decoder
+	var lines *bufio.Reader
+	in, err := gzip.NewReader(from)
 	if err == nil {
-		decoder = jsontext.NewDecoder(in)
-		err = jsonv2.UnmarshalDecode(decoder, &h)
+		lines = bufio.NewReaderSize(in, 64<<10)
+		var first []byte
+		if first, err = lines.ReadBytes('\n'); err == nil {
+			err = jsonv2.Unmarshal(first, &h)
+		}
 	}
 	switch {
 	case err != nil:
@@ -111,31 +120,80 @@ func decode(from io.Reader, maxRows int) (Saved, error) {
 	case h.Rows > maxRows:
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", h.Rows, maxRows)
 	}
+	parts, err := decodeLines(lines)
+	if err != nil {
+		return Saved{}, fmt.Errorf("it is cut short or damaged: %w", err)
+	}
 	saved := Saved{Rows: policy.Rows{Version: h.Version}, Candidate: h.Candidate, Confirmed: h.Confirmed}
-	for {
+	saved.Rows.Tiers = concat(parts, func(r *policy.Rows) []policy.TierRow { return r.Tiers })
+	saved.Rows.Tenants = concat(parts, func(r *policy.Rows) []schema.Tenant { return r.Tenants })
+	saved.Rows.Policies = concat(parts, func(r *policy.Rows) []policy.PolicyRow { return r.Policies })
+	saved.Rows.Overrides = concat(parts, func(r *policy.Rows) []policy.Override { return r.Overrides })
+	saved.Rows.Costs = concat(parts, func(r *policy.Rows) []policy.CostRow { return r.Costs })
+	return saved, nil
+}
+
+// concat returns the rows of one table of all parts.
+func concat[R any](parts []*policy.Rows, table func(*policy.Rows) []R) []R {
+	lists := make([][]R, len(parts))
+	for i, part := range parts {
+		lists[i] = table(part)
+	}
+	return slices.Concat(lists...)
+}
+
+// partSize is how many bytes of lines one goroutine decodes, about.
+const partSize = 128 << 10
+
+// decodeLines decodes rows, one a line, on all cores. The order of the parts is that of the lines.
+func decodeLines(from *bufio.Reader) (parts []*policy.Rows, err error) {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for err == nil {
+		lines := bytes.NewBuffer(make([]byte, 0, partSize+4096))
+		_, failed := lines.ReadFrom(io.LimitReader(from, partSize))
+		var rest []byte
+		rest, err = from.ReadBytes('\n')
+		lines.Write(rest)
+		err = cmp.Or(failed, err)
+		part := new(policy.Rows)
+		parts = append(parts, part)
+		group.Go(func() error { return decodePart(lines, part) })
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return parts, errors.Join(err, group.Wait())
+}
+
+// decodePart adds the rows of some lines.
+func decodePart(lines *bytes.Buffer, to *policy.Rows) error {
+	rows := bytes.Count(lines.Bytes(), []byte{'\n'})
+	for decoder := jsontext.NewDecoder(lines); ; rows-- {
 		var r savedRow
 		switch err := jsonv2.UnmarshalDecode(decoder, &r); {
 		case errors.Is(err, io.EOF):
-			return saved, nil
+			return nil
 		case err != nil:
-			return Saved{}, fmt.Errorf("it is cut short or damaged: %w", err)
+			return err
 		}
-		r.addTo(&saved.Rows)
+		r.addTo(to, rows)
 	}
 }
 
-func (r *savedRow) addTo(rows *policy.Rows) {
+// addTo adds a row, and makes room for as many more as may follow.
+func (r *savedRow) addTo(rows *policy.Rows, more int) {
 	switch {
 	case r.Tier != nil:
 		rows.Tiers = append(rows.Tiers, *r.Tier)
 	case r.Tenant != nil:
-		rows.Tenants = append(rows.Tenants, *r.Tenant)
+		rows.Tenants = append(slices.Grow(rows.Tenants, more), *r.Tenant)
 	case r.Policy != nil:
-		rows.Policies = append(rows.Policies, *r.Policy)
+		rows.Policies = append(slices.Grow(rows.Policies, more), *r.Policy)
 	case r.Override != nil:
-		rows.Overrides = append(rows.Overrides, *r.Override)
+		rows.Overrides = append(slices.Grow(rows.Overrides, more), *r.Override)
 	case r.Cost != nil:
-		rows.Costs = append(rows.Costs, *r.Cost)
+		rows.Costs = append(slices.Grow(rows.Costs, more), *r.Cost)
 	}
 }
 
