@@ -10,6 +10,9 @@
 // The record is written after the take, by a call of its own, so that a request does not wait for it. A kill in the
 // milliseconds between leaves the reservation charged, which is the safe side.
 //
+// A reservation in the memory of this process has no record. [Ledger.Save] writes those for the process that takes the
+// place of this one, and [Ledger.Load] reads them there.
+//
 // In another process the token says which store has the record, and what to read of the request before the record is
 // there. If that process has not opened the store yet, because it has not seen the config, the end of the request is
 // parked until it does.
