@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -302,19 +303,19 @@ func Unconfigured(ctx context.Context, source FactSource, deny bool, x *Exchange
 	if deny {
 		grpc, err = isGRPC(ctx, source, &x.Request, 0)
 	}
-	x.answerUncounted(decision.ConfigFault, deny, grpc, plain)
+	x.answerUncounted(decision.ConfigFault, deny, grpc, plain())
 	return err
 }
 
 // UnconfiguredFault answers a request of such a config if it could not be handled. It reads no facts, as
 // [Decider.Fault].
 func UnconfiguredFault(deny bool, x *Exchange) {
-	decider := Decider{Renderer: plain, FailClosed: deny}
+	decider := Decider{Renderer: plain(), FailClosed: deny}
 	decider.Fault(x)
 }
 
-// plain renders responses for requests without a usable config.
-var plain = response.New(schema.Config{}.WithDefaults(), nil)
+// plain renders responses for requests without a usable config. It is made when it is needed: that takes 4 ms.
+var plain = sync.OnceValue(func() *response.Renderer { return response.New(schema.Config{}.WithDefaults(), nil) })
 
 // answerUncounted answers a request that no limit counts.
 func (x *Exchange) answerUncounted(reason decision.Reason, deny, grpc bool, renderer *response.Renderer) {
