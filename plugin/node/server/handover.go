@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,23 +13,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 )
 
-// maxState bounds the file of what a worker has in memory: a million buckets take about 90 MB.
+// maxState bounds the file of what a worker has in memory, in bytes: a million buckets take about 80 MB.
 const maxState = 256 << 20
-
-var errLongState = errors.New("it has more than 256 MiB")
-
-// boundedWriter writes at most left bytes.
-type boundedWriter struct {
-	to   io.Writer
-	left int
-}
-
-func (w *boundedWriter) Write(p []byte) (int, error) {
-	if w.left -= len(p); w.left < 0 {
-		return 0, errLongState
-	}
-	return w.to.Write(p)
-}
 
 // saveState returns a file in memory with the counters of this worker for the next one; nil if that fails.
 func saveState(e *engine.Engine, log *slog.Logger) *os.File {
@@ -38,13 +24,15 @@ func saveState(e *engine.Engine, log *slog.Logger) *os.File {
 		return nil
 	}
 	file := os.NewFile(uintptr(fd), "counters")
-	buffered := bufio.NewWriterSize(&boundedWriter{file, maxState}, 1<<20)
+	buffered := bufio.NewWriterSize(file, 1<<20)
 	err = errors.Join(e.Save(buffered), buffered.Flush())
-	if err == nil {
-		_, err = file.Seek(0, io.SeekStart)
+	if size, failed := file.Seek(0, io.SeekCurrent); size > maxState {
+		err = fmt.Errorf("they have %d bytes, more than %d", size, maxState)
+	} else {
+		err = errors.Join(err, failed)
 	}
-	if err != nil {
-		log.Warn("counters in memory are not handed over: they start again", "error", errors.Join(err, file.Close()))
+	if _, failed := file.Seek(0, io.SeekStart); errors.Join(err, failed) != nil {
+		log.Warn("counters in memory are not handed over: they start again", "error", errors.Join(err, failed, file.Close()))
 		return nil
 	}
 	return file
