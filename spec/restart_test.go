@@ -23,7 +23,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 )
 
 // orphan is a plugin server whose parent can be killed, like Kong's worker 0 in a crash.
@@ -201,7 +200,7 @@ func TestAPluginWithAHundredTiersAndNoRedisAnswersSoonAfterItsStart(t *testing.T
 
 func TestTenThousandSavedPoliciesAreInForceAtTheFirstAnswer(t *testing.T) {
 	saved := t.TempDir()
-	file, err := os.Create(filepath.Join(saved, policysync.FileName))
+	file, err := os.Create(filepath.Join(saved, "policies.snapshot"))
 	require.NoError(t, err)
 	out := gzip.NewWriter(file)
 	fmt.Fprintln(out, `{"Format":4,"Version":1,"Confirmed":"2026-01-01T00:00:00Z","Rows":10000}`)

@@ -49,7 +49,7 @@ func (s *Server) Adopt(in, out *net.UnixConn) (state *os.File) {
 	select {
 	case state = <-complete:
 	case <-time.After(adoptTime):
-		s.log.Warn("the process before has not handed over: Kong starts its instances anew, and counters in memory start again",
+		s.log.Warn("the process before has not handed over: Kong starts its instances anew, and counters start again",
 			"after", adoptTime)
 	}
 	return state

@@ -170,18 +170,18 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		s.draining.Store(true)
 	}
 	s.endWorkers()
-	s.finish(&owned, cut)
+	s.finish(&owned, cut, handsOver)
 	return err
 }
 
-// finish waits for running events, and ends those that take longer than the drain time.
-func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc) {
+// finish waits for running events, hands over, and ends those that take longer than the drain time.
+func (s *Server) finish(owned *sync.WaitGroup, cut context.CancelFunc, handsOver bool) {
 	done := make(chan struct{})
 	go func() { owned.Wait(); close(done) }()
 	s.interruptIdle()
 	timer := time.NewTimer(s.drain)
 	defer timer.Stop()
-	if s.handover.state != nil {
+	if handsOver {
 		select {
 		case <-done:
 		case <-time.After(min(quietTime, s.drain/2)):

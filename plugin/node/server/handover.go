@@ -31,8 +31,9 @@ func saveState(e *engine.Engine, log *slog.Logger) *os.File {
 	} else {
 		err = errors.Join(err, failed)
 	}
-	if _, failed := file.Seek(0, io.SeekStart); errors.Join(err, failed) != nil {
-		log.Warn("counters in memory are not handed over: they start again", "error", errors.Join(err, failed, file.Close()))
+	_, failed := file.Seek(0, io.SeekStart)
+	if err = errors.Join(err, failed); err != nil {
+		log.Warn("counters in memory are not handed over: they start again", "error", errors.Join(err, file.Close()))
 		return nil
 	}
 	return file
@@ -48,5 +49,6 @@ func loadState(e *engine.Engine, file *os.File, log *slog.Logger) {
 		log.Warn("counters in memory start again: those of the worker before cannot be read", "error", err)
 		return
 	}
-	log.Info("counters in memory go on", "buckets", e.Stores.Local().Buckets, "reservations", e.Reservations.Stats().Kept)
+	log.Info("counters in memory go on",
+		"buckets", e.Stores.Local().Buckets, "reservations", e.Reservations.Stats().Kept)
 }

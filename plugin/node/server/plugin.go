@@ -128,8 +128,8 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	settling, endSettling := context.WithCancel(ctx)
 	defer endSettling()
 	go g.followOrders(end, func() {
-		// Requests come first, and then log phases. So all is decided and settled when the counters are saved, and nothing
-		// is by the next worker before it has them.
+		// Requests come first, and then log phases. So all is decided and settled when the counters are saved, and
+		// nothing is by the next worker before it has them.
 		served.limiting.HandOver(func() *os.File { endSettling(); return nil })
 		served.settling.HandOver(func() *os.File { return saveState(e, log) })
 		endLimiting()
@@ -165,8 +165,8 @@ func (g *guard) followOrders(end, handOver func()) {
 		end()
 		return
 	}
-	handOver()
 	g.setReplaced()
+	handOver()
 }
 
 // newEngine returns the engine that the settings want. A node whose Kong g reports as gone serves no requests any more,
