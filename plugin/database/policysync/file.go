@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -64,7 +66,7 @@ func ReadFile(path string, maxRows int) (Saved, error) {
 		return Saved{}, fmt.Errorf("read saved policies: %w", err)
 	}
 	defer file.Close()
-	saved, err := decode(file, maxRows)
+	saved, err := decode(file, maxRows, math.MaxInt)
 	if err != nil {
 		return Saved{}, fmt.Errorf("read saved policies: %s: %w", path, err)
 	}
@@ -100,24 +102,13 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 	return errors.Join(err, out.Close())
 }
 
-// decode reads what encode has written. It checks the number of rows first.
-func decode(from io.Reader, maxRows int) (Saved, error) {
-	var h savedHeader
-	var lines *bufio.Reader
-	in, err := gzip.NewReader(from)
-	if err == nil {
-		lines = bufio.NewReaderSize(in, 64<<10)
-		var first []byte
-		if first, err = lines.ReadBytes('\n'); err == nil {
-			err = jsonv2.Unmarshal(first, &h)
-		}
+// decode reads what encode has written, at most maxText bytes of JSON. It checks the number of rows first.
+func decode(from io.Reader, maxRows, maxText int) (Saved, error) {
+	h, lines, err := decodeHeader(from, maxText)
+	if err != nil {
+		return Saved{}, err
 	}
-	switch {
-	case err != nil:
-		return Saved{}, fmt.Errorf("it is no file of saved policies, or cut short or damaged: %w", err)
-	case h.Format != format:
-		return Saved{}, fmt.Errorf("it has format %d; this program reads format %d", h.Format, format)
-	case h.Rows > maxRows:
+	if h.Rows > maxRows {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", h.Rows, maxRows)
 	}
 	parts, err := decodeLines(lines)
@@ -181,6 +172,25 @@ func decodePart(lines *bytes.Buffer, to *policy.Rows) error {
 	}
 }
 
+// decodeHeader reads the header. What reads lines to its end also checks the checksum.
+func decodeHeader(from io.Reader, maxText int) (h savedHeader, lines *bufio.Reader, err error) {
+	in, err := gzip.NewReader(from)
+	if err == nil {
+		lines = bufio.NewReaderSize(http.MaxBytesReader(nil, in, int64(maxText)), 64<<10)
+		var first []byte
+		if first, err = lines.ReadBytes('\n'); err == nil {
+			err = jsonv2.Unmarshal(first, &h)
+		}
+	}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("it is no file of saved policies, or cut short or damaged: %w", err)
+	case h.Format != format:
+		err = fmt.Errorf("it has format %d; this program reads format %d", h.Format, format)
+	}
+	return h, lines, err
+}
+
 // addTo adds a row, and makes room for as many more as may follow.
 func (r *savedRow) addTo(rows *policy.Rows, more int) {
 	switch {
@@ -218,11 +228,22 @@ func (s *Sync) loadSaved() {
 		s.log.Warn("reading the saved policies failed: only the config applies until Postgres answers", "error", err)
 		return
 	}
+	s.enforceSaved(saved, FromDisk)
+}
+
+// enforceSaved puts a saved snapshot in force, unless rows of Postgres or newer saved ones are.
+func (s *Sync) enforceSaved(saved Saved, from string) {
+	s.swapping.Lock()
+	defer s.swapping.Unlock()
+	before := s.Snapshot()
+	if before != nil && (s.Stats().Source == FromPostgres || before.Version() >= saved.Rows.Version) {
+		return
+	}
 	snapshot, found := policy.NewSnapshot(saved.Rows, nil)
 	fresh := s.faults.replace(found, nil, nil)
 	s.candidate = saved.Candidate
-	s.swap(s.withCandidate(snapshot), FromDisk, saved.Confirmed, func(*state) {})
-	s.log.Info("the saved policies are in force until Postgres answers",
+	s.swap(s.withCandidate(snapshot), from, saved.Confirmed, func(*state) {})
+	s.log.Info("the saved policies are in force until Postgres answers", "source", from,
 		"version", snapshot.Version(), "rows", snapshot.Len(), "age_seconds", time.Since(saved.Confirmed).Seconds())
 	s.logFaults(fresh, snapshot.Version())
 }

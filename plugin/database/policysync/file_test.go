@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -72,7 +73,9 @@ func encoded(t testing.TB, snapshot *policy.Snapshot) []byte {
 }
 
 // read decodes a file.
-func read(whole []byte, maxRows int) (Saved, error) { return decode(bytes.NewReader(whole), maxRows) }
+func read(whole []byte, maxRows int) (Saved, error) {
+	return decode(bytes.NewReader(whole), maxRows, math.MaxInt)
+}
 
 func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	rows := crowd(50)

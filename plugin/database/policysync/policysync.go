@@ -1,7 +1,7 @@
 // Package policysync keeps a [policy.Snapshot] that follows Postgres. It loads all rows in one transaction, then
 // fetches what each new version changed, and swaps snapshots by an atomic pointer. While Postgres is unavailable it
-// serves the last good snapshot and reports its age. It also saves the last snapshot in a file, for starts without
-// Postgres.
+// serves the last good snapshot and reports its age. It also saves the last snapshot in a file, and a copy in Redis,
+// for starts without Postgres.
 //
 // Changes are found by their version: one row, which Sync polls four times a second. From time to time it loads all
 // rows again. Writes send no notification, because any role can fill Postgres's queue of notifications, and a full
@@ -68,8 +68,13 @@ type Sync struct {
 	unsaved  chan struct{} // room for one signal: there is a snapshot to be saved
 	loaded   sync.Once     // reads the saved snapshot
 
-	mu    sync.Mutex // guards what Stats reads
-	state state
+	mu      sync.Mutex // guards what Stats reads, and mirrors
+	state   state
+	mirrors map[string]*mirrorState // by fingerprint
+
+	// swapping is held while other rows come into force than those before with changes: saved ones or all of Postgres.
+	// It guards faults and candidate until rows of Postgres are in force.
+	swapping sync.Mutex
 
 	// The next fields belong to Load, then to the goroutine that follows.
 	faults           faultSet
@@ -102,7 +107,10 @@ func New(options Options) (*Sync, error) {
 	if _, err := options.Source.config(nil); err != nil && (options.Source.File == "" || options.Source.DSN != "") {
 		return nil, fmt.Errorf("policy sync: %w", err)
 	}
-	return &Sync{options: options, log: options.Log, unsaved: make(chan struct{}, 1), oversizedVersion: -1}, nil
+	return &Sync{
+		options: options, log: options.Log, oversizedVersion: -1,
+		unsaved: make(chan struct{}, 1), mirrors: map[string]*mirrorState{},
+	}, nil
 }
 
 func (o *Options) complete() error {
@@ -143,6 +151,7 @@ func (s *Sync) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { s.follow(ctx) })
 	loops.Go(func() { s.saveUntil(ctx) })
+	loops.Go(func() { s.mirrorUntil(ctx) })
 	loops.Wait()
 	s.save(true)
 	return nil

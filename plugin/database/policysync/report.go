@@ -106,8 +106,11 @@ func (s *Sync) report(ctx context.Context, conn *pgx.Conn) error {
 	now := s.Stats()
 	r := Report{Node: s.options.Node, Version: now.Version, Enforced: now.Enforced, Source: now.Source}
 	r.Faults = slices.Clip(now.Faults[:min(len(now.Faults), maxReported)])
-	if r.Source == FromNone {
+	switch r.Source {
+	case FromNone:
 		r.Source = "config"
+	case FromRedis:
+		r.Source = FromDisk // the table has one word for saved rows
 	}
 	if s.options.Condition != nil {
 		r.Condition = s.options.Condition()

@@ -174,6 +174,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
+	s.swapping.Lock()
 	snapshot, found := policy.NewSnapshot(a.rows, s.Snapshot())
 	s.candidate = a.candidate
 	fresh, newer := s.faults.replace(found, nil, nil), followed && a.head.version != s.loadedVersion.version
@@ -185,6 +186,7 @@ func (s *Sync) load(ctx context.Context, conn *pgx.Conn) error {
 			state.Propagation = a.head.lag()
 		}
 	})
+	s.swapping.Unlock()
 	s.log.Debug("loaded all policies",
 		"version", a.head.version, "rows", snapshot.Len(), "seconds", took.Seconds())
 	return s.report(ctx, conn)
@@ -221,7 +223,7 @@ func (s *Sync) recordOversized(crowd *tooManyRowsError) {
 
 // recordLoss records that Postgres cannot be followed, and logs it once for each reason.
 func (s *Sync) recordLoss(err error) {
-	s.updateState(func(state *state) { state.Connected = false })
+	s.updateState(func(state *state) { state.Connected, state.away = false, true })
 	why := cmp.Or(adviceOf(err), "no contact with Postgres")
 	if !s.lostAt.IsZero() && why == s.lostReason {
 		s.log.Debug("still "+why, "error", err)
@@ -238,7 +240,7 @@ func (s *Sync) recordLoss(err error) {
 
 // recordContact records a session, and logs that contact is back if it was lost.
 func (s *Sync) recordContact() {
-	s.updateState(func(state *state) { state.Connected = true; state.Contacts++ })
+	s.updateState(func(state *state) { state.Connected, state.away = true, false; state.Contacts++ })
 	if s.lostAt.IsZero() {
 		return
 	}

@@ -11,16 +11,18 @@ import (
 // The sources of a snapshot.
 const (
 	FromPostgres = "postgres"
-	FromDisk     = "disk" // the file of an earlier run
-	FromNone     = "none" // there is no snapshot: only the config applies
+	FromDisk     = "disk"  // the file of an earlier run
+	FromRedis    = "redis" // a copy that other nodes have made
+	FromNone     = "none"  // there is no snapshot: only the config applies
 )
 
 // Stats describes the sync at one moment.
 type Stats struct {
 	Version   int64         `metric:"snapshot_version"` // of the snapshot in force; 0: none, or an empty database
-	Source    string        // of the snapshot in force: postgres, disk or none
+	Source    string        // of the snapshot in force: postgres, disk, redis or none
 	Connected bool          `metric:"policies_connected"`   // Postgres is being followed now
 	Standby   bool          `metric:"policies_standby"`     // the last server is one: it may lag, and lacks reports
+	Mirrored  bool          `metric:"policies_mirrored"`    // Source is redis
 	Age       time.Duration `metric:"snapshot_age_seconds"` // since the snapshot was last confirmed; 0: there is none
 	Enforced  time.Duration // since the snapshot is in force; 0: there is none
 	Rows      int           `metric:"snapshot_rows"` // of all tables in the snapshot
@@ -42,6 +44,7 @@ type state struct {
 	Stats                         // without Age and Enforced; its Faults and FaultCount are without unfollowed
 	confirmed, enforced time.Time // zero: there is no snapshot
 	unfollowed          []policy.Fault
+	away                bool // Postgres was tried, and did not answer
 }
 
 // Stats returns the present state. It never waits for Postgres.
@@ -51,6 +54,7 @@ func (s *Sync) Stats() Stats {
 	s.mu.Unlock()
 	out := now.Stats
 	out.Faults, out.FaultCount = slices.Concat(now.Faults, now.unfollowed), now.FaultCount+len(now.unfollowed)
+	out.Mirrored = now.Source == FromRedis
 	if out.Source = cmp.Or(now.Source, FromNone); now.Source != "" {
 		out.Age, out.Enforced = max(0, time.Since(now.confirmed)), time.Since(now.enforced)
 	}

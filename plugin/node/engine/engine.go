@@ -48,6 +48,9 @@ type Engine struct {
 	Metrics *metrics.Metrics
 	Rows    *policysync.Sync // nil: there is no database
 
+	// Mirror keeps a copy of the rows in each Redis, for nodes without Postgres. Set it before the first decider is built.
+	Mirror bool
+
 	// Reservations keeps what limits reserve, in a process with a log phase. Set it before the first decider is built.
 	Reservations *reservation.Ledger // nil: what they reserve stays charged
 
@@ -165,6 +168,10 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 		return nil, err
 	}
 	decider.Buckets, opened = buckets, append(opened, release)
+	if release, err = e.openMirror(config); err != nil {
+		return opened, err
+	}
+	opened = append(opened, release)
 	if config.UsageOnly {
 		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
 		if err != nil {

@@ -32,6 +32,22 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	return err
 }
 
+// openMirror keeps a copy of the rows in the Redis of a config, see policysync.Sync.Mirror. It does not block.
+func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
+	if e.Rows == nil || !e.Mirror || config.Strategy != schema.StrategyRedis {
+		return func() {}, nil
+	}
+	records, closeRecords, err := e.Stores.OpenMirror(config)
+	if err != nil {
+		return nil, err
+	}
+	remove := e.Rows.Mirror(records)
+	return func() {
+		remove()
+		closeRecords()
+	}, nil
+}
+
 // savedWait bounds the wait for the saved rows before the socket opens. It suffices for a hundred thousand rows. More
 // rows apply shortly after the first requests, because Kong answers 500 without a socket.
 const savedWait = 100 * time.Millisecond

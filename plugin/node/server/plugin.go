@@ -190,6 +190,7 @@ func newEngine(
 		options.Denials = record
 	}
 	e := engine.New(ctx, options)
+	e.Mirror = s.SnapshotMirror
 	if s.Database != "" || s.DatabaseFile != "" {
 		if err := e.FollowRows(s.rows(node, g)); err != nil {
 			return nil, err

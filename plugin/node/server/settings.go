@@ -47,6 +47,7 @@ type settings struct {
 	DatabaseSource  string // the flag, variable or line that gave either
 	SnapshotDir     string // "": none
 	SnapshotMaxRows int
+	SnapshotMirror  bool
 	NodeName        string
 	Usage           bool
 

@@ -73,6 +73,8 @@ func (s *settings) databaseRows() []settingRow {
 			"a file with the connection string; it is read again for each connection"),
 		setting("snapshot-dir", "kong-prefix", s.setSnapshotDir,
 			"the directory to save the database's rows in, so that the process can start while Postgres is down; off: save nothing"),
+		setting("snapshot-mirror", "on", to(process.ParseSwitch, &s.SnapshotMirror),
+			"on: keep a copy of the database's rows in the Redis of each config, for nodes that start while Postgres is down and have no saved rows; off: neither write nor read it"),
 		setting("snapshot-max-rows", "2000000", atLeast(1, &s.SnapshotMaxRows),
 			"the maximum number of rows from Postgres, about 400 bytes each; if there are more, the last rows that were within the maximum stay in force"),
 		setting("node-name", "hostname", to(parseText, &s.NodeName),

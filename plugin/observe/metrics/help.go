@@ -73,6 +73,8 @@ var help = map[string]string{
 	"panics_total":       "Panics that were caught. on_internal_error decides an event that panicked.",
 	"parked_settlements": "Requests that have ended and wait until their reservation can be claimed in Redis now.",
 	"policies_connected": "1 while Postgres is followed; 0: the last good rows stay in force.",
+	"policies_mirrored": "1 while the rows in force are a copy in Redis, after a start without Postgres and without " +
+		"saved rows; else 0.",
 	"policies_standby": "1 if the Postgres server is a standby: it may lag, and has no report of this node; " +
 		"else 0.",
 	"propagation_seconds": "Seconds from the write of the last change in Postgres until it was in force here.",
