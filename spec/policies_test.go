@@ -21,6 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
@@ -177,6 +178,26 @@ func TestTheRowsStayInForceWithoutPostgres(t *testing.T) {
 	g.write(`BEGIN; SET LOCAL rate_limiter.reason = 'over'; DELETE FROM rate_limiter.overrides; COMMIT`)
 	g.awaitEnforced()
 	g.want(append(times(5, 200), 429), "/records", "apikey", "alice")
+}
+
+func TestABanReachesAFreshNodeWithoutPostgresThroughRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	g := govern(t)
+	fresh := func() {
+		g.saved, g.metrics = t.TempDir(), freeport.Address(t)
+		in := store(fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}, ", server.Socket, patience))
+		g.node = in.start(t, deck(hourly), atDatabase(g.dsn, g.saved, g.metrics))
+	}
+	g.override("kind, tenant, permanent", "'ban', 'acme', true")
+	fresh()
+	copies := func() int { return len(server.Client(t).Keys(t.Context(), "rl:default:{r=policies.*}").Val()) }
+	await.That(t, "the rows are in Redis", func() bool { return copies() == 1 })
+	g.server.Stop(t)
+	fresh()
+	await.That(t, "the copy is in force", func() bool { return g.number("rate_limiter_policies_mirrored") == 1 })
+	g.want([]int{429}, "/records", "apikey", "alice")
+	g.want([]int{200}, "/records", "apikey", "gus")
 }
 
 func TestACostOfAnEndpointReachesARunningNodeAndEndsWithItsRow(t *testing.T) {
