@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"time"
 
@@ -26,7 +28,7 @@ type Mirror interface {
 
 const (
 	// maxMirrored bounds a copy, and maxMirroredText what it decompresses to: others may write to Redis. In bytes.
-	maxMirrored, maxMirroredText = 4 << 20, 128 << 20
+	maxMirrored, maxMirroredText = 4 << 20, 64 << 20
 	// A copy's TTL is renewed after renewAfter.
 	mirrorTTL, renewAfter = 7 * 24 * time.Hour, 12 * time.Hour
 	// mirrorPause is the time between writes, and retryPause after a failed call, both jittered.
@@ -137,6 +139,9 @@ func (s *Sync) readMirror(ctx context.Context, m Mirror, state *mirrorState) err
 	saved, err := Saved{}, errMirrorSize
 	if len(data) <= maxMirrored {
 		saved, err = decode(bytes.NewReader(data), s.options.MaxRows, maxMirroredText)
+	}
+	if errors.As(err, new(*http.MaxBytesError)) {
+		err = errMirrorSize
 	}
 	if err != nil {
 		s.log.Warn("the copy of the policies in Redis is ignored", "record", key, "bytes", len(data), "error", err)

@@ -132,7 +132,8 @@ func TestADamagedForeignOrHugeCopyIsIgnoredAndLogged(t *testing.T) {
 	}
 	for why, value := range map[string][]byte{
 		"cut short": whole[:len(whole)/2], "or damaged": flipped, "it has format 5": zipped(`{"Format": 5}`),
-		"more than 4194304 bytes": make([]byte, maxMirrored+1), "too large": zipped(strings.Repeat(" ", maxMirroredText+1)), "no file of": []byte("{}"),
+		"more than 4194304 bytes": make([]byte, maxMirrored+1), "no file of": []byte("{}"),
+		"67108864 when": zipped(strings.Repeat(" ", maxMirroredText+1)),
 	} {
 		key := set(t, &Sync{options: nowhere}, m, value)
 		s, log := mirroring(t, nowhere, m)
@@ -173,11 +174,9 @@ func TestNoOlderVersionReplacesANewerCopyAndTheSameOneIsRenewed(t *testing.T) {
 	require.ErrorIs(t, write(9, hex.EncodeToString(noise)), errMirrorSize)
 	now := client.Get(t.Context(), key).Val()
 	assert.True(t, now == copied && mirroredVersion([]byte(now)) == 8, "version 8 is not there, written once")
-}
 
-func TestARedisThatDeniesTheCopyCostsOneLogLine(t *testing.T) {
-	server := redistest.Single(t)
-	require.NoError(t, server.Client(t).Do(t.Context(),
+	// A Redis that denies the key costs one log line.
+	require.NoError(t, client.Do(t.Context(),
 		"acl", "setuser", "kong", "on", ">kong", "~rl:default:{t=*", "+evalsha", "+script|load", "+get").Err())
 	_, log := mirroring(t, nowhere, mirrorIn(t, server, "kong"))
 	log.Await(t, "the copy of the policies in Redis cannot be used")
