@@ -89,8 +89,8 @@ func set(t *testing.T, s *Sync, m Mirror, value []byte) string {
 func TestANodeWithoutPostgresUsesTheCopyInRedisUntilPostgresAnswers(t *testing.T) {
 	postgres, server := pgtest.Start(t), redistest.Single(t)
 	o, m := Options{Source: Source{DSN: postgres.Database(t)}}, mirrorIn(t, server, "")
-	pgtest.Exec(t, pgtest.Pool(t, o.Source.DSN), `INSERT INTO rate_limiter.overrides (kind, tenant, permanent, reason, author)
-		VALUES ('ban', 'acme', true, 'a test', 'ann')`)
+	pgtest.Exec(t, pgtest.Pool(t, o.Source.DSN), `INSERT INTO rate_limiter.overrides
+		(kind, tenant, permanent, reason, author) VALUES ('ban', 'acme', true, 'a test', 'ann')`)
 	server.Hang(t) // delays no rows
 	first, log := mirroring(t, o, m)
 	awaitSource(t, first, log, FromPostgres, 1)
