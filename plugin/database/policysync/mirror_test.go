@@ -131,7 +131,7 @@ func TestADamagedForeignOrHugeCopyIsIgnoredAndLogged(t *testing.T) {
 		return to.Bytes()
 	}
 	for why, value := range map[string][]byte{
-		"cut short": whole[:len(whole)/2], "or damaged": flipped, "it has format 5": zipped(`{"Format": 5}`),
+		"cut short": whole[:len(whole)/2], "or damaged": flipped, "it has format 5": zipped("{\"Format\": 5}\n"),
 		"more than 4194304 bytes": make([]byte, maxMirrored+1), "no file of": []byte("{}"),
 		"67108864 when": zipped(strings.Repeat(" ", maxMirroredText+1)),
 	} {
