@@ -3,8 +3,8 @@
 //
 // Windows are aligned to the Unix epoch, so the clock must follow the time of day in the end. A [Clock] is slewed:
 // while it differs from the time of day, it runs faster or slower by one part in a hundred. It corrects a minute in
-// less than two hours and an hour in four days, or with the next start, unless that
-// goes on with [Clock.Set]. Meanwhile limits are larger or smaller by that part.
+// less than two hours and an hour in four days, or with the next start, unless that goes on with [Clock.Set]. Meanwhile
+// limits are larger or smaller by that part.
 //
 // Overrides and logs use the time of day itself.
 package clock
