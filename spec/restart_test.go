@@ -240,7 +240,7 @@ func firstAnswer(t *testing.T, config, limit string, args ...string) time.Durati
 	}
 	took := time.Since(begun)
 	if limit != "" {
-		assert.Equal(t, []string{limit}, outcome.Header["X-RateLimit-Limit"])
+		assert.Equal(t, []string{limit}, map[string][]string(outcome.Header)["X-RateLimit-Limit"]) // as the plugin spells it
 	}
 	c.Close()
 	p.terminate()

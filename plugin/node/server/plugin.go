@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -101,15 +102,7 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	served.limiting = phase.New(phase.Options{
-		Budget: s.TimeBudget,
-		Drain:  s.DrainTime,
-		Log:    log,
-		Build:  e.Build,
-	})
-	served.settling = phase.NewSettling(phase.SettlingOptions{
-		Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
-	})
+	served = newServers(s, e, log)
 	monitor, err := metrics.NewServer(metrics.ServerOptions{
 		Metrics: e.Metrics, Address: s.MetricsListen, AllowRemote: s.MetricsAllowRemote, ReadyNeedsStore: s.ReadyNeedsRedis,
 		Superseded: g.replaced.Done(), Log: log,
@@ -156,6 +149,15 @@ func servePlugin(ctx context.Context, s *settings, socket string, stderr io.Writ
 type servers struct {
 	limiting *phase.Server
 	settling *phase.Settling
+}
+
+func newServers(s *settings, e *engine.Engine, log *slog.Logger) servers {
+	return servers{
+		limiting: phase.New(phase.Options{Budget: s.TimeBudget, Drain: s.DrainTime, Log: log, Build: e.Build}),
+		settling: phase.NewSettling(phase.SettlingOptions{
+			Budget: s.TimeBudget, Drain: s.DrainTime, Reservations: e.Reservations, Log: log,
+		}),
+	}
 }
 
 // followOrders follows the orders of the supervisor. It calls handOver, or end if the supervisor is gone.
