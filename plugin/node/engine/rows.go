@@ -48,9 +48,9 @@ func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
 	}, nil
 }
 
-// savedWait bounds the wait for the saved rows before the socket opens. It suffices for a hundred thousand rows. More
-// rows apply shortly after the first requests, because Kong answers 500 without a socket.
-const savedWait = 100 * time.Millisecond
+// savedWait bounds the wait for the saved rows before the process accepts connections. It suffices for a hundred thousand
+// rows on a busy machine. More rows apply shortly after the first requests: at a cold start Kong has no socket before.
+const savedWait = time.Second
 
 // AwaitSaved reads the rows that an earlier run has saved. It waits for at most savedWait.
 func (e *Engine) AwaitSaved(ctx context.Context) {
