@@ -51,6 +51,11 @@ func (s *Server) Adopt(in, out *net.UnixConn) (state *os.File) {
 	case <-time.After(adoptTime):
 		s.log.Warn("the process before has not handed over: Kong starts its instances anew, and counters start again",
 			"after", adoptTime)
+		select {
+		case complete <- nil: // a state that comes later is closed
+		default:
+			state = <-complete // it came just now
+		}
 	}
 	return state
 }
@@ -63,7 +68,7 @@ func (s *Server) HandOver(state func() *os.File) { s.handover.state = state }
 func (s *Server) readQueue(complete chan<- *os.File) {
 	message, rights := make([]byte, maxMessage), make([]byte, syscall.CmsgSpace(4))
 	for {
-		n, has, _, _, err := s.handover.in.ReadMsgUnix(message, rights)
+		n, has, flags, _, err := s.handover.in.ReadMsgUnix(message, rights)
 		switch {
 		case err != nil:
 			return
@@ -72,16 +77,12 @@ func (s *Server) readQueue(complete chan<- *os.File) {
 			config := parseConfig(message[4:n])
 			config.id = int32(binary.LittleEndian.Uint32(message))
 			s.instances.add(config, s.start(config))
-		case has == 0:
+		case n == len(stateMessage):
+			finish(complete, s.receivedFile(rights[:has]))
+		case has == 0 && flags&syscall.MSG_CTRUNC == 0:
 			finish(complete, nil)
 		default:
-			file, err := receivedFile(rights[:has])
-			switch {
-			case err != nil:
-				s.log.Warn("a connection of the process before is lost", "error", err)
-			case n == len(stateMessage):
-				finish(complete, file)
-			default:
+			if file := s.receivedFile(rights[:has]); file != nil {
 				s.adoptConn(file)
 			}
 		}
@@ -110,17 +111,21 @@ func (s *Server) adoptConn(file *os.File) {
 	})
 }
 
-// receivedFile returns the file whose descriptor came with a message.
-func receivedFile(rights []byte) (*os.File, error) {
+// receivedFile returns the file whose descriptor came with a message; nil: it is lost, which is logged.
+func (s *Server) receivedFile(rights []byte) *os.File {
 	parts, err := syscall.ParseSocketControlMessage(rights)
-	if err != nil {
-		return nil, err
+	if err == nil && len(parts) == 0 {
+		err = syscall.EMFILE // the kernel has dropped it
 	}
-	fds, err := syscall.ParseUnixRights(&parts[0])
-	if err != nil {
-		return nil, err
+	var fds []int
+	if err == nil {
+		fds, err = syscall.ParseUnixRights(&parts[0])
 	}
-	return os.NewFile(uintptr(fds[0]), "handed over"), nil
+	if err != nil {
+		s.log.Warn("a connection of the process before is lost, or its counters", "error", err)
+		return nil
+	}
+	return os.NewFile(uintptr(fds[0]), "handed over")
 }
 
 // stopReading leaves the queue to the next process.

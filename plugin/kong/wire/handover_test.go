@@ -2,12 +2,15 @@ package wire
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -99,4 +102,51 @@ func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
 	close(over)
 	load.Wait()
 	assert.Zero(t, server.Counters().UnknownInstances)
+}
+
+// newQueue returns the ends of a queue.
+func newQueue(t *testing.T) (in, out *net.UnixConn) {
+	t.Helper()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET, 0)
+	require.NoError(t, err)
+	files := [2]*os.File{os.NewFile(uintptr(ends[0]), "in"), os.NewFile(uintptr(ends[1]), "out")}
+	in, out = copyOf(t, files[0]), copyOf(t, files[1])
+	require.NoError(t, errors.Join(files[0].Close(), files[1].Close()))
+	return in, out
+}
+
+func TestAStateThatComesTooLateIsClosed(t *testing.T) {
+	in, out := newQueue(t)
+	s := New(Options{Start: func(Config) Instance { return Instance{} }})
+	require.Nil(t, s.Adopt(in, out), "nothing was handed over in time")
+	from, to, err := os.Pipe()
+	require.NoError(t, err)
+	defer from.Close()
+	_, _, err = out.WriteMsgUnix(stateMessage, syscall.UnixRights(int(to.Fd())), nil)
+	require.NoError(t, errors.Join(err, to.Close()))
+	require.NoError(t, from.SetReadDeadline(time.Now().Add(5*time.Second)))
+	_, err = from.Read(make([]byte, 1))
+	assert.ErrorIs(t, err, io.EOF, "the server has closed it")
+	assert.NoError(t, s.stopReading())
+}
+
+func TestAConnectionThatDoesNotFitIsNoEndOfTheHandover(t *testing.T) {
+	in, out := newQueue(t)
+	file, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer file.Close()
+	_, _, err = out.WriteMsgUnix([]byte{0}, syscall.UnixRights(int(file.Fd())), nil)
+	require.NoError(t, err)
+	var before, few syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	few = before
+	few.Cur = 1 // no more can be opened
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
+	begun := time.Now()
+	s := New(Options{Start: func(Config) Instance { return Instance{} }})
+	s.Adopt(in, out)
+	took := time.Since(begun)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	assert.GreaterOrEqual(t, took, adoptTime, "the wait for the end")
+	assert.NoError(t, s.stopReading())
 }
