@@ -111,7 +111,7 @@ func decode(from io.Reader, maxRows, maxText int) (Saved, error) {
 	if h.Rows > maxRows {
 		return Saved{}, fmt.Errorf("it has %d rows, more than snapshot_max_rows (%d)", h.Rows, maxRows)
 	}
-	parts, err := decodeLines(lines)
+	parts, err := decodeLines(lines, maxRows)
 	if err != nil {
 		return Saved{}, fmt.Errorf("it is cut short or damaged: %w", err)
 	}
@@ -136,8 +136,11 @@ func concat[R any](parts []*policy.Rows, table func(*policy.Rows) []R) []R {
 // partSize is how many bytes of lines one goroutine decodes, about.
 const partSize = 128 << 10
 
-// decodeLines decodes rows, one a line, on all cores. The order of the parts is that of the lines.
-func decodeLines(from *bufio.Reader) (parts []*policy.Rows, err error) {
+// errRows is the error of more lines than the header may promise.
+var errRows = errors.New("it has more rows than it says, and than snapshot_max_rows")
+
+// decodeLines decodes rows, one a line and at most maxRows, on all cores. The order of the parts is that of the lines.
+func decodeLines(from *bufio.Reader, maxRows int) (parts []*policy.Rows, err error) {
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for err == nil {
@@ -146,10 +149,14 @@ func decodeLines(from *bufio.Reader) (parts []*policy.Rows, err error) {
 		var rest []byte
 		rest, err = from.ReadBytes('\n')
 		lines.Write(rest)
-		err = cmp.Or(failed, err)
+		rows := bytes.Count(lines.Bytes(), []byte{'\n'})
+		if err = cmp.Or(failed, err); rows > maxRows {
+			return nil, errors.Join(errRows, group.Wait())
+		}
+		maxRows -= rows
 		part := new(policy.Rows)
 		parts = append(parts, part)
-		group.Go(func() error { return decodePart(lines, part) })
+		group.Go(func() error { return decodePart(lines, rows, part) })
 	}
 	if errors.Is(err, io.EOF) {
 		err = nil
@@ -157,9 +164,8 @@ func decodeLines(from *bufio.Reader) (parts []*policy.Rows, err error) {
 	return parts, errors.Join(err, group.Wait())
 }
 
-// decodePart adds the rows of some lines.
-func decodePart(lines *bytes.Buffer, to *policy.Rows) error {
-	rows := bytes.Count(lines.Bytes(), []byte{'\n'})
+// decodePart adds the rows of a number of lines.
+func decodePart(lines *bytes.Buffer, rows int, to *policy.Rows) error {
 	for decoder := jsontext.NewDecoder(lines); ; rows-- {
 		var r savedRow
 		switch err := jsonv2.UnmarshalDecode(decoder, &r); {
@@ -167,6 +173,8 @@ func decodePart(lines *bytes.Buffer, to *policy.Rows) error {
 			return nil
 		case err != nil:
 			return err
+		case rows == 0: // several are on a line
+			return errRows
 		}
 		r.addTo(to, rows)
 	}
