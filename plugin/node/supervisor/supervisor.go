@@ -245,8 +245,12 @@ func (s *supervisor) order(w *worker, order byte) {
 func (s *supervisor) end(cause error) error {
 	s.Close()
 	for w := range s.living {
+		signal := syscall.SIGTERM
+		if w == s.next { // it serves nobody, and may hang
+			signal = syscall.SIGKILL
+		}
 		if w.Process != nil {
-			_ = w.Process.Signal(syscall.SIGTERM) // it may have ended
+			_ = w.Process.Signal(signal) // it may have ended
 			w.timer.Reset(s.EndTime)
 		}
 	}
