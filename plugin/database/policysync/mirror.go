@@ -43,7 +43,7 @@ var errMirrorSize = fmt.Errorf("it has more than %d bytes, or %d when decompress
 type mirrorState struct {
 	stores         []Mirror // each leads to the copy
 	read           bool     // it was read, or need not be
-	version        int64    // the one written or found last; -1: unknown
+	version        int64    // the one written or found last; 0: none was found; -1: unknown
 	dueAt, renewAt time.Time
 	failing        bool // a call failed, and that was logged
 }
@@ -131,11 +131,14 @@ func (s *Sync) readMirror(ctx context.Context, m Mirror, state *mirrorState) err
 	if err != nil {
 		return err
 	}
-	state.read = true
-	if data == nil {
-		s.log.Info("Redis has no copy of the policies", "record", key)
+	if data == nil { // another node may write it yet
+		if state.version < 0 {
+			s.log.Info("Redis has no copy of the policies", "record", key)
+		}
+		state.version = 0
 		return nil
 	}
+	state.read = true
 	saved, err := Saved{}, errMirrorSize
 	if len(data) <= maxMirrored {
 		saved, err = decode(bytes.NewReader(data), s.options.MaxRows, maxMirroredText)

@@ -133,7 +133,7 @@ func TestADamagedForeignOrHugeCopyIsIgnoredAndLogged(t *testing.T) {
 	for why, value := range map[string][]byte{
 		"cut short": whole[:len(whole)/2], "or damaged": flipped, "it has format 5": zipped("{\"Format\": 5}\n"),
 		"more than 4194304 bytes": make([]byte, maxMirrored+1), "no file of": []byte("{}"),
-		"67108864 when": zipped(strings.Repeat(" ", maxMirroredText+1)),
+		"67108864 when":  zipped(strings.Repeat(" ", maxMirroredText+1)),
 		"more rows than": zipped("{\"Format\": 4}\n{\"Tenant\": {}}\n" + strings.Repeat("\n", maxMirroredText/2)),
 	} {
 		key := set(t, &Sync{options: nowhere}, m, value)
