@@ -240,7 +240,7 @@ func (f *field) stringViolation(n *node) string {
 		return fmt.Sprintf("must be one of %s, got %s", strings.Join(f.OneOf, ", "), f.show(n))
 	}
 	message := f.lengthViolation(len(n.text), "byte")
-	matches := func(pattern *regexp.Regexp) bool { return pattern.MatchString(n.text) }
+	matches := func(pattern func() *regexp.Regexp) bool { return pattern().MatchString(n.text) }
 	switch {
 	case message == "" && (len(f.patterns) == 0 || slices.ContainsFunc(f.patterns, matches)):
 		return ""

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // field is one field of the Kong schema, with the attributes that the generator writes. Its methods follow the checks
@@ -30,7 +33,7 @@ type field struct {
 	Fields        []namedField
 	EntityChecks  []entityCheck `json:"entity_checks"`
 
-	patterns     []*regexp.Regexp // of Match or MatchAny
+	patterns     []func() *regexp.Regexp // of Match or MatchAny, compiled when one is needed
 	defaultValue *node
 	names        []string // of Fields
 }
@@ -46,9 +49,9 @@ type namedField struct {
 	*field
 }
 
-func (f *namedField) UnmarshalJSON(b []byte) error {
+func (f *namedField) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	var entry map[string]*field
-	if err := json.Unmarshal(b, &entry); err != nil {
+	if err := jsonv2.UnmarshalDecode(from, &entry); err != nil {
 		return err
 	}
 	if len(entry) != 1 {
@@ -78,10 +81,15 @@ type conditional struct {
 	ThenErr          string   `json:"then_err"`
 }
 
+// unmarshalSchema decodes a part of a schema. Version 2 reads each field once, however deep it is.
+func unmarshalSchema(text []byte, to any) error {
+	return jsonv2.Unmarshal(text, to, jsonv2.MatchCaseInsensitiveNames(true))
+}
+
 // configField is the record of the plugin's config, from the embedded schema.
 var configField = sync.OnceValue(func() *field {
 	var document struct{ Fields []namedField }
-	if err := json.Unmarshal(kongSchema, &document); err != nil {
+	if err := unmarshalSchema(kongSchema, &document); err != nil {
 		panic(fmt.Sprintf("schema: the embedded Kong schema cannot be read: %v", err))
 	}
 	for _, f := range document.Fields {
@@ -93,7 +101,7 @@ var configField = sync.OnceValue(func() *field {
 	panic("schema: the embedded Kong schema has no config")
 })
 
-// prepare compiles the patterns and decodes the defaults of f and of all fields inside it.
+// prepare sets the patterns and decodes the defaults of f and of all fields inside it.
 func (f *field) prepare() {
 	var patterns []string
 	if f.Match != "" {
@@ -103,7 +111,7 @@ func (f *field) prepare() {
 		patterns = append(patterns, f.MatchAny.Patterns...)
 	}
 	for _, pattern := range patterns {
-		f.patterns = append(f.patterns, regexp.MustCompile(pattern))
+		f.patterns = append(f.patterns, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) }))
 	}
 	if f.Default != nil {
 		f.defaultValue, _ = decodeDocument(f.Default)

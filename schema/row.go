@@ -11,6 +11,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 //go:embed row_schema.json
@@ -108,17 +110,24 @@ type model[T any] struct {
 
 var models sync.Map // each *model[T] by the type T
 
+// rowRecords returns the record of each type in the embedded schema, as text: a program needs few of them.
+var rowRecords = sync.OnceValue(func() (records map[string]jsontext.Value) {
+	if err := unmarshalSchema(rowSchema, &records); err != nil {
+		panic(fmt.Sprintf("schema: the embedded schema of rows cannot be read: %v", err))
+	}
+	return records
+})
+
 // modelOf returns the declaration of T: the record with its name in the embedded schema, and the tags of its fields.
 func modelOf[T any]() *model[T] {
 	t := reflect.TypeFor[T]()
 	if m, ok := models.Load(t); ok {
 		return m.(*model[T])
 	}
-	var records map[string]*field
-	if err := json.Unmarshal(rowSchema, &records); err != nil {
+	m := &model[T]{record: new(field)}
+	if err := unmarshalSchema(rowRecords()[t.Name()], m.record); err != nil {
 		panic(fmt.Sprintf("schema: the embedded schema of rows cannot be read: %v", err))
 	}
-	m := &model[T]{record: records[t.Name()]}
 	m.record.prepare()
 	m.add(t, nil)
 	models.Store(t, m)

@@ -176,7 +176,7 @@ func TestTheCheckerJudgesConfigsAsARealKong(t *testing.T) {
 		encoded, err := json.Marshal(definition)
 		require.NoError(t, err)
 		var f field
-		require.NoError(t, json.Unmarshal(encoded, &f))
+		require.NoError(t, unmarshalSchema(encoded, &f))
 		f.prepare()
 		document, faults := decodeDocument(config)
 		c := checker{faulty: map[string]bool{}, nulls: true}
