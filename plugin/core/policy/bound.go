@@ -185,7 +185,7 @@ func (b *Bound) Unnamed() bool {
 }
 
 // settles reports whether a node can settle a row's limit, which p has. It is cheaper than the row's Faults.
-func (p *Policy) settles(l schema.Limit) bool {
+func (p *Policy) settles(l *schema.Limit) bool {
 	algorithm := p.Limit.Spec().Algorithm
 	return (algorithm == limit.TokenBucket || algorithm == limit.FixedWindow) && !l.SoftOnly &&
 		l.Settle.Reserve <= p.Limit.Capacity()
@@ -200,7 +200,7 @@ type Fair struct {
 }
 
 // divides reports whether a node can divide a row's limit, which p has. It is cheaper than the row's Faults.
-func (p *Policy) divides(l schema.Limit) bool {
+func (p *Policy) divides(l *schema.Limit) bool {
 	return p.Scope.Shared() && p.Limit.Spec().Algorithm == limit.TokenBucket && !l.SoftOnly && l.Fair.Default >= 0
 }
 

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -87,8 +89,8 @@ func (b *builder) putRows(rows Rows) {
 	for _, tenant := range rows.Tenants {
 		b.putTenant(tenant)
 	}
-	for i := range rows.Policies {
-		b.putPolicy(rows.Policies[i])
+	for i, r := range compileAll(rows.Policies) {
+		b.putPolicy(&rows.Policies[i], r)
 	}
 	for i := range rows.Overrides {
 		b.putOverride(rows.Overrides[i])
@@ -240,11 +242,28 @@ func endpointFaults(own []schema.Fault, err error) []schema.Fault {
 	return []schema.Fault{{Path: "endpoint", Message: err.Error()}}
 }
 
-func (b *builder) putPolicy(in PolicyRow) {
-	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
-	in.Tier, in.Tenant = b.intern(in.Tier), b.intern(in.Tenant)
-	in.Limit.Name, in.Limit.Endpoint = b.intern(in.Limit.Name), b.intern(in.Limit.Endpoint)
-	r := compileRow(in)
+// compileAll compiles policies on all cores.
+func compileAll(rows []PolicyRow) []*CompiledPolicy {
+	compiled := make([]*CompiledPolicy, len(rows))
+	var group sync.WaitGroup
+	size := len(rows)/runtime.GOMAXPROCS(0) + 1
+	for from := 0; from < len(rows); from += size {
+		group.Go(func() {
+			for i := from; i < min(from+size, len(rows)); i++ {
+				compiled[i] = compileRow(&rows[i])
+			}
+		})
+	}
+	group.Wait()
+	return compiled
+}
+
+// putPolicy puts r, which in compiles to; nil: it has faults.
+func (b *builder) putPolicy(in *PolicyRow, r *CompiledPolicy) {
+	if r != nil {
+		r.Namespace, r.Tier, r.tenant = b.intern(r.Namespace), b.intern(r.Tier), b.intern(r.tenant)
+		r.Name, r.Endpoint = b.intern(r.Name), b.intern(r.Endpoint)
+	}
 	b.internRule(r)
 	own := func() []schema.Fault { return Faults(in.Policy) }
 	put(b, InPolicies, &b.snapshot.policies, &b.previous.policies, in.ID, r, own)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"unicode"
@@ -157,8 +158,13 @@ var (
 
 // isName reports whether text can name a policy or a namespace, which goes into headers and keys as it is.
 func isName(text string) bool {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
-	return text != "" && len(text) <= maxName && strings.Trim(text, letters) == ""
+	for i := range len(text) {
+		c := text[i]
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return text != "" && len(text) <= maxName
 }
 
 // isNote reports whether tenants can be shown text as it is.
@@ -235,14 +241,15 @@ func (p *Policy) quotaItem() string {
 		return ""
 	}
 	spec := p.Limit.Spec()
-	return fmt.Sprintf("%q;q=%d%s;w=%d", p.Name, spec.Quantity, unit, spec.Window/limit.Second)
+	quantity, seconds := strconv.FormatInt(spec.Quantity, 10), strconv.FormatInt(int64(spec.Window/limit.Second), 10)
+	return strconv.Quote(p.Name) + ";q=" + quantity + unit + ";w=" + seconds
 }
 
 // compileRow compiles one policy of a database; nil: it has faults. Of a row that compiles, whether its endpoint goes
 // with others is found when they are compiled together.
-func compileRow(in PolicyRow) *CompiledPolicy {
+func compileRow(in *PolicyRow) *CompiledPolicy {
 	p, err := compileLimit(in.Limit)
-	if err != nil || !in.valid(p) {
+	if err != nil || !in.valid(&p) {
 		return nil
 	}
 	p.Tier, p.Row, p.PublicNote = in.Tier, in.ID, in.PublicNote
@@ -251,16 +258,16 @@ func compileRow(in PolicyRow) *CompiledPolicy {
 		p.subject = networkText(prefix)
 	}
 	return &CompiledPolicy{
-		Policy: p, Namespace: in.Namespace, tenant: in.Tenant,
+		Policy: p, Namespace: cmp.Or(in.Namespace, defaultNamespace), tenant: in.Tenant,
 		ownMode: in.Limit.Mode != "", ownFailMode: in.Limit.FailMode != "", ownAccuracy: in.Limit.Accuracy != "",
 	}
 }
 
 // valid reports whether a node can use a row, whose limit is p. It accepts some rows that Faults rejects, and is
 // cheaper.
-func (in PolicyRow) valid(p Policy) bool {
-	l := in.Limit
-	return isName(in.Namespace) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
+func (in *PolicyRow) valid(p *Policy) bool {
+	l := &in.Limit
+	return (in.Namespace == "" || isName(in.Namespace)) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
 		in.hasTarget() &&
 		isAmong(modeNames[:], l.Mode) && isAmong(failModeNames[:], l.FailMode) && isAmong(accuracyNames[:], l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&

@@ -310,10 +310,11 @@ func (x *index[R]) all(yield func(R) bool) {
 func (x *index[R]) classes(yield func(R) bool) {
 	for i, part := range x.parts {
 		if x.few[i] == nil {
-			seen := map[class]bool{}
-			for _, r := range part {
-				if c := r.class(); !seen[c] {
-					seen[c] = true
+			seen, last := map[class]bool{}, class{}
+			for j, r := range part {
+				c := r.class()
+				if same := j > 0 && c == last; !same && !seen[c] { // comparing is cheaper, and most rows are alike
+					seen[c], last = true, c
 					x.few[i] = append(x.few[i], r)
 				}
 			}
