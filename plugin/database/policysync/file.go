@@ -46,7 +46,7 @@ type savedHeader struct {
 	Candidate *policy.CandidateSet // with it a node decides as the nodes do that have lost Postgres meanwhile
 }
 
-// savedRow has one of the fields.
+// savedRow has one of the fields, as readRows has.
 type savedRow struct {
 	Tier     *policy.TierRow   `json:",omitempty"`
 	Tenant   *schema.Tenant    `json:",omitempty"`
@@ -116,16 +116,16 @@ func decode(from io.Reader, maxRows, maxText int) (Saved, error) {
 		return Saved{}, fmt.Errorf("it is cut short or damaged: %w", err)
 	}
 	saved := Saved{Rows: policy.Rows{Version: h.Version}, Candidate: h.Candidate, Confirmed: h.Confirmed}
-	saved.Rows.Tiers = concat(parts, func(r *policy.Rows) []policy.TierRow { return r.Tiers })
-	saved.Rows.Tenants = concat(parts, func(r *policy.Rows) []schema.Tenant { return r.Tenants })
-	saved.Rows.Policies = concat(parts, func(r *policy.Rows) []policy.PolicyRow { return r.Policies })
-	saved.Rows.Overrides = concat(parts, func(r *policy.Rows) []policy.Override { return r.Overrides })
-	saved.Rows.Costs = concat(parts, func(r *policy.Rows) []policy.CostRow { return r.Costs })
+	saved.Rows.Tiers = concat(parts, func(r *readRows) []policy.TierRow { return r.Tier })
+	saved.Rows.Tenants = concat(parts, func(r *readRows) []schema.Tenant { return r.Tenant })
+	saved.Rows.Policies = concat(parts, func(r *readRows) []policy.PolicyRow { return r.Policy })
+	saved.Rows.Overrides = concat(parts, func(r *readRows) []policy.Override { return r.Override })
+	saved.Rows.Costs = concat(parts, func(r *readRows) []policy.CostRow { return r.Cost })
 	return saved, nil
 }
 
 // concat returns the rows of one table of all parts.
-func concat[R any](parts []*policy.Rows, table func(*policy.Rows) []R) []R {
+func concat[R any](parts []*readRows, table func(*readRows) []R) []R {
 	lists := make([][]R, len(parts))
 	for i, part := range parts {
 		lists[i] = table(part)
@@ -133,14 +133,14 @@ func concat[R any](parts []*policy.Rows, table func(*policy.Rows) []R) []R {
 	return slices.Concat(lists...)
 }
 
-// partSize is how many bytes of lines one goroutine decodes, about.
-const partSize = 128 << 10
+// partSize is how many bytes of lines one goroutine decodes, and partRows how many rows these are, about.
+const partSize, partRows = 128 << 10, 1000
 
 // errRows is the error of more lines than the header may promise.
 var errRows = errors.New("it has more rows than it says, and than snapshot_max_rows")
 
 // decodeLines decodes rows, one a line and at most maxRows, on all cores. The order of the parts is that of the lines.
-func decodeLines(from *bufio.Reader, maxRows int) (parts []*policy.Rows, err error) {
+func decodeLines(from *bufio.Reader, maxRows int) (parts []*readRows, err error) {
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for err == nil {
@@ -154,7 +154,7 @@ func decodeLines(from *bufio.Reader, maxRows int) (parts []*policy.Rows, err err
 			return nil, errors.Join(errRows, group.Wait())
 		}
 		maxRows -= rows
-		part := new(policy.Rows)
+		part := new(readRows)
 		parts = append(parts, part)
 		group.Go(func() error { return decodePart(lines, rows, part) })
 	}
@@ -164,11 +164,30 @@ func decodeLines(from *bufio.Reader, maxRows int) (parts []*policy.Rows, err err
 	return parts, errors.Join(err, group.Wait())
 }
 
+// readRows takes a savedRow after the other.
+type readRows struct {
+	Tier     appended[policy.TierRow]
+	Tenant   appended[schema.Tenant]
+	Policy   appended[policy.PolicyRow]
+	Override appended[policy.Override]
+	Cost     appended[policy.CostRow]
+}
+
+// appended is the rows of one table. Each value that is decoded into it is one more.
+type appended[R any] []R
+
+func (a *appended[R]) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	if len(*a) == cap(*a) {
+		*a = slices.Grow(*a, partRows)
+	}
+	*a = append(*a, *new(R))
+	return jsonv2.UnmarshalDecode(from, &(*a)[len(*a)-1])
+}
+
 // decodePart adds the rows of a number of lines.
-func decodePart(lines *bytes.Buffer, rows int, to *policy.Rows) error {
+func decodePart(lines *bytes.Buffer, rows int, to *readRows) error {
 	for decoder := jsontext.NewDecoder(lines); ; rows-- {
-		var r savedRow
-		switch err := jsonv2.UnmarshalDecode(decoder, &r); {
+		switch err := jsonv2.UnmarshalDecode(decoder, to); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -176,7 +195,6 @@ func decodePart(lines *bytes.Buffer, rows int, to *policy.Rows) error {
 		case rows == 0: // several are on a line
 			return errRows
 		}
-		r.addTo(to, rows)
 	}
 }
 
@@ -197,22 +215,6 @@ func decodeHeader(from io.Reader, maxText int) (h savedHeader, lines *bufio.Read
 		err = fmt.Errorf("it has format %d; this program reads format %d", h.Format, format)
 	}
 	return h, lines, err
-}
-
-// addTo adds a row, and makes room for as many more as may follow.
-func (r *savedRow) addTo(rows *policy.Rows, more int) {
-	switch {
-	case r.Tier != nil:
-		rows.Tiers = append(rows.Tiers, *r.Tier)
-	case r.Tenant != nil:
-		rows.Tenants = append(slices.Grow(rows.Tenants, more), *r.Tenant)
-	case r.Policy != nil:
-		rows.Policies = append(slices.Grow(rows.Policies, more), *r.Policy)
-	case r.Override != nil:
-		rows.Overrides = append(slices.Grow(rows.Overrides, more), *r.Override)
-	case r.Cost != nil:
-		rows.Costs = append(slices.Grow(rows.Costs, more), *r.Cost)
-	}
 }
 
 const (
