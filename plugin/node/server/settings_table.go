@@ -51,7 +51,7 @@ func (s *settings) processRows() []settingRow {
 		setting("max-buckets", "1000000", atLeast(1, &s.MaxBuckets),
 			"the maximum number of buckets in this process, about 250 bytes each; a sliding_log takes 16 bytes more per request in it; above it, buckets are evicted, those first of which the least is lost"),
 		setting("max-procs", "0", atLeast(0, &s.MaxProcs),
-			"the number of threads that run Go code at the same time, instead of GOMAXPROCS; 0: one per four cores, at least one"),
+			"the number of threads that run Go code at the same time, instead of GOMAXPROCS; 0: one per four cores, at least one; a worker has all cores for its first second"),
 		setting("memory-limit", "0", to(parseBytes, &s.MemoryLimit),
 			"the soft memory limit of the process, such as 512MiB, instead of GOMEMLIMIT; 0: none"),
 		setting("nodes", "1", between(1, mostNodes, &s.Nodes),
