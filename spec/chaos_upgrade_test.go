@@ -31,7 +31,8 @@ type upgrade struct {
 	sockets      []*os.File           // of a socket unit; none: the server opens its own
 }
 
-// ways has the ways to replace the server. most is how many requests may fail each time; -1: any number.
+// ways has the ways to replace the server. most is how many requests may fail each time, or all that are in flight if
+// those are more, as on a busy machine; -1: any number.
 var ways = []struct {
 	name string
 	most int64
@@ -147,17 +148,17 @@ func TestChaosAReplacedServerFailsFewRequestsAndLosesNoLogEvent(t *testing.T) {
 			quiet := l.takeLatencies()
 			within := 0
 			for plays := 0; within < 3 && plays < 10; plays++ {
-				before := l.failed.Load()
+				before, inFlight := l.failed.Load(), l.inFlight.Load()
 				way.play(u)
 				awaitCount(t, "traffic for more than a second", l.passed.Load, 800) // Kong starts a server once a second
-				if failed := l.failed.Load() - before; way.most < 1 || failed <= way.most {
+				if failed := l.failed.Load() - before; way.most < 1 || failed <= max(way.most, inFlight) {
 					within++
 				}
 			}
 			l.end()
 			during, failed := l.takeLatencies(), l.failed.Load()
-			if within < 3 && at(during, 0.5) < inFlight {
-				t.Errorf("%d of 10 replacements failed %d requests at most, want three", within, way.most)
+			if within < 3 {
+				t.Errorf("%d of 10 replacements failed %d requests or those in flight at most, want three", within, way.most)
 			}
 			n := u.node.Load()
 			lost := n.log.Count("plugin failed in the log phase")
@@ -179,10 +180,6 @@ func TestChaosAReplacedServerFailsFewRequestsAndLosesNoLogEvent(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, append(disasters, table.String()...), 0o600))
 	}
 }
-
-// inFlight is the latency at which 5 of the 20 requests are in flight, one of each connection in 30 ms. A machine that
-// is so busy that they take longer may fail more of them.
-const inFlight = 10 * time.Millisecond
 
 // at returns a quantile of latencies, in milliseconds.
 func at(sorted []time.Duration, quantile float64) time.Duration {

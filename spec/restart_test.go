@@ -103,11 +103,12 @@ func TestAPluginWhoseWorkerWasKilledServesTheOtherWorkersAndEndsAfterThem(t *tes
 
 // load is requests of many clients.
 type load struct {
-	passed, failed atomic.Int64
-	clients        sync.WaitGroup
-	done           chan struct{}
-	mu             sync.Mutex
-	latencies      []time.Duration
+	passed, failed, inFlight atomic.Int64
+
+	clients   sync.WaitGroup
+	done      chan struct{}
+	mu        sync.Mutex
+	latencies []time.Duration
 }
 
 // startLoad lets a number of clients send requests, each at a pace, in turn, until end.
@@ -125,7 +126,9 @@ func startLoad(clients int, pace time.Duration, send func() (answer, error)) *lo
 				case <-ticker.C:
 				}
 				sent := time.Now()
+				l.inFlight.Add(1)
 				a, err := send()
+				l.inFlight.Add(-1)
 				l.mu.Lock()
 				l.latencies = append(l.latencies, time.Since(sent))
 				l.mu.Unlock()
