@@ -22,6 +22,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 )
 
 // Micros is an instant (microseconds since the Unix epoch, never negative) or a duration in microseconds.
@@ -113,6 +115,10 @@ type Spec struct {
 	SoftPct   int64  // percent of the limit above which usage is soft throttled; 0 = no soft zone
 	HardPct   int64  // percent of the limit above which usage is denied, at least 100; 0 = 100; ignored without SoftPct
 	SoftOnly  bool   // warn above SoftPct (0 = 100) percent, never deny
+
+	// Calendar makes the windows of a fixed window the periods of a calendar. Window is then the longest length of a
+	// period: 0 means that too.
+	Calendar *calendar.Calendar `json:",omitempty"`
 }
 
 // Limit is a compiled [Spec]. It is immutable; the zero value is not usable.
@@ -140,6 +146,9 @@ var ticks = [...]Micros{1, 1_000, Second}
 func New(spec Spec) (Limit, error) {
 	if err := check(spec); err != nil {
 		return Limit{}, err
+	}
+	if spec.Calendar != nil {
+		spec.Window = Micros(spec.Calendar.Longest())
 	}
 	l := Limit{spec: spec, kind: spec.Algorithm}
 	switch spec.Algorithm {
@@ -189,7 +198,15 @@ func check(spec Spec) error {
 	if spec.Quantity < 1 || spec.Quantity > MaxQuantity {
 		fault("limit", "must be between 1 and %d, got %d", int64(MaxQuantity), spec.Quantity)
 	}
-	if spec.Window < Second || spec.Window > MaxWindow || spec.Window%Second != 0 {
+	switch {
+	case spec.Calendar != nil:
+		if spec.Algorithm != FixedWindow {
+			fault("period", "only a fixed_window has one")
+		}
+		if spec.Window != 0 && spec.Window != Micros(spec.Calendar.Longest()) {
+			fault("window_size", "a limit has this or a period, not both")
+		}
+	case spec.Window < Second || spec.Window > MaxWindow || spec.Window%Second != 0:
 		seconds := float64(spec.Window) / float64(Second)
 		fault("window_size", "must be whole seconds between 1 and %d, got %g", MaxWindow/Second, seconds)
 	}

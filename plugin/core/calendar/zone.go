@@ -1,0 +1,75 @@
+package calendar
+
+import (
+	"archive/zip"
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The zone data is that of a Go release, whose update.bash names the version. To take over another:
+// go run pack_zones.go
+
+//go:embed zoneinfo.zip
+var zoneArchive []byte
+
+// DataVersion is the version of the zone data, as IANA names its releases: 2025c.
+//
+//go:embed zoneinfo.version
+var DataVersion string
+
+var zoneData = sync.OnceValue(func() *zip.Reader {
+	data, err := zip.NewReader(bytes.NewReader(zoneArchive), int64(len(zoneArchive)))
+	if err != nil {
+		panic("calendar: read embedded zone data: " + err.Error())
+	}
+	return data
+})
+
+// zones holds the *time.Location of each zone that was loaded.
+var zones sync.Map
+
+// Zones returns the names of all zones, sorted.
+func Zones() []string {
+	var names []string
+	for _, file := range zoneData().File {
+		if file.Name != unset {
+			names = append(names, file.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// unset is the name of the data that stands for a zone that was not chosen.
+const unset = "Factory"
+
+// loadZone returns a zone by its IANA name, which has the case of the data. The error is a *FieldError.
+func loadZone(name string) (*time.Location, error) {
+	if known, ok := zones.Load(name); ok {
+		return known.(*time.Location), nil
+	}
+	location, err := readZone(name)
+	if err != nil || name == unset {
+		return nil, &FieldError{"time_zone", fmt.Sprintf(
+			"unknown time zone %q: use an IANA name such as Europe/Berlin (zone data %s)", name, DataVersion)}
+	}
+	zones.Store(name, location)
+	return location, nil
+}
+
+func readZone(name string) (*time.Location, error) {
+	file, err := zoneData().Open(name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return nil, err
+	}
+	return time.LoadLocationFromTZData(name, data)
+}
