@@ -102,7 +102,7 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 	var start limit.Micros
 	var previous, current int64
 	for _, a := range sorted {
-		switch opened := a.At - a.At%spec.Window; {
+		switch opened := b.opened(a.At); {
 		case opened == start+spec.Window:
 			start, previous, current = opened, current, 0
 		case opened > start:
@@ -120,6 +120,16 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 		}
 	}
 	return nil
+}
+
+// opened returns the start of the window that contains an instant.
+func (b Bound) opened(at limit.Micros) limit.Micros {
+	spec := b.Limit.Spec()
+	if spec.Calendar == nil {
+		return at - at%spec.Window
+	}
+	start, _ := spec.Calendar.Window(int64(at))
+	return limit.Micros(start)
 }
 
 // violation returns the error of an interval with too many tokens.
@@ -212,8 +222,8 @@ func (b Bound) checkBucketUntil(sorted []Reservation) error {
 
 // checkWindowUntil checks that the last request's window sees no more than H.
 func (b Bound) checkWindowUntil(sorted []Reservation) error {
-	last, window := &sorted[len(sorted)-1], b.Limit.Spec().Window
-	start := last.At - last.At%window
+	last := &sorted[len(sorted)-1]
+	start := b.opened(last.At)
 	var sum int64
 	for i := range slices.Backward(sorted) {
 		if sorted[i].At < start {

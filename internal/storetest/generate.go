@@ -3,6 +3,7 @@ package storetest
 import (
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
@@ -41,6 +42,9 @@ func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
 	}
 	spec.Quantity = drawSize(t, largest, "quantity")
 	spec.Window = limit.Micros(drawSize(t, int64(limit.MaxWindow/limit.Second), "window")) * limit.Second
+	if algorithm == limit.FixedWindow && rapid.Bool().Draw(t, "with calendar") {
+		spec.Calendar, spec.Window = Calendars().Draw(t, "calendar"), 0
+	}
 	if (algorithm == limit.TokenBucket || algorithm == limit.LeakyBucket) && rapid.Bool().Draw(t, "with burst") {
 		spec.Burst = drawSize(t, limit.MaxQuantity, "burst")
 	}
@@ -54,6 +58,32 @@ func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
 		spec.HardPct = 200 // ignored without a soft threshold
 	}
 	return spec
+}
+
+// Calendars generates calendars of all periods, with and without anchors, in zones whose days differ in length.
+func Calendars() *rapid.Generator[*calendar.Calendar] {
+	zones := []string{"UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia"}
+	return rapid.Custom(func(t *rapid.T) *calendar.Calendar {
+		period := rapid.SampledFrom([]calendar.Period{
+			calendar.Day, calendar.Day, calendar.Week, calendar.Month, calendar.Quarter, calendar.Year,
+		}).Draw(t, "period")
+		var anchor calendar.Anchor
+		if rapid.Bool().Draw(t, "with anchor") {
+			anchor.Hour = rapid.IntRange(0, 23).Draw(t, "hour")
+			switch period {
+			case calendar.Day:
+			case calendar.Week:
+				anchor.Weekday = rapid.IntRange(1, 7).Draw(t, "weekday")
+			default:
+				anchor.Day = rapid.IntRange(1, 31).Draw(t, "day")
+			}
+		}
+		c, err := calendar.New(period, anchor, rapid.SampledFrom(zones).Draw(t, "zone"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	})
 }
 
 // drawSize draws small numbers as often as large ones, up to largest.

@@ -49,6 +49,12 @@ func splitBy(s *Store, time string) *Store {
 	return s
 }
 
+// follow gives a store's node the time that its servers have.
+func follow(s *Store, c clock) (*Store, clock) {
+	s.clock = c.Now
+	return s, c
+}
+
 // clockOfMaster returns Lua that reads the time of the master that runs it. Each master has one of the keys, and may
 // not read the others.
 func clockOfMaster(keys []string) string {
@@ -135,7 +141,7 @@ func TestSoakAStoreOfGroupsKeepsTheStoresPromises(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	storetest.RunApart(t, func(t *testing.T) (store.Store, storetest.Clock) {
 		flush(t, client)
-		return turned(newStore("test", &direct{client, true}, turnedClock, quiet)), newClock(t, client)
+		return follow(turned(newStore("test", &direct{client, true}, turnedClock, quiet)), newClock(t, client))
 	}, groupOf)
 }
 
@@ -164,7 +170,7 @@ func TestSoakARealClusterKeepsTheStoresPromises(t *testing.T) {
 				flush(t, master)
 				clock.add(master, keys[i])
 			}
-			return splitBy(c.store, time), clock
+			return follow(splitBy(c.store, time), clock)
 		})
 	})
 }
@@ -176,7 +182,7 @@ func TestSoakAStoreKeepsItsPromisesWithAPipelineAndWithout(t *testing.T) {
 		c := checked(t, turnedClock, at(server, pipelined))
 		comparing(pipelined)(t, func(t *testing.T) (store.Store, storetest.Clock) {
 			flush(t, client)
-			return turned(c.store), newClock(t, client)
+			return follow(turned(c.store), newClock(t, client))
 		})
 	})
 }

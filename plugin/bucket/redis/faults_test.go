@@ -149,7 +149,7 @@ func TestScriptAndGoReadAnyBytesAlike(t *testing.T) {
 		}
 		entry := append(appendName(nil, &b.Key), rapid.SliceOfN(rapid.Byte(), 31, 31).Draw(rt, "bucket")...)
 		if rapid.Bool().Draw(rt, "algorithm exists") {
-			entry[nameSize] = byte(rapid.IntRange(0, 6).Draw(rt, "algorithm"))
+			entry[nameSize] = byte(rapid.IntRange(0, 7).Draw(rt, "algorithm"))
 		}
 		for _, top := range []int{10, 17, 24, 30, 36} { // the highest byte of each number
 			if rapid.Bool().Draw(rt, "small") {

@@ -210,6 +210,7 @@ func TestNoInterleavingOfRequestsLetsAnIntervalSeeMoreThanTheBound(t *testing.T)
 		flush(t, client)
 		v := interleaving{charged: map[string][]limit.Admission{}, clock: newClock(t, client)}
 		v.store = turned(newStore("test", holding{&direct{client, true}}, turnedClock, quiet))
+		v.store.clock = v.clock.Now
 		v.drawBuckets(rt)
 		v.play(rt)
 		refunds += v.refunds

@@ -147,6 +147,7 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 		s := &steps[i]
 		s.bounds = next()
 		s.now = w.now
+		s.plan.clock = w.nodeClock(t)
 		var err error
 		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "settles") == 3 {
 			err = s.plan.settle(w.settle(t, s))
@@ -297,6 +298,13 @@ func (w *world) request(t *rapid.T) []policy.Bound {
 		bounds[i].Cost = storetest.Cost(t, &bounds[i].Policy.Limit)
 	}
 	return bounds
+}
+
+// nodeClock returns the clock of a node, which may differ from Redis's by almost the shortest period.
+func (w *world) nodeClock(t *rapid.T) func() limit.Micros {
+	const most = int64(20 * 3600 * limit.Second)
+	now := w.now + limit.Micros(rapid.Int64Range(-most, most).Draw(t, "skew")*rapid.Int64Range(0, 1).Draw(t, "skewed"))
+	return func() limit.Micros { return max(now, 0) }
 }
 
 // lose forgets the buckets of one key, as an eviction or a deletion does, and names the key.

@@ -77,7 +77,8 @@ func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
 // scriptCall is one call of the script: it compiles the request and reads the reply. It is reused.
 type scriptCall struct {
-	levels   *levels // nil: no subject is split
+	levels   *levels             // nil: no subject is split
+	clock    func() limit.Micros // the node's, for calendars; Redis's picks among the bounds around it
 	bounds   []policy.Bound
 	mode     byte // modeTake or modePeek, unless it has settlements
 	subjects []subject
@@ -334,6 +335,10 @@ func (p *scriptCall) appendParameters(r *record) {
 			most = u.Hard
 		}
 		p.appendNumbers(window, most, int64(b.logKey))
+	case limit.CalendarWindow:
+		around := l.Spec().Calendar.Bounds(int64(p.clock()))
+		lengths := (around.Start-around.Before)/int64(limit.Second)<<25 + (around.After-around.End)/int64(limit.Second)
+		p.appendNumbers(around.Start, around.End, lengths)
 	default:
 		p.appendNumbers(window, 0, 0)
 	}

@@ -66,7 +66,7 @@ func markSettled(b *policy.Bound, status *decision.Status, actual int64, refunds
 
 // runSettle settles bounds of one group by one call, and returns the change of each in tokens.
 func (s *Store) runSettle(ctx context.Context, bounds []policy.Bound, settlements []settlement) ([]int64, error) {
-	p := scriptCall{levels: &s.levels}
+	p := scriptCall{levels: &s.levels, clock: s.clock}
 	if err := p.settle(bounds, settlements); err != nil {
 		return nil, err
 	}

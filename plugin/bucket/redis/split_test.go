@@ -237,6 +237,7 @@ func TestNodesThatSplitASubjectDecideAsOne(t *testing.T) {
 		nodes := make([]*Store, 2)
 		for i := range nodes {
 			nodes[i] = turned(newStore("test", &direct{client, false}, script, quiet))
+			nodes[i].clock = func() limit.Micros { return w.now }
 		}
 		clock := newClock(t, client)
 		for step := range 60 {

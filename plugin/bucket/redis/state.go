@@ -51,6 +51,10 @@ func decode(bucket []byte, now limit.Micros) (limit.State, bool) {
 	case limit.TokenBucket:
 		s.Base, possible = more, possible && more > 0
 	case limit.FixedWindow:
+	case limit.CalendarWindow:
+		if s.Length = limit.Micros(more); possible && s.At+s.Length <= now {
+			return limit.State{}, true
+		}
 	case limit.SlidingWindow:
 		s.Previous = more
 	case limit.SlidingLog:

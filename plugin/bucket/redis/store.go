@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -26,6 +27,7 @@ type Store struct {
 	log       *slog.Logger
 	plans     sync.Pool // of *scriptCall
 	levels    levels
+	clock     func() limit.Micros // the node's
 
 	foreignValues, foreignKeys, lostRefunds, lostSettlements, failed, calls atomic.Uint64
 }
@@ -43,6 +45,7 @@ type Stats struct {
 // newStore returns a store that runs the script by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
 	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
+	s.clock = func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 	s.plans.New = func() any { return &scriptCall{levels: &s.levels} }
 	return s
 }
@@ -94,7 +97,7 @@ func (s *Store) decide(ctx context.Context, bounds []policy.Bound, statuses []de
 // decideOne decides bounds with one call.
 func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, mode byte) error {
 	p := s.plans.Get().(*scriptCall)
-	p.mode = mode
+	p.mode, p.clock = mode, s.clock
 	if err := p.compile(bounds); err != nil {
 		return err
 	}
@@ -219,7 +222,7 @@ func (s *Store) decideParts(ctx context.Context, parts []part, statuses []decisi
 	for i := range parts {
 		p := &parts[i]
 		p.plan.mode = mode
-		p.plan.levels = &s.levels
+		p.plan.levels, p.plan.clock = &s.levels, s.clock
 		if err := p.plan.compile(p.bounds); err != nil {
 			return err
 		}

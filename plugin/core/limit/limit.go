@@ -60,7 +60,7 @@ type Algorithm uint8
 // H the capacity after the hard threshold (burst for buckets, quantity for windows, times hard ÷ 100):
 //
 //	token bucket    H + t × quantity ÷ window
-//	fixed window    H per aligned window, 2H in any interval of one window
+//	fixed window    H per aligned window or period of its calendar, 2H in any interval of one window
 //	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later:
 //	                about H for even traffic, just below 2H when all of a window was spent at its very end
 //	sliding log     H in any interval of one window
@@ -80,10 +80,12 @@ const (
 	FixedWindow
 	SlidingWindow
 	SlidingLog
+	// CalendarWindow is the state of a fixed window whose windows are the periods of a calendar. No spec has it.
+	CalendarWindow
 )
 
 var algorithmNames = [...]string{
-	"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log",
+	"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "calendar_window",
 }
 
 func (a Algorithm) String() string {
@@ -96,7 +98,7 @@ func (a Algorithm) String() string {
 // ParseAlgorithm returns the algorithm of a name; it is the inverse of [Algorithm.String]. The error lists the names.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for i, known := range algorithmNames[1:] {
-		if name == known {
+		if name == known && Algorithm(i+1) != CalendarWindow {
 			return Algorithm(i + 1), nil
 		}
 	}
@@ -124,7 +126,7 @@ type Spec struct {
 // Limit is a compiled [Spec]. It is immutable; the zero value is not usable.
 type Limit struct {
 	spec Spec
-	kind Algorithm // the state it keeps: LeakyBucket is kept as TokenBucket
+	kind Algorithm // the state it keeps: LeakyBucket is kept as TokenBucket, a window with a calendar as CalendarWindow
 
 	tick  Micros // time is read in ticks: the finest of 1 µs, 1 ms, 1 s for which all products stay in bounds
 	ticks int64  // the window in ticks
@@ -147,9 +149,6 @@ func New(spec Spec) (Limit, error) {
 	if err := check(spec); err != nil {
 		return Limit{}, err
 	}
-	if spec.Calendar != nil {
-		spec.Window = Micros(spec.Calendar.Longest())
-	}
 	l := Limit{spec: spec, kind: spec.Algorithm}
 	switch spec.Algorithm {
 	case LeakyBucket:
@@ -163,6 +162,9 @@ func New(spec Spec) (Limit, error) {
 		}
 	default:
 		l.spec.Burst = spec.Quantity
+	}
+	if spec.Calendar != nil {
+		l.kind, l.spec.Window = CalendarWindow, Micros(spec.Calendar.Longest())
 	}
 	for _, tick := range ticks {
 		if l.scale(tick) {
@@ -192,7 +194,7 @@ func check(spec Spec) error {
 	fault := func(field, format string, args ...any) {
 		errs = append(errs, &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 	}
-	if spec.Algorithm == None || int(spec.Algorithm) >= len(algorithmNames) {
+	if spec.Algorithm == None || spec.Algorithm == CalendarWindow || int(spec.Algorithm) >= len(algorithmNames) {
 		fault("algorithm", "must be given")
 	}
 	if spec.Quantity < 1 || spec.Quantity > MaxQuantity {
@@ -268,14 +270,17 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definitionTag returns 4 bits of a bucket's rate and tick, or of a fixed window's length. Together with a bucket's
-// base they distinguish definitions. The others need none: what they refund is found by its instant.
+// definitionTag returns 4 bits of a bucket's rate and tick, of a fixed window's length, or of its calendar's definition.
+// Together with a bucket's base they distinguish definitions. The others need none: what they refund is found by its
+// instant.
 func (l *Limit) definitionTag() uint8 {
 	of := uint64(l.rate) ^ uint64(l.tick)<<48
 	switch l.kind {
 	case TokenBucket:
 	case FixedWindow:
 		of = uint64(l.spec.Window/Second) ^ 45<<32 // which tells the common windows apart: seconds to years
+	case CalendarWindow:
+		of = l.spec.Calendar.Hash()
 	default:
 		return 0
 	}

@@ -51,7 +51,7 @@ func (r *reference) admits(now limit.Micros, cost int64) bool {
 	case limit.TokenBucket, limit.LeakyBucket:
 		ok = r.gcra(cost)
 	case limit.FixedWindow:
-		ok = r.fits(r.spent(func(a limit.Admission) *big.Rat { return when(r.window(a.At) == r.window(r.latest)) }), cost)
+		ok = r.fits(r.spent(func(a limit.Admission) *big.Rat { return when(r.opened(a.At) == r.opened(r.latest)) }), cost)
 	case limit.SlidingWindow:
 		ok = r.fits(r.spent(func(a limit.Admission) *big.Rat { return r.share(a, now) }), cost)
 	default:
@@ -69,7 +69,7 @@ func (r *reference) state() limit.Micros {
 	case limit.TokenBucket, limit.LeakyBucket:
 		return r.latest / r.tick * r.tick
 	case limit.FixedWindow, limit.SlidingWindow:
-		return r.window(r.latest) * r.spec.Window
+		return r.opened(r.latest)
 	}
 	return r.latest
 }
@@ -108,7 +108,7 @@ func (r *reference) spent(weight func(limit.Admission) *big.Rat) *big.Rat {
 // share is the weight of an admission in a sliding window that ends now: all of it within the current aligned window,
 // in the one before the share of it that is still covered.
 func (r *reference) share(a limit.Admission, now limit.Micros) *big.Rat {
-	start := r.window(r.latest) * r.spec.Window
+	start := r.opened(r.latest)
 	switch r.window(a.At) {
 	case r.window(r.latest):
 		return rat(1)
@@ -117,6 +117,15 @@ func (r *reference) share(a limit.Admission, now limit.Micros) *big.Rat {
 		return big.NewRat(int64(r.spec.Window-elapsed), int64(r.spec.Window))
 	}
 	return new(big.Rat)
+}
+
+// opened is the start of the window that contains an instant.
+func (r *reference) opened(at limit.Micros) limit.Micros {
+	if r.spec.Calendar == nil {
+		return r.window(at) * r.spec.Window
+	}
+	start, _ := r.spec.Calendar.Window(int64(at))
+	return limit.Micros(start)
 }
 
 func (r *reference) window(at limit.Micros) limit.Micros { return at / r.spec.Window }

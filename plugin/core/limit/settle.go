@@ -50,7 +50,7 @@ func (l *Limit) Settle(s *State, now Micros, reserved, actual int64, r Receipt) 
 
 // Settles reports whether requests of the limit can cost more than they reserved: of a token bucket, a leaky one
 // included, or a fixed window. A sliding window or log would count the excess at the wrong instant.
-func (l *Limit) Settles() bool { return l.kind == TokenBucket || l.kind == FixedWindow }
+func (l *Limit) Settles() bool { return l.kind == TokenBucket || l.countsPlainly() }
 
 // charge takes tokens whether or not there is room, and returns how many units these are. A state of another limit
 // stays as it is, unless it is from the future, which Advance resets.

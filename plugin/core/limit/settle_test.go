@@ -124,12 +124,13 @@ func unit(l *limit.Limit) int64 {
 // sum of the actual costs.
 func TestTheSumOfWhatIsSettledIsTheSumOfTheActualCosts(t *testing.T) {
 	perSettling(t, func(t *rapid.T, l *limit.Limit) {
-		window, u := l.Spec().Window, l.Units()
-		tl := timeline{now: storetest.Start - storetest.Start%window}
+		u := l.Units()
+		start, end := l.PeriodAt(storetest.Start)
+		tl := timeline{now: start}
 		before := rapid.Int64Range(0, l.Capacity()).Draw(t, "spent before")
 		tl.spend(l, before)
 		sum, began, returned := before*unit(l), tl.now, int64(0)
-		last := tl.now + window - 1
+		last := end - 1
 		if u.Kind == limit.TokenBucket { // what was spent before has not refilled until then
 			last = tl.now + limit.Micros(before*u.Base/u.Rate)*u.Tick
 		}

@@ -15,9 +15,11 @@ type State struct {
 	Base int64
 	// Mark counts what was refunded. It starts from the instant at which the bucket began to count; see refund.go.
 	Mark int64
-	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding window), or
-	// the latest instant in the log (sliding log).
+	// At is the instant for which Spent is exact (token bucket), the start of the window (fixed, sliding, calendar
+	// window), or the latest instant in the log (sliding log).
 	At Micros
+	// Length is the length of the window that starts at At (calendar window only).
+	Length Micros
 	// Log holds the admissions within the window, oldest first (sliding log only).
 	Log []Admission
 }
@@ -45,13 +47,14 @@ type Status struct {
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
 // window has no meaning elsewhere and is dropped.
 func (l *Limit) Advance(s *State, now Micros) {
-	if s.ahead(now) {
+	if s.ahead(now) || s.Algorithm == CalendarWindow && now >= s.At+s.Length {
 		*s = State{}
 	}
+	written := l.hasWritten(s)
 	switch {
 	case s.Algorithm == None:
 		s.Mark = mark(now)
-	case !l.hasWritten(s):
+	case !written:
 		s.nextLife() // no refund of what another definition granted
 	}
 	if s.Tag = l.tag; s.Algorithm != l.kind {
@@ -66,6 +69,8 @@ func (l *Limit) Advance(s *State, now Micros) {
 		l.alignSliding(s, now)
 	case SlidingLog:
 		l.expireLog(s, now)
+	case CalendarWindow:
+		l.alignPeriod(s, now, written)
 	}
 }
 
@@ -89,7 +94,7 @@ func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	switch l.kind {
 	case TokenBucket:
 		return l.waitBucket(s, now, cost)
-	case FixedWindow:
+	case FixedWindow, CalendarWindow:
 		return l.waitFixed(s, now, cost)
 	case SlidingWindow:
 		return l.waitSliding(s, now, cost)
@@ -114,7 +119,7 @@ func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	switch {
 	case l.kind == TokenBucket && (s.Used-1)*l.base >= free:
 		return max(s.Reset-now-Micros(ceilDiv(free, l.rate))*l.tick, 0)
-	case l.kind == FixedWindow && s.Used > free:
+	case l.countsPlainly() && s.Used > free:
 		return s.Reset - now
 	}
 	return 0
@@ -164,8 +169,8 @@ func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
 	switch l.kind {
 	case TokenBucket:
 		return s.Spent, s.At + Micros(ceilDiv(s.Spent, l.rate))*l.tick
-	case FixedWindow:
-		return s.Spent, s.At + l.spec.Window
+	case FixedWindow, CalendarWindow:
+		return s.Spent, l.end(s)
 	case SlidingWindow:
 		return l.weighted(s, now), s.At + l.spec.Window
 	default:

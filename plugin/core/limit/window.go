@@ -21,7 +21,66 @@ func (l *Limit) waitFixed(s *State, now Micros, cost int64) Micros {
 	if s.Spent <= l.hard-cost {
 		return 0
 	}
-	return s.At + l.spec.Window - now
+	return l.end(s) - now
+}
+
+// countsPlainly reports whether l counts what is spent in a window and forgets it at the end.
+func (l *Limit) countsPlainly() bool { return l.kind == FixedWindow || l.kind == CalendarWindow }
+
+// end returns the end of a window that counts plainly.
+func (l *Limit) end(s *State) Micros {
+	if l.kind == CalendarWindow {
+		return s.At + s.Length
+	}
+	return s.At + l.spec.Window
+}
+
+// The calendar window is a fixed window whose windows are periods of different lengths, so a state has the length of
+// its own. It counts until that has passed, whatever calendar divides time by then: what was spent in it is carried
+// over to the period of another zone, anchor or unit, and to one that other zone data bounds.
+
+// zoneDrift is by how much the bounds of a period can differ between versions of the zone data.
+const zoneDrift = 3 * 3600 * Second
+
+// alignPeriod moves a state that counts to the period that contains now. Written reports whether l's definition, but
+// maybe not its zone data, wrote the state. Then an earlier period is that of a clock that has stepped back, or of
+// other zone data. A later one is the next period if it begins where the state's ends, and else the same one.
+func (l *Limit) alignPeriod(s *State, now Micros, written bool) {
+	start, end := l.PeriodAt(now)
+	left := s.At + s.Length - start
+	switch {
+	case !written || start == s.At:
+		s.At, s.Length = start, end-start
+	case start > s.At:
+		if left <= zoneDrift {
+			s.Spent = 0
+		}
+		s.At, s.Length = start, end-start
+		s.nextLife()
+	default:
+		s.Length = max(s.Length, end-s.At)
+	}
+}
+
+// WindowAt returns the length of the window of l that contains an instant. For the instant 0, which stands for an unknown
+// one, it is the longest.
+func (l *Limit) WindowAt(now Micros) Micros {
+	if l.spec.Calendar == nil || now <= 0 {
+		return l.spec.Window
+	}
+	start, end := l.PeriodAt(now)
+	return end - start
+}
+
+// PeriodAt returns the start and the end of the window of l that contains an instant: a period of its calendar, or else
+// one of the windows that are aligned to the Unix epoch.
+func (l *Limit) PeriodAt(now Micros) (start, end Micros) {
+	if l.spec.Calendar == nil {
+		start = now - now%l.spec.Window
+		return start, start + l.spec.Window
+	}
+	from, to := l.spec.Calendar.Window(int64(now))
+	return Micros(from), Micros(to)
 }
 
 // The sliding window is the two-window approximation: what was spent in the window before counts by the share of it
@@ -138,7 +197,8 @@ func (l *Limit) appendLog(s *State, cost int64) {
 //
 // The zero value belongs to no limit.
 type Units struct {
-	// Kind is the algorithm whose state the limit stores: a leaky bucket is stored as a token bucket.
+	// Kind is the algorithm whose state the limit stores: a leaky bucket is stored as a token bucket, and a fixed window
+	// with a calendar as a calendar window.
 	Kind Algorithm
 	// Tick is the resolution in which time is read: 1 µs, 1 ms or 1 s.
 	Tick Micros

@@ -4,16 +4,22 @@
 -- Cost: no command.
 local changed = algorithm > 0 and (stored ~= kind or kind % 16 == 1 and more ~= b) -- by another limit since the take
 --@ convert
-if not changed and (kind == 1 or kind == 3) then -- others would count it at the wrong instant
+if not changed and (kind == 1 or kind == 3 or kind == 6) then -- others would count it at the wrong instant
   local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
   if kind == 1 then
     --@ token_bucket
-  else
+  elseif kind == 3 then
     --@ fixed_window
+  else
+    --@ calendar_window
   end
   local units = debt - spent < -cost and debt - spent or -cost
   if units > 0 then
     spent, back = spent + units, -units
-    expiry = kind == 1 and at + (spent + -spent % a) / a * c or at + a
+    if kind == 1 then
+      expiry = at + (spent + -spent % a) / a * c
+    else
+      expiry = at + (kind == 3 and a or more)
+    end
   end
 end

@@ -35,7 +35,7 @@
 --                      last one before it
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
---                      5 sliding log), and 16 × the limit's tag
+--                      5 sliding log, 6 calendar window), and 16 × the limit's tag
 --              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
@@ -62,10 +62,11 @@
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
---          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
---          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
---          the same base has it too, and a refund then computes with the new rate. A value of another version or
---          length, and a bucket with impossible numbers, is read as empty.
+--          sliding window's previous count, µs from a sliding log's last entry to at, µs of a calendar window's
+--          period), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, a fixed window's length or
+--          a calendar's definition, and 0 elsewhere: one other rate in 16 of the same base has it too, and a refund
+--          then computes with the new rate. A value of another version or length, and a bucket with impossible
+--          numbers, is read as empty.
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
@@ -163,8 +164,10 @@ for number = 1, #ARGV do
             --@ fixed_window
           elseif kind == 4 then
             --@ sliding_window
-          else
+          elseif kind == 5 then
             --@ sliding_log
+          else
+            --@ calendar_window
           end
           if not admits then
             if record <= enforced then denied = true end

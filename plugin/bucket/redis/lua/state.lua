@@ -20,9 +20,9 @@ if value then
       if place then stored, till, at, spent, more, mark = unpack_binary("<BI4I7I7I6I6", value, place + 6) end
     end
     algorithm = stored % 16
-    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
+    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 6
       or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT
-      or at > now + AHEAD then
+      or at > now + AHEAD or algorithm == 6 and at + more <= now then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else

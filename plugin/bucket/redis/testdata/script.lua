@@ -35,7 +35,7 @@
 --                      last one before it
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
---                      5 sliding log), and 16 × the limit's tag
+--                      5 sliding log, 6 calendar window), and 16 × the limit's tag
 --              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
 --              6 bytes the bucket's name
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
@@ -62,10 +62,11 @@
 -- Value    of a string, binary, little-endian: 1 version and level, 4 life (the second since the epoch at which its key
 --          expires), and for each bucket 37: 6 name, 1 algorithm + 16 × tag of the limit, 4 till (the second since the
 --          epoch from which on it counts as empty), 7 at (µs), 7 spent, 6 more (a token bucket's units per token, a
---          sliding window's previous count, µs from a sliding log's last entry to at), 6 mark (see limit/refund.go). A
---          tag is 4 bits of a token bucket's rate or a fixed window's length, and 0 elsewhere: one other rate in 16 of
---          the same base has it too, and a refund then computes with the new rate. A value of another version or
---          length, and a bucket with impossible numbers, is read as empty.
+--          sliding window's previous count, µs from a sliding log's last entry to at, µs of a calendar window's
+--          period), 6 mark (see limit/refund.go). A tag is 4 bits of a token bucket's rate, a fixed window's length or
+--          a calendar's definition, and 0 elsewhere: one other rate in 16 of the same base has it too, and a refund
+--          then computes with the new rate. A value of another version or length, and a bucket with impossible
+--          numbers, is read as empty.
 --
 -- Cost     TIME, and for each request one MGET, and a SETRANGE for each bucket that is spent from, or for several
 --          neighbours. A SET for a new bucket, and when the TTL has become too short: then it gets a quarter to spare.
@@ -171,9 +172,9 @@ if value then
       if place then stored, till, at, spent, more, mark = unpack_binary("<BI4I7I7I6I6", value, place + 6) end
     end
     algorithm = stored % 16
-    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
+    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 6
       or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT
-      or at > now + AHEAD then
+      or at > now + AHEAD or algorithm == 6 and at + more <= now then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else
@@ -295,7 +296,7 @@ if admits and cost > 0 then
   if spent > MOST then spent = MOST end
   expiry = at + 2 * window -- it counts in the next window too
 end
-          else
+          elseif kind == 5 then
 -- Counts every admission of the last window.
 -- State: at (the latest instant that the log has seen), spent (tokens of the entries that count), more (the instant of
 -- the last entry, which is stored as µs before at). The entries are a string of their own, see log_entries.lua.
@@ -425,6 +426,35 @@ if admits and cost > 0 and not denied then
     ceil((expiry - now) / 1000) + 1000,
   }
 end
+          else
+-- Counts in the periods of a calendar: days, weeks, months, quarters or years of a time zone.
+-- State: at (start of the period), spent (tokens in it), more (its length, µs). It counts until at + more: state.lua
+-- reads it as empty from then on.
+-- In: room and cost in tokens; of the period that contains the node's now: a its start (µs), b its end, c the length
+-- of the period before it (s) × 2^25 + the length of the one after it (s). Out: admits, expiry.
+-- Cost: no command.
+local start, length = a, b - a
+if now >= b then
+  length = c % 33554432 * 1000000
+  start = now - (now - b) % length
+elseif now < a then
+  length = (c - c % 33554432) / 33554432 * 1000000
+  start = now - (now - a) % length
+end
+if stored ~= wanted or start == at then -- what another limit counted is carried over
+  at, more = start, length
+elseif start > at then -- by other zone data: the next period if it begins where the state's ends, else the same one
+  if at + more - start <= 10800000000 then spent = 0 end
+  at, more, mark = start, length, (mark + SPAN) % MARKS
+elseif start + length > at + more then -- an earlier one by other zone data
+  more = start + length - at
+end
+admits = spent <= room
+if admits and cost > 0 then
+  spent = spent + cost
+  if spent > MOST then spent = MOST end
+  expiry = at + more
+end
           end
           if not admits then
             if record <= enforced then denied = true end
@@ -501,9 +531,9 @@ if value then
       if place then stored, till, at, spent, more, mark = unpack_binary("<BI4I7I7I6I6", value, place + 6) end
     end
     algorithm = stored % 16
-    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 5
+    if not place or till * 1000000 <= now and till < FOREVER or algorithm == 0 or algorithm == 2 or algorithm > 6
       or algorithm == 1 and more == 0 or algorithm == 5 and more > at or spent > EXACT or at > EXACT
-      or at > now + AHEAD then
+      or at > now + AHEAD or algorithm == 6 and at + more <= now then
       stored, algorithm, at, spent, more = 0, 0, now, 0, 0
     end
   else
@@ -700,7 +730,7 @@ if stored ~= wanted then
 elseif kind == 1 and more ~= b then
   mark = (mark + SPAN) % MARKS
 end
-if not changed and (kind == 1 or kind == 3) then -- others would count it at the wrong instant
+if not changed and (kind == 1 or kind == 3 or kind == 6) then -- others would count it at the wrong instant
   local room, admits = -1 -- the algorithm's file brings the state to now, and spends nothing
   if kind == 1 then
 -- Counts in token and leaky buckets.
@@ -738,7 +768,7 @@ if admits and cost > 0 then
   if room > MOST and spent > room - MOST then spent = room - MOST end
   expiry = at + (spent + -spent % rate) / rate * tick -- full again; a quotient rounded up without a function
 end
-  else
+  elseif kind == 3 then
 -- Counts in fixed windows, aligned to the epoch.
 -- State: at (start of the window), spent (tokens in it).
 -- In: room and cost in tokens, a window (µs). Out: admits, expiry.
@@ -755,11 +785,44 @@ if admits and cost > 0 then
   expiry = at + window
 end
 more = 0
+  else
+-- Counts in the periods of a calendar: days, weeks, months, quarters or years of a time zone.
+-- State: at (start of the period), spent (tokens in it), more (its length, µs). It counts until at + more: state.lua
+-- reads it as empty from then on.
+-- In: room and cost in tokens; of the period that contains the node's now: a its start (µs), b its end, c the length
+-- of the period before it (s) × 2^25 + the length of the one after it (s). Out: admits, expiry.
+-- Cost: no command.
+local start, length = a, b - a
+if now >= b then
+  length = c % 33554432 * 1000000
+  start = now - (now - b) % length
+elseif now < a then
+  length = (c - c % 33554432) / 33554432 * 1000000
+  start = now - (now - a) % length
+end
+if stored ~= wanted or start == at then -- what another limit counted is carried over
+  at, more = start, length
+elseif start > at then -- by other zone data: the next period if it begins where the state's ends, else the same one
+  if at + more - start <= 10800000000 then spent = 0 end
+  at, more, mark = start, length, (mark + SPAN) % MARKS
+elseif start + length > at + more then -- an earlier one by other zone data
+  more = start + length - at
+end
+admits = spent <= room
+if admits and cost > 0 then
+  spent = spent + cost
+  if spent > MOST then spent = MOST end
+  expiry = at + more
+end
   end
   local units = debt - spent < -cost and debt - spent or -cost
   if units > 0 then
     spent, back = spent + units, -units
-    expiry = kind == 1 and at + (spent + -spent % a) / a * c or at + a
+    if kind == 1 then
+      expiry = at + (spent + -spent % a) / a * c
+    else
+      expiry = at + (kind == 3 and a or more)
+    end
   end
 end
       if back < 0 then
