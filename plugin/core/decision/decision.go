@@ -330,7 +330,8 @@ func (d *Decision) tighter(i, j int) bool {
 
 // longer reports whether bound i has a longer window than bound j.
 func (d *Decision) longer(i, j int) bool {
-	return d.Resolution.Bounds[i].Policy.Limit.Spec().Window > d.Resolution.Bounds[j].Policy.Limit.Spec().Window
+	window := func(i int) limit.Micros { return d.Resolution.Bounds[i].Policy.Limit.WindowAt(d.Statuses[i].Now) }
+	return window(i) > window(j)
 }
 
 // Denier describes what denied a request, for records of denials: the limit as it was then. A field is absent where

@@ -11,6 +11,7 @@ package policy
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
@@ -107,8 +108,28 @@ type Policy struct {
 	PublicNote  string // shown to the tenant; "" for none
 
 	// Quota is the policy as an item of the IETF RateLimit-Policy field: "burst";q=100;w=60. It is "" where the field has
-	// no unit for what the policy counts.
+	// no unit for what the policy counts. For a calendar's limit it ends with w=, see [Policy.AppendQuota].
 	Quota string
+}
+
+// QuotaLength returns the most bytes that [Policy.AppendQuota] appends.
+func (p *Policy) QuotaLength() int {
+	if p.hasPeriod() {
+		return len(p.Quota) + len("31622400") // seconds of a year
+	}
+	return len(p.Quota)
+}
+
+// hasPeriod reports whether the policy's windows are the periods of a calendar.
+func (p *Policy) hasPeriod() bool { return p.Limit.Units().Kind == limit.CalendarWindow }
+
+// AppendQuota appends the policy's item of RateLimit-Policy at an instant of its store; 0: an unknown one.
+func (p *Policy) AppendQuota(b []byte, at limit.Micros) []byte {
+	b = append(b, p.Quota...)
+	if p.Quota != "" && p.hasPeriod() {
+		b = strconv.AppendInt(b, int64(p.Limit.WindowAt(at)/limit.Second), 10)
+	}
+	return b
 }
 
 // Match returns what the policy applies to: the list of the config that has it, or what a row is for. It omits the

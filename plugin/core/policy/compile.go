@@ -229,7 +229,7 @@ func windowMicros(seconds int64) limit.Micros {
 	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
 }
 
-// quotaItem returns the policy's item of the RateLimit-Policy field. The registry of its units has requests and bytes;
+// quotaItem returns the policy's item of the RateLimit-Policy field, without the length of a calendar's period. The registry of its units has requests and bytes;
 // a limit that settles anything else has no item.
 func (p *Policy) quotaItem() string {
 	unit := ""
@@ -241,8 +241,11 @@ func (p *Policy) quotaItem() string {
 		return ""
 	}
 	spec := p.Limit.Spec()
-	quantity, seconds := strconv.FormatInt(spec.Quantity, 10), strconv.FormatInt(int64(spec.Window/limit.Second), 10)
-	return strconv.Quote(p.Name) + ";q=" + quantity + unit + ";w=" + seconds
+	item := strconv.Quote(p.Name) + ";q=" + strconv.FormatInt(spec.Quantity, 10) + unit + ";w="
+	if spec.Calendar == nil {
+		item += strconv.FormatInt(int64(spec.Window/limit.Second), 10)
+	}
+	return item
 }
 
 // compileRow compiles one policy of a database; nil: it has faults. Of a row that compiles, whether its endpoint goes

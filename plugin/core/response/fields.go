@@ -86,7 +86,7 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 	room := maxField // for the others: items and their commas
 	for _, i := range current {
-		room -= len(d.Resolution.Bounds[i].Policy.Quota) + 1
+		room -= d.Resolution.Bounds[i].Policy.QuotaLength() + 1
 	}
 	start := len(r.buf)
 	for i := range d.Resolution.Bounds {
@@ -94,14 +94,13 @@ func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 		if !re.lists(bound) {
 			continue
 		}
-		quota := bound.Policy.Quota
 		if !slices.Contains(current, i) {
-			if room -= len(quota) + 1; room < 0 {
+			if room -= bound.Policy.QuotaLength() + 1; room < 0 {
 				continue
 			}
 		}
 		r.separate(start)
-		r.buf = append(r.buf, quota...)
+		r.buf = bound.Policy.AppendQuota(r.buf, d.Statuses[i].Now)
 	}
 	r.end("RateLimit-Policy", start)
 }

@@ -155,7 +155,12 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		return appendParts(b, "', which all clients share, has no room. Try again in ", wait, " s.")
 	}
 	spec := bound.Policy.Limit.Spec()
-	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity, " per ", spec.Window.Seconds(), " s")
+	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity, " per ")
+	if c := spec.Calendar; c != nil {
+		b = appendParts(b, c.Period().String(), " (", c.Zone(), ")")
+	} else {
+		b = appendParts(b, spec.Window.Seconds(), " s")
+	}
 	if spec.Burst != spec.Quantity {
 		b = appendParts(b, " with a burst of ", spec.Burst)
 	}
