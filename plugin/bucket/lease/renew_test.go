@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -104,6 +105,20 @@ func TestALeaseOfAWindowEndsBeforeTheStoresWindow(t *testing.T) {
 		n.bank.clock.Advance(100)
 	}
 	assert.Equal(t, 1, n.calls(func() { n.admits(t, b) }), "a lease was spent in the next window")
+}
+
+func TestALeaseOfACalendarsLimitEndsWithItsPeriod(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	c, err := calendar.New(calendar.Month, calendar.Anchor{}, "America/Sao_Paulo")
+	require.NoError(t, err)
+	b := bound(t, "monthly", limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100_000, Calendar: c})
+	_, end := b.Policy.Limit.PeriodAt(n.bank.Now())
+	n.bank.clock.Advance(end - n.bank.Now() - 3*limit.Second/2)
+	n.warm(t, b)
+	for n.bank.Now() < end {
+		n.bank.clock.Advance(100)
+	}
+	assert.Equal(t, 1, n.calls(func() { n.admits(t, b) }), "a lease was spent in the next period")
 }
 
 func TestIdleLeasesGoBackToTheirBucketsInOneCall(t *testing.T) {

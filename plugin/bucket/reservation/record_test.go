@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -54,6 +55,22 @@ func fullRecord(t testing.TB) *Record {
 		}})
 	}
 	return r
+}
+
+func TestARecordKeepsTheCalendarOfALimit(t *testing.T) {
+	month, err := calendar.New(calendar.Month, calendar.Anchor{Day: 15}, "Europe/Berlin")
+	require.NoError(t, err)
+	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Calendar: month})
+	require.NoError(t, err)
+	r := fullRecord(t)
+	r.Bounds[1].Policy.Limit = l
+	got, err := decodeRecord(encode(t, r), true)
+	require.NoError(t, err)
+	spec := got.Bounds[1].Policy.Limit.Spec()
+	known, err := spec.Calendar.In(spec.Calendar.Zone())
+	require.NoError(t, err)
+	assert.Same(t, month, known)
+	assert.Equal(t, l.Units(), got.Bounds[1].Policy.Limit.Units())
 }
 
 func encode(t testing.TB, r *Record) []byte {

@@ -97,7 +97,7 @@ func (o *CompiledOverride) derive(base *Policy) *Policy {
 func (o *CompiledOverride) withCustomLimit(spec limit.Spec) limit.Spec {
 	spec.Quantity, spec.Burst = o.quantity, 0
 	if o.window > 0 {
-		spec.Window, spec.Calendar = o.window, nil
+		spec.Window = o.window
 	}
 	if isBucket(spec.Algorithm) {
 		spec.Burst = o.burst

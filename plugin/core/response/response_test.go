@@ -5,11 +5,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
@@ -132,6 +134,38 @@ func TestClientsReadEveryFieldOfAPolicy(t *testing.T) {
 		}
 		return text
 	})
+}
+
+// monthly changes the first limit of a decision to 9 per month of Berlin, and the store's clock to an instant.
+func monthly(t *testing.T, d *decision.Decision, at time.Time) *decision.Decision {
+	t.Helper()
+	month, err := calendar.New(calendar.Month, calendar.Anchor{}, "Europe/Berlin")
+	require.NoError(t, err)
+	p := *d.Resolution.Bounds[0].Policy
+	p.Limit, err = limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 9, Calendar: month})
+	require.NoError(t, err)
+	p.Name, p.Quota = "monthly", `"monthly";q=9;w=`
+	d.Resolution.Bounds[0].Policy, d.Statuses[0].Now = &p, limit.Micros(at.UnixMicro())
+	return d
+}
+
+func TestTheWindowOfAMonthlyLimitIsThePresentMonth(t *testing.T) {
+	for at, want := range map[string]int{
+		"2026-10-31": 31*86400 + 3600, "2026-11-01": 30 * 86400,
+		"1970-01-01": 31*86400 + 3*3600, // no store has answered: the longest month
+	} {
+		noon, err := time.Parse(time.DateOnly, at)
+		require.NoError(t, err)
+		d := monthly(t, decide(t, roomy), noon)
+		policies := render(schema.Config{}, d, false).Get("RateLimit-Policy")
+		assert.Contains(t, policies, `"monthly";q=9;w=`+strconv.Itoa(want)+",", at)
+	}
+}
+
+func TestADenialByAMonthlyLimitNamesTheMonthAndItsZone(t *testing.T) {
+	d := monthly(t, decide(t, answers{status(0, 2*second, 20_000)}), time.Unix(1_790_000_000, 0))
+	r := render(schema.Config{}, d, false)
+	assert.Contains(t, string(r.Body), "Limit 'monthly' allows 9 per month (Europe/Berlin), counted per ")
 }
 
 // spent returns the decision of a request by p alone, some quarters of which are spent.

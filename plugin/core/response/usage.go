@@ -49,8 +49,7 @@ func NewUsage(d *decision.Decision, endpoint string) Usage {
 		u.User = d.Identity.User.ID
 	}
 	for i := range d.Statuses {
-		status := &d.Statuses[i]
-		used := limitUsed(&d.Resolution.Bounds[i], status.Now)
+		used, status := limitUsed(&d.Resolution.Bounds[i]), &d.Statuses[i]
 		if status.Source == decision.Unanswered || status.Failure != decision.NoFailure {
 			u.Degraded = true
 		} else {
@@ -62,8 +61,8 @@ func NewUsage(d *decision.Decision, endpoint string) Usage {
 	return u
 }
 
-// limitUsed returns a limit without its numbers at an instant; 0: an unknown one.
-func limitUsed(b *policy.Bound, now limit.Micros) LimitUsed {
+// limitUsed returns a limit without its numbers.
+func limitUsed(b *policy.Bound) LimitUsed {
 	spec := b.Policy.Limit.Spec()
 	used := LimitUsed{
 		Name:        b.Policy.Name,
@@ -73,7 +72,7 @@ func limitUsed(b *policy.Bound, now limit.Micros) LimitUsed {
 		Endpoint:    cmp.Or(b.Policy.Endpoint, b.Key.Endpoint),
 		Limit:       spec.Burst,
 		Quota:       spec.Quantity,
-		WindowSize:  int64(b.Policy.Limit.WindowAt(now) / limit.Second),
+		WindowSize:  int64(spec.Window / limit.Second),
 	}
 	if b.Key.Group == policy.ByEndpoint {
 		used.Endpoint = b.Key.GroupID

@@ -75,15 +75,15 @@ func reached(b *policy.Bound, s *decision.Status) (threshold int64) {
 	return threshold
 }
 
-// newNotice returns the notice of a threshold that a bucket has reached. Windows are aligned to the Unix epoch, also
-// for algorithms without fixed windows: there a notice may be repeated in the next one.
+// newNotice returns the notice of a threshold that a bucket has reached. Windows without a calendar are aligned to the
+// Unix epoch, also for algorithms without fixed windows: there a notice may be repeated in the next one.
 func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
 	spec, ref := b.Policy.Limit.Spec(), b.Ref()
-	start := s.Now - s.Now%spec.Window
+	start, end := b.Policy.Limit.PeriodAt(s.Now)
 	return Notice{
 		Version: 1, Tenant: b.Key.GroupID, Policy: ref.Name, PolicyID: ref.Row, Tier: ref.Tier, namespace: ref.Namespace,
 		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used,
-		WindowStart: timeOf(start), WindowEnd: timeOf(start + spec.Window),
+		WindowStart: timeOf(start), WindowEnd: timeOf(end),
 	}
 }
 
