@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -45,6 +46,7 @@ func BenchmarkRedisCPU(b *testing.B) {
 		{"shipped-100-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(10))},
 		{"shipped-1000-endpoints", shipped(b, limit.TokenBucket, benchEndpoints(1))},
 		{"shipped-fixed-window", shipped(b, limit.FixedWindow, benchScopes)},
+		{"shipped-calendar-window", shipped(b, limit.CalendarWindow, benchScopes)},
 		{"shipped-sliding-window", shipped(b, limit.SlidingWindow, benchScopes)},
 		{"shipped-sliding-log", shipped(b, limit.SlidingLog, benchScopes)},
 		{"textbook", func(p redis.Pipeliner, n int) {
@@ -98,6 +100,11 @@ func benchKeys(n int) []string {
 // shipped sends what Take sends.
 func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []policy.Key) command {
 	spec := limit.Spec{Algorithm: algorithm, Quantity: 1_000_000_000, Window: 60 * limit.Second}
+	if algorithm == limit.CalendarWindow {
+		month, err := calendar.New(calendar.Month, calendar.Anchor{}, "Europe/Berlin")
+		require.NoError(b, err)
+		spec = limit.Spec{Algorithm: limit.FixedWindow, Quantity: spec.Quantity, Calendar: month}
+	}
 	if algorithm == limit.SlidingLog {
 		spec.Quantity = limit.MaxLogQuantity
 		spec.Window = limit.Second
@@ -112,7 +119,7 @@ func shipped(b *testing.B, algorithm limit.Algorithm, scopes func(n int) []polic
 		for _, key := range scopes(n) {
 			bounds = append(bounds, policy.Bound{Policy: p, Key: key, Cost: 1})
 		}
-		plans = append(plans, &scriptCall{levels: &benchLevels.levels, bounds: bounds})
+		plans = append(plans, &scriptCall{levels: &benchLevels.levels, clock: wallClock, bounds: bounds})
 	}
 	compiled := -1
 	return func(pipeline redis.Pipeliner, n int) {

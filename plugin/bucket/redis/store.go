@@ -44,11 +44,13 @@ type Stats struct {
 
 // newStore returns a store that runs the script by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	s := &Store{name: name, transport: t, script: script, splitting: splitScript, log: log.With("redis", name)}
-	s.clock = func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
+	s := &Store{name: name, transport: t, script: script, splitting: splitScript, clock: wallClock}
+	s.log = log.With("redis", name)
 	s.plans.New = func() any { return &scriptCall{levels: &s.levels} }
 	return s
 }
+
+func wallClock() limit.Micros { return limit.Micros(time.Now().UnixMicro()) }
 
 // Name returns where the store is, by its settings and without secrets.
 func (s *Store) Name() string { return s.name }
