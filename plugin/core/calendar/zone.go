@@ -12,7 +12,7 @@ import (
 )
 
 // The zone data is that of a Go release, whose update.bash names the version. To take over another:
-// go run pack_zones.go
+// go run ./internal/packzones
 
 //go:embed zoneinfo.zip
 var zoneArchive []byte

@@ -1,14 +1,13 @@
-//go:build ignore
-
-// This program writes zoneinfo.zip and zoneinfo.version from the zone data of the Go toolchain that runs it.
+// Packzones writes zoneinfo.zip and zoneinfo.version to plugin/core/calendar, from the zone data of the Go toolchain that
+// runs it. Run it in the top folder: go run ./internal/packzones
 package main
 
 import (
 	"archive/zip"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
-	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +17,8 @@ import (
 
 func main() {
 	if err := run(); err != nil {
-		log.Fatal(err)
+		fmt.Fprintln(os.Stderr, "packzones:", err)
+		os.Exit(1)
 	}
 }
 
@@ -50,10 +50,11 @@ func run() error {
 	if err := target.Close(); err != nil {
 		return err
 	}
-	if err := os.WriteFile("zoneinfo.version", version[1], 0o644); err != nil {
+	const to = "plugin/core/calendar/zoneinfo"
+	if err := os.WriteFile(to+".version", version[1], 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile("zoneinfo.zip", packed.Bytes(), 0o644)
+	return os.WriteFile(to+".zip", packed.Bytes(), 0o600)
 }
 
 func compress(target *zip.Writer, file *zip.File) error {
