@@ -1,18 +1,24 @@
 package storetest
 
 import (
+	"slices"
+
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Algorithms holds all algorithms that a limit can have.
+// Algorithms holds all algorithms of limits that count tokens.
 var Algorithms = []limit.Algorithm{
 	limit.TokenBucket, limit.LeakyBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog,
 }
 
-// Limits generates limits of the given algorithms (all, if none are given) over their whole range: every tick,
+// Every holds all algorithms that a limit can have.
+var Every = append(slices.Clone(Algorithms), limit.Concurrency)
+
+// Limits generates limits of the given algorithms ([Algorithms], if none are given) over their whole range: every tick,
 // quantities from 1 to 10^12, windows from a second to a year, with and without thresholds.
 func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
 	if len(algorithms) == 0 {
@@ -37,8 +43,13 @@ func Limits(algorithms ...limit.Algorithm) *rapid.Generator[*limit.Limit] {
 func drawSpec(t *rapid.T, algorithm limit.Algorithm) limit.Spec {
 	spec := limit.Spec{Algorithm: algorithm}
 	largest := int64(limit.MaxQuantity)
-	if algorithm == limit.SlidingLog {
+	switch algorithm {
+	case limit.SlidingLog:
 		largest = limit.MaxLogQuantity
+	case limit.Concurrency: // mostly small ones: only they get full
+		spec.Quantity = rapid.SampledFrom([]int64{1, 1, 2, 3, 5, limit.MaxSlots}).Draw(t, "at once")
+		spec.Window = limit.Micros(drawSize(t, int64(limit.MaxDuration/limit.Second), "max duration")) * limit.Second
+		return spec
 	}
 	spec.Quantity = drawSize(t, largest, "quantity")
 	spec.Window = limit.Micros(drawSize(t, int64(limit.MaxWindow/limit.Second), "window")) * limit.Second
@@ -92,6 +103,12 @@ func drawSize(t *rapid.T, largest int64, label string) int64 {
 	return rapid.Int64Range(1, top).Draw(t, label)
 }
 
+// WithPolicy returns b with another policy, and the bucket that it counts in.
+func WithPolicy(b policy.Bound, p *policy.Policy) policy.Bound {
+	b.Policy, b.Key.Slots = p, p.Limit.IsConcurrency()
+	return b
+}
+
 // Gap draws the time between two requests. It often draws multiples and fractions of the window and times within a
 // tick, at which limits change. A negative gap is a step back of the clock.
 func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
@@ -115,8 +132,12 @@ func Gap(t *rapid.T, l *limit.Limit) limit.Micros {
 	}
 }
 
-// Cost draws the cost of a request: mostly small, sometimes the whole capacity, 0, or more than the capacity.
+// Cost draws the cost of a request: mostly small, sometimes the whole capacity, 0, or more than the capacity. Of a
+// concurrency limit it is 1 or 0.
 func Cost(t *rapid.T, l *limit.Limit) int64 {
+	if l.IsConcurrency() {
+		return min(rapid.Int64Range(0, 7).Draw(t, "slot"), 1)
+	}
 	switch rapid.IntRange(0, 9).Draw(t, "kind of cost") {
 	case 0:
 		return 0

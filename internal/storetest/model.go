@@ -46,7 +46,7 @@ func samePlace(*policy.Key) string { return "" }
 func (m *Model) stored(b *policy.Bound) (s limit.State) {
 	if bucket := m.buckets[b.Key]; bucket.expiry > m.now {
 		s = bucket.state
-		s.Log = slices.Clone(s.Log)
+		s.Log, s.Slots = slices.Clone(s.Log), slices.Clone(s.Slots)
 	}
 	return s
 }
@@ -70,14 +70,14 @@ func (m *Model) spend(b *policy.Bound, status *decision.Status) {
 		return
 	}
 	s, l := m.state(b), &b.Policy.Limit
-	l.Spend(&s, m.now, b.Cost)
+	status.Charged, status.Receipt = true, l.Acquire(&s, m.now, b.Cost, store.NewSlotID())
 	m.buckets[b.Key] = modelBucket{state: s, expiry: l.Expiry(&s, m.now)}
-	status.Charged, status.Receipt = true, s.Receipt()
 }
 
 // refund refunds a bound that was just spent. The bucket keeps its expiry.
 func (m *Model) refund(b *policy.Bound, status *decision.Status) {
 	bucket := m.buckets[b.Key]
+	bucket.state = m.stored(b) // of its own, because a copy of the model may have the slots too
 	b.Policy.Limit.Refund(&bucket.state, m.now, b.Cost, status.Receipt)
 	m.buckets[b.Key] = bucket
 	status.Charged, status.Receipt = false, limit.Receipt{}
@@ -250,12 +250,17 @@ func demand(bounds []policy.Bound, key policy.Key) int64 {
 type decide func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 // shadowWait returns the wait that a status must have. A denying sliding log in shadow may have a longer wait, because
-// it counts the provisional tokens of other bounds.
+// it counts the provisional tokens of other bounds. A concurrency limit may have another estimate then.
 func shadowWait(b *policy.Bound, got, want *decision.Status) limit.Micros {
-	if b.Enforced() || b.Policy.Limit.Spec().Algorithm != limit.SlidingLog || want.Wait == 0 {
-		return want.Wait
+	algorithm := b.Policy.Limit.Spec().Algorithm
+	switch {
+	case b.Enforced() || want.Wait == 0:
+	case algorithm == limit.SlidingLog:
+		return max(got.Wait, want.Wait)
+	case algorithm == limit.Concurrency && got.Wait > 0:
+		return got.Wait
 	}
-	return max(got.Wait, want.Wait)
+	return want.Wait
 }
 
 // world is some buckets with their current policies.
@@ -267,14 +272,14 @@ func drawWorld(t *rapid.T, groups []policy.Group) *world {
 	for i := range rapid.IntRange(1, 5).Draw(t, "buckets") {
 		modes := []policy.Mode{policy.Enforce, policy.Enforce, policy.Shadow, policy.Log}
 		p := &policy.Policy{
-			Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits().Draw(t, "limit"), Cost: -1,
+			Name: fmt.Sprint("policy-", i), Scope: policy.Tenant, Limit: *Limits(Every...).Draw(t, "limit"), Cost: -1,
 			Mode: rapid.SampledFrom(modes).Draw(t, "mode"),
 		}
 		key := policy.Key{Namespace: "n", Policy: p.Name, Group: groups[i%len(groups)]}
 		if key.Group == policy.ByTenant {
 			key.GroupID = "acme"
 		}
-		w.bounds = append(w.bounds, policy.Bound{Policy: p, Key: key})
+		w.bounds = append(w.bounds, WithPolicy(policy.Bound{Key: key}, p))
 	}
 	return &w
 }
@@ -284,14 +289,19 @@ func drawWorld(t *rapid.T, groups []policy.Group) *world {
 func (w *world) advance(t *rapid.T, model *Model) {
 	i := rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bucket")
 	model.clock.Advance(Gap(t, &w.bounds[i].Policy.Limit))
-	bucket, kept := model.buckets[w.bounds[i].Key]
-	if rapid.IntRange(0, 9).Draw(t, "change") > 0 || (kept && bucket.expiry <= model.clock.Now()) {
+	if rapid.IntRange(0, 9).Draw(t, "change") > 0 {
 		return
 	}
+	key := w.bounds[i].Key
+	for _, key.Slots = range []bool{false, true} {
+		if bucket, kept := model.buckets[key]; kept && bucket.expiry <= model.clock.Now() {
+			return
+		}
+	}
 	changed := *w.bounds[i].Policy
-	changed.Limit = *Limits().Draw(t, "changed limit")
+	changed.Limit = *Limits(Every...).Draw(t, "changed limit")
 	changed.Mode = rapid.SampledFrom([]policy.Mode{policy.Enforce, policy.Shadow}).Draw(t, "changed mode")
-	w.bounds[i].Policy = &changed
+	w.bounds[i] = WithPolicy(w.bounds[i], &changed)
 }
 
 // request draws bounds, sometimes two of one bucket.

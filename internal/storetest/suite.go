@@ -74,6 +74,9 @@ var promises = []test{
 	{"SettleLeavesABucketOfAChangedLimitAsItIs", settleLeavesABucketOfAChangedLimit},
 	{"ConcurrentSettlementsKeepTheBound", concurrentSettlementsKeepTheBound},
 	{"ConcurrentSettlementsAddUp", concurrentSettlementsAddUp},
+	{"SlotIsHeldUntilItsReleaseOrItsDeadline", slotIsHeldUntilItsReleaseOrDeadline},
+	{"SlotIsTakenWithTheOtherLimitsOrNot", slotIsTakenWithTheOtherLimitsOrNot},
+	{"RequestsInFlightNeverExceedTheLimit", inFlightNeverExceedsTheLimit},
 	{"StatusesThatDoNotFitTheBoundsAreAnError", statusesMustFit},
 	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
 }
@@ -83,6 +86,7 @@ var keeperPromises = []test{
 	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
 	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
 	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
+	{"ForgetFreesTheSlotsOfItsKeys", forgetFreesSlots},
 }
 
 // Run runs the suite for a store that decides a request at one instant.

@@ -196,9 +196,12 @@ func (t *taking) charge(i int) {
 		return
 	}
 	l, d := t.advance(i)
-	l.Spend(&d.state, t.now, t.bounds[i].Cost)
+	var id limit.SlotID
+	if l.IsConcurrency() {
+		id = store.NewSlotID()
+	}
+	t.statuses[i].Charged, t.statuses[i].Receipt = true, l.Acquire(&d.state, t.now, t.bounds[i].Cost, id)
 	d.spent = l
-	t.statuses[i].Charged, t.statuses[i].Receipt = true, d.state.Receipt()
 }
 
 // checkShadows fills in the waits of the shadow bounds one after the other, and spends each that admits if spends.
@@ -220,7 +223,8 @@ func (t *taking) checkShadows(spends bool) {
 // buckets are.
 func (t *taking) peekShadows() {
 	for i := range t.drafts {
-		t.drafts[i].state.Log = slices.Clone(t.drafts[i].state.Log) // spending may change the last entry
+		s := &t.drafts[i].state // spending may change entries
+		s.Log, s.Slots = slices.Clone(s.Log), slices.Clone(s.Slots)
 	}
 	t.spend()
 	for i := range t.statuses {

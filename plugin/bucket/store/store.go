@@ -9,9 +9,12 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -32,7 +35,7 @@ type Store interface {
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 	// Settle replaces what a Take of the same bounds spent for the statuses that are Charged by the actual tokens, one
-	// number for each bound. It returns what is less, as far as that is certain to be missing from the bucket, and charges
+	// number for each bound. A slot of a concurrency limit is released, whatever the number. It returns what is less, as far as that is certain to be missing from the bucket, and charges
 	// what is more even where the bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the
 	// change in tokens: below 0 returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement
 	// whose outcome is unknown is not repeated. A refund that cannot be made is lost. Where the central store did not
@@ -79,6 +82,16 @@ func CheckLengths(verb string, bounds []policy.Bound, statuses []decision.Status
 		return fmt.Errorf("%s %d bounds: got %d statuses, need one for each bound", verb, len(bounds), len(statuses))
 	}
 	return nil
+}
+
+// NewSlotID returns the id of a slot that a take of a concurrency limit is about to get.
+func NewSlotID() limit.SlotID {
+	var random [16]byte
+	rand.Read(random[:]) // never fails: it ends the program instead
+	const below = limit.MaxProduct - 1
+	return limit.SlotID{
+		int64(binary.LittleEndian.Uint64(random[:8]) & below), int64(binary.LittleEndian.Uint64(random[8:]) & below),
+	}
 }
 
 // Part is the part of a request that one store decides, for decorators that divide requests. It is used again.

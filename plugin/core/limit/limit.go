@@ -1,8 +1,8 @@
 // Package limit is the arithmetic of rate limits: state × now × cost in, state and status out.
 //
-// Five algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window and
-// sliding log. They are pure: time is an argument, and once a [Limit] is compiled nothing locks, logs, returns an
-// error or allocates, except a sliding log's entries. All numbers are integers, and every product is
+// Six algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window, sliding log
+// and concurrency, which counts requests in flight (slots.go). They are pure: time is an argument, and once a [Limit] is compiled nothing locks, logs, returns an
+// error or allocates, except the entries of sliding logs and of concurrency limits. All numbers are integers, and every product is
 // bounded by [MaxProduct] when the limit is compiled, so the same arithmetic is exact in Go's int64 and in the
 // doubles of Redis's Lua.
 //
@@ -64,6 +64,7 @@ type Algorithm uint8
 //	sliding window  H per aligned window, H × (1 + e÷window) in an interval of one window that reaches e into the later:
 //	                about H for even traffic, just below 2H when all of a window was spent at its very end
 //	sliding log     H in any interval of one window
+//	concurrency     quantity requests in flight, of those younger than a window, at any instant
 //
 // Intervals are of a clock that does not step. When it steps back by no more than [StepBack], nothing refills until it
 // has caught up, and the bounds hold if each admission counts at the latest instant that its bucket has seen. A clock
@@ -82,10 +83,12 @@ const (
 	SlidingLog
 	// CalendarWindow is the state of a fixed window whose windows are the periods of a calendar. No spec has it.
 	CalendarWindow
+	Concurrency
 )
 
 var algorithmNames = [...]string{
 	"none", "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "calendar_window",
+	"concurrency",
 }
 
 func (a Algorithm) String() string {
@@ -103,7 +106,7 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 		}
 	}
 	return None, fmt.Errorf(
-		"unknown algorithm %q: use token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log",
+		"unknown algorithm %q: use token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log or concurrency",
 		name,
 	)
 }
@@ -111,8 +114,8 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 // Spec is a limit as people write it: Quantity tokens per Window.
 type Spec struct {
 	Algorithm Algorithm
-	Quantity  int64  // tokens per window, 1 to MaxQuantity
-	Window    Micros // whole seconds, 1 s to MaxWindow
+	Quantity  int64  // tokens per window, 1 to MaxQuantity; of concurrency: requests at once, 1 to MaxSlots
+	Window    Micros // whole seconds, 1 s to MaxWindow; of concurrency: how long a request counts, at most MaxDuration
 	Burst     int64  // buckets only: capacity in tokens; 0 = Quantity (leaky bucket: 1)
 	SoftPct   int64  // percent of the limit above which usage is soft throttled; 0 = no soft zone
 	HardPct   int64  // percent of the limit above which usage is denied, at least 100; 0 = 100; ignored without SoftPct
@@ -200,6 +203,10 @@ func check(spec Spec) error {
 	if spec.Quantity < 1 || spec.Quantity > MaxQuantity {
 		fault("limit", "must be between 1 and %d, got %d", int64(MaxQuantity), spec.Quantity)
 	}
+	if spec.Algorithm == Concurrency {
+		checkConcurrency(&spec, fault)
+		return errors.Join(errs...)
+	}
 	switch {
 	case spec.Calendar != nil:
 		if spec.Algorithm != FixedWindow {
@@ -230,6 +237,33 @@ func check(spec Spec) error {
 		fault("hard_threshold_pct", "must be at least soft_threshold_pct (%d), got %d", spec.SoftPct, max(spec.HardPct, 100))
 	}
 	return errors.Join(errs...)
+}
+
+// checkConcurrency checks what of a concurrency limit differs from other limits. It has neither burst nor thresholds.
+func checkConcurrency(spec *Spec, fault func(field, format string, args ...any)) {
+	if spec.Quantity > MaxSlots {
+		fault("limit", "a concurrency limit stores every request in flight: at most %d, got %d", MaxSlots, spec.Quantity)
+	}
+	if spec.Window < Second || spec.Window > MaxDuration || spec.Window%Second != 0 {
+		seconds := float64(spec.Window) / float64(Second)
+		fault("max_duration", "must be whole seconds between 1 and %d, got %g", MaxDuration/Second, seconds)
+	}
+	if spec.Calendar != nil {
+		fault("period", "only a fixed_window has one")
+	}
+	const none = "a concurrency limit has none: remove it"
+	if spec.Burst != 0 {
+		fault("burst", none)
+	}
+	if spec.SoftPct != 0 {
+		fault("soft_threshold_pct", none)
+	}
+	if spec.HardPct != 0 {
+		fault("hard_threshold_pct", none)
+	}
+	if spec.SoftOnly {
+		fault("soft_only", "a concurrency limit denies: use mode shadow to try it")
+	}
 }
 
 // scale sets the units of l for one tick, and reports whether every product stays within MaxProduct.

@@ -45,6 +45,8 @@ type Receipt struct {
 	At   Micros // the state's At right after the take
 	Debt int64  // the state's Spent right after the take: a token bucket's debt in units of 1/base token
 	Mark int64  // the state's Mark at the take
+
+	// Of a concurrency limit At is the deadline of the slot, and Debt and Mark are its id.
 }
 
 // Receipt returns the receipt of a take. Call it right after [Limit.Spend].
@@ -93,6 +95,8 @@ func (l *Limit) Refund(s *State, now Micros, cost int64, r Receipt) int64 {
 	}
 	since := (s.Mark - r.Mark) & markMask
 	switch {
+	case l.kind == Concurrency:
+		return s.releaseSlot(now, r)
 	case l.kind == SlidingWindow && since == markSpan && s.At == r.At+l.spec.Window:
 		cost = min(cost, s.Previous)
 		s.Previous -= cost

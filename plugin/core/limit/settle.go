@@ -39,9 +39,14 @@ package limit
 // [Limit.Refund]. It needs no [Limit.Advance]. Where nothing changes s is unchanged. Settle it once: a second call
 // charges or refunds again.
 //
+// Of a concurrency limit the slot of the take is released, whatever the request cost.
+//
 // Charges are made by limits for which [Limit.Settles] reports true.
 func (l *Limit) Settle(s *State, now Micros, reserved, actual int64, r Receipt) (change int64) {
 	reserved, actual = max(reserved, 0), max(actual, 0)
+	if l.kind == Concurrency {
+		return -s.releaseSlot(now, r)
+	}
 	if actual > reserved {
 		return l.charge(s, now, actual-reserved)
 	}

@@ -22,6 +22,9 @@ type State struct {
 	Length Micros
 	// Log holds the admissions within the window, oldest first (sliding log only).
 	Log []Admission
+	// Slots holds the requests in flight, by their deadlines (concurrency only; Spent is their number). Where a store
+	// reports Spent and the first slot alone, Wait and Status are the same.
+	Slots []Slot
 }
 
 // Admission is one entry of a sliding log: Cost tokens were spent at the instant At.
@@ -34,7 +37,7 @@ type Admission struct {
 type Status struct {
 	Used      int64  // tokens, rounded up
 	Remaining int64  // tokens that can still be spent at once; 0 in the soft zone
-	Reset     Micros // the instant when a bucket is full, a window ends or a log is empty; never before now
+	Reset     Micros // when a bucket is full, a window ends, a log is empty or a slot may be free; never before now
 	Soft      bool   // usage is above the soft threshold
 }
 
@@ -45,7 +48,7 @@ type Status struct {
 // A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
-// window has no meaning elsewhere and is dropped.
+// window has no meaning elsewhere and is dropped. So are tokens where requests in flight are counted, and these elsewhere.
 func (l *Limit) Advance(s *State, now Micros) {
 	if s.ahead(now) || s.Algorithm == CalendarWindow && now >= s.At+s.Length {
 		*s = State{}
@@ -71,6 +74,8 @@ func (l *Limit) Advance(s *State, now Micros) {
 		l.expireLog(s, now)
 	case CalendarWindow:
 		l.alignPeriod(s, now, written)
+	case Concurrency:
+		s.expireSlots(now)
 	}
 }
 
@@ -83,7 +88,8 @@ func (l *Limit) hasWritten(s *State) bool {
 func (s *State) ahead(now Micros) bool { return s.At > now+StepBack }
 
 // Wait returns the time from now until cost would be admitted if nothing else is spent: 0 if it is admitted now,
-// [Never] if cost is above the capacity. It is exact: one microsecond less is denied.
+// [Never] if cost is above the capacity. It is exact: one microsecond less is denied. Of a concurrency limit it is an
+// estimate, and cost a number of slots.
 func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 	switch {
 	case cost <= 0 || l.spec.SoftOnly:
@@ -98,6 +104,8 @@ func (l *Limit) Wait(s *State, now Micros, cost int64) Micros {
 		return l.waitFixed(s, now, cost)
 	case SlidingWindow:
 		return l.waitSliding(s, now, cost)
+	case Concurrency:
+		return l.waitSlot(s, now, cost)
 	default:
 		return l.waitLog(s, now, cost)
 	}
@@ -125,7 +133,8 @@ func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	return 0
 }
 
-// Spend takes cost tokens. Wait must have returned 0 for the same now and cost.
+// Spend takes cost tokens. Wait must have returned 0 for the same now and cost. Of a concurrency limit it takes nothing:
+// use [Limit.Acquire].
 func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	if cost <= 0 {
 		return
@@ -138,6 +147,7 @@ func (l *Limit) Spend(s *State, now Micros, cost int64) {
 		s.Spent = min(s.Spent+cost*l.base, l.hard)
 	case SlidingLog:
 		l.appendLog(s, cost)
+	case Concurrency:
 	default:
 		s.Spent = min(s.Spent+cost, MaxProduct)
 	}
@@ -160,6 +170,9 @@ func (l *Limit) Expiry(s *State, now Micros) Micros {
 	if l.kind == SlidingWindow {
 		reset += l.spec.Window // the window counts in the next one too
 	}
+	if l.kind == Concurrency {
+		reset = s.lastDeadline()
+	}
 	reset = max(reset, s.At) // s.At is later than now when the clock has stepped back
 	return reset + (Second-reset%Second)%Second
 }
@@ -173,6 +186,8 @@ func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
 		return s.Spent, l.end(s)
 	case SlidingWindow:
 		return l.weighted(s, now), s.At + l.spec.Window
+	case Concurrency:
+		return s.Spent, l.slotReset(s, now)
 	default:
 		return s.Spent, l.logReset(s, now)
 	}
@@ -193,6 +208,8 @@ func (l *Limit) adopt(s *State, now Micros) {
 		s.Base = l.base
 		s.At -= at % l.tick
 		s.Spent = l.debt(tokens)
+	case Concurrency:
+		s.At = 0
 	case SlidingLog:
 		if s.Spent = tokens; tokens > 0 {
 			s.Log = []Admission{{At: at, Cost: s.Spent}}
@@ -204,8 +221,11 @@ func (l *Limit) adopt(s *State, now Micros) {
 
 // tokens returns what s counts as spent in its window or bucket, in whole tokens.
 func (s *State) tokens() int64 {
-	if s.Algorithm == TokenBucket {
+	switch s.Algorithm {
+	case TokenBucket:
 		return ceilDiv(s.Spent, max(s.Base, 1))
+	case Concurrency:
+		return 0
 	}
 	return s.Spent
 }

@@ -148,6 +148,9 @@ func (p *Policy) Match() string {
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
 	text := fmt.Sprintf("%d per %d s", spec.Quantity, spec.Window/limit.Second)
+	if p.Limit.IsConcurrency() {
+		text = fmt.Sprintf("%d at once, each for at most %d s", spec.Quantity, spec.Window/limit.Second)
+	}
 	if spec.Burst != spec.Quantity {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
 	}
@@ -187,7 +190,7 @@ func (p *Policy) Leasable() bool {
 type Bound struct {
 	Policy *Policy
 	Key    Key
-	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation
+	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation; of concurrency it is 1 or 0
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none
@@ -203,6 +206,18 @@ func (b *Bound) Unnamed() bool {
 		return b.Key.GroupID == ""
 	}
 	return b.Policy.Scope.ByEndpoint() && b.Key.Endpoint == ""
+}
+
+// Reserves reports whether requests reserve something of the policy that their end settles: tokens of a limit that
+// settles, or a slot of a concurrency limit.
+func (p *Policy) Reserves() bool { return p.Settle != nil || p.Limit.IsConcurrency() }
+
+// Timeout returns how long a request's reservation waits for its end, where the policy reserves.
+func (p *Policy) Timeout() limit.Micros {
+	if p.Settle != nil {
+		return p.Settle.Timeout()
+	}
+	return p.Limit.Spec().Window
 }
 
 // settles reports whether a node can settle a row's limit, which p has. It is cheaper than the row's Faults.

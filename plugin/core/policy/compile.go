@@ -229,18 +229,20 @@ func windowMicros(seconds int64) limit.Micros {
 	return limit.Micros(min(max(seconds, -1), int64(limit.MaxWindow/limit.Second)+1)) * limit.Second
 }
 
-// quotaItem returns the policy's item of the RateLimit-Policy field, without the length of a calendar's period. The registry of its units has requests and bytes;
-// a limit that settles anything else has no item.
+// quotaItem returns the policy's item of the RateLimit-Policy field, without the length of a calendar's period. The
+// registry of its units has requests, bytes and requests at once; a limit that settles anything else has no item.
 func (p *Policy) quotaItem() string {
 	unit := ""
+	spec := p.Limit.Spec()
 	switch {
+	case p.Limit.IsConcurrency(): // without a window: none bounds what is in flight
+		return fmt.Sprintf(`%q;q=%d;qu="concurrent-requests"`, p.Name, spec.Quantity)
 	case p.Settle == nil:
 	case p.Settle.CountsBytes():
 		unit = `;qu="content-bytes"`
 	default:
 		return ""
 	}
-	spec := p.Limit.Spec()
 	item := strconv.Quote(p.Name) + ";q=" + strconv.FormatInt(spec.Quantity, 10) + unit + ";w="
 	if spec.Calendar == nil {
 		item += strconv.FormatInt(int64(spec.Window/limit.Second), 10)

@@ -40,6 +40,10 @@ type Key struct {
 	GroupID   string
 	Subject   string
 	Endpoint  string // scopes with an endpoint beside a tenant or user only
+
+	// Slots marks the bucket of a concurrency limit. A limit of the same name that counts tokens has another bucket: none
+	// of them counts what the other does.
+	Slots bool `json:",omitempty"`
 }
 
 // Shared reports whether all tenants spend from the bucket: it is counted per endpoint or in total.
@@ -81,7 +85,7 @@ func KeysOf(bounds []Bound) []Key {
 func (p *Policy) FillKey(namespace string, id *identity.Identity, key *Key) bool {
 	// A policy for some endpoint has a bucket of its own, whatever its scope: the policy of the same name for the other
 	// endpoints may have another window, and one bucket cannot hold the state of both.
-	key.Namespace, key.Policy, key.Endpoint = namespace, p.Name, p.Endpoint
+	key.Namespace, key.Policy, key.Endpoint, key.Slots = namespace, p.Name, p.Endpoint, p.Limit.IsConcurrency()
 	switch p.Scope {
 	case Global:
 		key.Group = ByAll

@@ -109,8 +109,11 @@ func (o *CompiledOverride) withCustomLimit(spec limit.Spec) limit.Spec {
 // are percentages, so they scale with it. A leaky bucket without a burst stays without.
 func scaled(spec limit.Spec, factor int64) limit.Spec {
 	most := int64(limit.MaxQuantity)
-	if spec.Algorithm == limit.SlidingLog {
+	switch spec.Algorithm {
+	case limit.SlidingLog:
 		most = limit.MaxLogQuantity
+	case limit.Concurrency:
+		most = limit.MaxSlots
 	}
 	times := func(n int64) int64 { return min(max(n*factor/1000, 1), most) }
 	spec.Quantity = times(spec.Quantity)

@@ -90,7 +90,7 @@ func (c *Candidate) keepShared(id *identity.Identity, now limit.Micros, r *Resol
 	r.kept = slices.DeleteFunc(active.Bounds, func(b policy.Bound) bool { return ofTenant(b) && !differs(b, r.Bounds) })
 	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return !ofTenant(b) || differs(b, r.kept) })
 	r.Bounds = append(r.Bounds, r.kept...)
-	r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Settle != nil })
+	r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Reserves() })
 	r.Fair = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Fair != nil })
 }
 

@@ -125,7 +125,7 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	if r.Preflight { // the other bounds stay: nothing proves that a browser sent the request
 		r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
 		r.UserRequired = false
-		r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Settle != nil })
+		r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Reserves() })
 	}
 }
 
@@ -236,8 +236,11 @@ func (p *Plan) appendBound(applied *policy.Policy, id *identity.Identity, cost i
 		bound.Cost = applied.Cost
 	}
 	r.Fair = r.Fair || applied.Fair != nil
-	if applied.Settle != nil {
+	switch {
+	case applied.Settle != nil:
 		r.Settles, bound.Cost = true, p.reserve(applied.Settle, id, bound.Cost)
+	case applied.Limit.IsConcurrency():
+		r.Settles, bound.Cost = true, min(bound.Cost, 1)
 	}
 	if r.overrides.Len() > 0 {
 		r.overrides.Change(bound)
