@@ -158,6 +158,19 @@ func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err
 	return forgotten, nil
 }
 
+// Slots implements store.Keeper.
+func (m *Model) Slots(_ context.Context, key *policy.Key, most int) (store.Slots, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	slots := store.Slots{Now: m.clock.Now()}
+	for _, slot := range m.buckets[*key].state.Slots {
+		if slot.Deadline > slots.Now && len(slots.Deadlines) < most {
+			slots.Deadlines = append(slots.Deadlines, slot.Deadline)
+		}
+	}
+	return slots, nil
+}
+
 // take decides bounds, and spends them if all admit.
 func (m *Model) take(bounds []policy.Bound, statuses []decision.Status) {
 	m.now = m.clock.Now()

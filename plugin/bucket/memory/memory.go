@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -171,6 +172,23 @@ func (s *Store) forget(key *policy.Key) bool {
 	}
 	sh.removeBucket(hash, b)
 	return b.expiry > max(s.now(), sh.droppedAt)
+}
+
+// Slots implements store.Keeper. It returns no error.
+func (s *Store) Slots(_ context.Context, key *policy.Key, most int) (store.Slots, error) {
+	hash := maphash.Comparable(s.seed, *key)
+	sh := &s.shards[s.shardIndex(hash)]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	slots := store.Slots{Now: max(s.now(), sh.droppedAt)}
+	if b := sh.findBucket(hash, key); b != nil {
+		for _, slot := range b.state.Slots {
+			if slot.Deadline > slots.Now && len(slots.Deadlines) < most {
+				slots.Deadlines = append(slots.Deadlines, slot.Deadline)
+			}
+		}
+	}
+	return slots, nil
 }
 
 // Seed raises what is spent of a bucket to tokens, as if they had been spent at the instant at under l and nothing

@@ -10,7 +10,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
-// view is the script's report of a sliding log before it spends. The entries stay in Redis.
+// view is the script's report of a sliding log, or of the slots of a concurrency limit, before it spends. The entries
+// stay in Redis.
 type view struct {
 	state   limit.State
 	freeAt  limit.Micros // instant from which the cost would fit; 0: it fits, or never will
@@ -120,7 +121,7 @@ func (p *scriptCall) readStates() (foreign int) {
 		b := &p.buckets[i]
 		b.state, b.charged, b.shown, b.refunded = limit.State{}, false, nil, false
 		value := p.subjects[b.subject].value
-		if value == nil {
+		if value == nil || b.key.Slots {
 			continue
 		}
 		if found := findState(value, b.name[:]); found != nil {
@@ -133,7 +134,7 @@ func (p *scriptCall) readStates() (foreign int) {
 	return foreign
 }
 
-// readLogs reads the views of sliding logs. It returns how many have lost their entries, and how many keys of entries
+// readLogs reads the views of sliding logs and concurrency limits. It returns how many have lost their entries, and how many keys of entries
 // hold a foreign type.
 func (p *scriptCall) readLogs(e *elements) (lost, taken int) {
 	size := e.array()
@@ -144,26 +145,39 @@ func (p *scriptCall) readLogs(e *elements) (lost, taken int) {
 	p.views = slices.Grow(p.views[:0], size/viewSize) // records point into it
 	for range size / viewSize {
 		record := e.between(1, int64(len(p.records)))
-		v := view{state: limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: e.integer(), At: limit.Micros(e.integer())}}
-		last := limit.Micros(e.integer())
-		v.freeAt = limit.Micros(e.integer())
-		if v.state.Spent > 0 {
-			v.state.Log = []limit.Admission{{At: last, Cost: v.state.Spent}}
+		spent, at := e.integer(), limit.Micros(e.integer())
+		last, freeAt, found := limit.Micros(e.integer()), limit.Micros(e.integer()), e.integer()
+		if e.err != nil {
+			return 0, 0
 		}
-		switch e.integer() {
+		r := &p.records[record-1]
+		v := view{state: limit.State{Algorithm: limit.SlidingLog, Base: 1, Spent: spent, At: at}, freeAt: freeAt}
+		if bound := &p.bounds[r.bound]; bound.Key.Slots {
+			v = p.viewSlots(&bound.Policy.Limit, r, spent, at)
+		} else if spent > 0 {
+			v.state.Log = []limit.Admission{{At: last, Cost: spent}}
+		}
+		switch found {
 		case entriesLost:
 			lost++
 		case entriesForeign:
 			taken++
 			v.foreign = true
 		}
-		if e.err != nil {
-			return 0, 0
-		}
 		p.views = append(p.views, v)
-		p.records[record-1].log = &p.views[len(p.views)-1]
+		r.log = &p.views[len(p.views)-1]
 	}
 	return lost, taken
+}
+
+// viewSlots returns the view of so many slots, by the first of their deadlines.
+func (p *scriptCall) viewSlots(l *limit.Limit, r *record, count int64, first limit.Micros) view {
+	v := view{state: limit.State{Algorithm: limit.Concurrency, Base: 1, Spent: count}}
+	if count > 0 {
+		v.state.Slots = []limit.Slot{{Deadline: first}}
+	}
+	v.freeAt = p.now + l.Wait(&v.state, p.now, r.demand)
+	return v
 }
 
 // denied reports whether an enforced bound denies.
@@ -206,8 +220,8 @@ func (p *scriptCall) fillStatuses(statuses []decision.Status, charged bool) erro
 			statuses[r.bound].Wait = wait
 		}
 		if charged && p.wasSpent(r) {
-			b.state, b.charged = p.spend(r, b.state), true
-			statuses[r.bound].Charged, statuses[r.bound].Receipt = true, b.state.Receipt()
+			b.state, statuses[r.bound].Receipt = p.spend(r, b.state)
+			b.charged, statuses[r.bound].Charged = true, true
 		}
 	}
 	for i := range p.bounds {
@@ -267,20 +281,20 @@ func (p *scriptCall) wasSpent(r *record) bool {
 	return r.spends && !r.denied && p.bounds[r.bound].Cost > 0 && couldBeRead
 }
 
-// spend returns the state after the record was spent from it. Of a sliding log it spends from the view, with the mark
-// of the state.
-func (p *scriptCall) spend(r *record, state limit.State) limit.State {
+// spend returns the state after the record was spent from it, and the receipt. Of a sliding log and of a concurrency
+// limit it spends from the view, with the mark of the state.
+func (p *scriptCall) spend(r *record, state limit.State) (limit.State, limit.Receipt) {
 	bound := &p.bounds[r.bound]
 	l := &bound.Policy.Limit
 	if r.log != nil {
 		l.Advance(&state, p.now)
 		tag, mark := state.Tag, state.Mark
 		state = r.log.state
-		state.Tag, state.Mark, state.Log = tag, mark, slices.Clone(state.Log)
+		state.Tag, state.Mark, state.Log, state.Slots = tag, mark, slices.Clone(state.Log), slices.Clone(state.Slots)
 	}
 	l.Advance(&state, p.now)
-	l.Spend(&state, p.now, bound.Cost)
-	return state
+	receipt := l.Acquire(&state, p.now, bound.Cost, r.slot)
+	return state, receipt
 }
 
 // report fills in how the bound's bucket stands after the request.

@@ -40,12 +40,12 @@ end}
 `}
 }
 
-// turned makes a store split by the clock that its script reads.
+// turned makes a store split and list slots by the clock that its script reads.
 func turned(s *Store) *Store { return splitBy(s, readClock) }
 
 // splitBy makes a store split by the time that a Lua expression reads.
 func splitBy(s *Store, time string) *Store {
-	s.splitting = newScript(assemble("split", standing(time)))
+	s.splitting, s.listing = newScript(assemble("split", standing(time))), newScript(assemble("slots", standing(time)))
 	return s
 }
 

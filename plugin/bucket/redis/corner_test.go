@@ -98,7 +98,7 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 				w.now += r.after
 				clock.Advance(r.after)
 				b := costing(bound(t, "p", r.spec), r.cost)
-				got, want := f.take(t, b)[0], w.take([]policy.Bound{b})[0]
+				got, want := f.take(t, b)[0], w.take([]policy.Bound{b}, make([]limit.SlotID, 1))[0]
 				require.Equal(t, want, got, "request %d", i)
 			}
 			w.bounds = []policy.Bound{bound(t, "p", fast)}

@@ -27,6 +27,7 @@
 //	all                        rl:default:{g}
 //	chunk 3 of a tenant        rl:default:{t=acme}:#3
 //	entries of a sliding log   rl:default:{t=acme}:log:daily, with :POST%20/records for an endpoint
+//	slots of requests          rl:default:{t=acme}:slots:exports, of a concurrency limit
 //	live nodes                 rl:default:{n}
 //	record of a reservation    rl:default:{r=0123456789abcdef0123456789abcdef}
 //	probe of a server          rl:{0}, or whatever number is in one of its slots; expires after 10 ms

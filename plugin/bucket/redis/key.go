@@ -12,7 +12,7 @@ func sameGroup(a, b *policy.Key) bool { return a.Group == b.Group && a.GroupID =
 // subjectOf returns what the keys of a subject's buckets have in common. The buckets lie in one Redis key.
 func subjectOf(k *policy.Key) policy.Key {
 	common := *k
-	common.Policy, common.Endpoint = "", ""
+	common.Policy, common.Endpoint, common.Slots = "", "", false
 	return common
 }
 
@@ -48,6 +48,17 @@ func appendSubject(b []byte, k *policy.Key) []byte {
 
 // appendLog appends the Redis key that holds the entries of a bucket that is a sliding log.
 func appendLog(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":log:") }
+
+// appendSlots appends the Redis key that holds the slots of a concurrency limit's bucket.
+func appendSlots(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":slots:") }
+
+// appendEntries appends the Redis key of what a bucket keeps beside its subject's string.
+func appendEntries(b []byte, k *policy.Key) []byte {
+	if k.Slots {
+		return appendSlots(b, k)
+	}
+	return appendLog(b, k)
+}
 
 // appendDemand appends the Redis key that holds what nodes report about a bucket that is shared fairly.
 func appendDemand(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":fair:") }

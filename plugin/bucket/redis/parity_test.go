@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -152,8 +153,8 @@ func (w *world) play(t *rapid.T, client *redis.Client, requests int, next func()
 		if len(w.charged) > 0 && rapid.IntRange(0, 4).Draw(t, "settles") == 3 {
 			err = s.plan.settle(w.settle(t, s))
 		} else {
-			s.want = w.take(s.bounds)
 			err = s.plan.compile(s.bounds)
+			s.want = w.take(s.bounds, s.plan.slotIDs())
 		}
 		require.NoError(t, err, "compile %d bounds", len(s.bounds))
 		if s.now != clock {
@@ -260,14 +261,14 @@ func drawBuckets(t *rapid.T) *world {
 	}
 	for i, key := range keys {
 		key.Policy = fmt.Sprint("p", i)
-		w.bounds = append(w.bounds, policy.Bound{Key: key, Policy: drawPolicy(t)})
+		w.bounds = append(w.bounds, storetest.WithPolicy(policy.Bound{Key: key}, drawPolicy(t)))
 	}
 	return &w
 }
 
 func drawPolicy(t *rapid.T) *policy.Policy {
-	l := storetest.Limits().Draw(t, "limit")
-	if rapid.IntRange(0, 7).Draw(t, "soft only") == 0 {
+	l := storetest.Limits(storetest.Every...).Draw(t, "limit")
+	if !l.IsConcurrency() && rapid.IntRange(0, 7).Draw(t, "soft only") == 0 {
 		spec := l.Spec()
 		spec.SoftOnly = true
 		if warns, err := limit.New(spec); err == nil {
@@ -283,7 +284,7 @@ func (w *world) turn(t *rapid.T) {
 	b := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bucket")]
 	w.now += storetest.Gap(t, &b.Policy.Limit)
 	if rapid.IntRange(0, 19).Draw(t, "change") == 13 {
-		b.Policy = drawPolicy(t)
+		*b = storetest.WithPolicy(*b, drawPolicy(t))
 	}
 }
 
@@ -293,7 +294,7 @@ func (w *world) request(t *rapid.T) []policy.Bound {
 	for i := range bounds {
 		bounds[i] = w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "bound")]
 		if rapid.IntRange(0, 29).Draw(t, "conflict") == 13 {
-			bounds[i].Policy = drawPolicy(t)
+			bounds[i] = storetest.WithPolicy(bounds[i], drawPolicy(t))
 		}
 		bounds[i].Cost = storetest.Cost(t, &bounds[i].Policy.Limit)
 	}
@@ -311,8 +312,9 @@ func (w *world) nodeClock(t *rapid.T) func() limit.Micros {
 func (w *world) lose(t *rapid.T) string {
 	lost := &w.bounds[rapid.IntRange(0, len(w.bounds)-1).Draw(t, "lost bucket")].Key
 	for i := range w.bounds {
-		if key := &w.bounds[i].Key; sameSubject(key, lost) {
-			delete(w.kept, *key)
+		key := w.bounds[i].Key
+		if key.Slots = false; sameSubject(&key, lost) {
+			delete(w.kept, key) // slots are not in the subject's string
 		}
 	}
 	return string(appendSubject(nil, lost))
@@ -323,7 +325,7 @@ func (w *world) state(b *policy.Bound) limit.State {
 	var s limit.State
 	if k, ok := w.kept[b.Key]; ok && k.expiry > w.now {
 		s = k.state
-		s.Log = slices.Clone(s.Log)
+		s.Log, s.Slots = slices.Clone(s.Log), slices.Clone(s.Slots)
 	}
 	b.Policy.Limit.Advance(&s, w.now)
 	return s
@@ -334,20 +336,18 @@ func (w *world) wait(b *policy.Bound, asked int64) limit.Micros {
 	return b.Policy.Limit.Wait(&s, w.now, asked)
 }
 
-func (w *world) spend(b *policy.Bound) (charged bool) {
+func (w *world) spend(b *policy.Bound, id limit.SlotID) (r limit.Receipt, charged bool) {
 	if b.Cost <= 0 {
-		return false
+		return r, false
 	}
 	s, l := w.state(b), &b.Policy.Limit
-	l.Spend(&s, w.now, b.Cost)
+	r = l.Acquire(&s, w.now, b.Cost, id)
 	w.kept[b.Key] = kept{s, l.Expiry(&s, w.now)}
-	return true
+	return r, true
 }
 
-func (w *world) charge(b *policy.Bound, status *decision.Status) {
-	if status.Charged = w.spend(b); status.Charged {
-		state := w.kept[b.Key].state
-		status.Receipt = state.Receipt()
+func (w *world) charge(b *policy.Bound, id limit.SlotID, status *decision.Status) {
+	if status.Receipt, status.Charged = w.spend(b, id); status.Charged {
 		w.charged = append(w.charged[max(0, len(w.charged)-mostCharged):], charge{*b, status.Receipt})
 	}
 }
@@ -370,7 +370,7 @@ func (w *world) settle(t *rapid.T, s *step) ([]policy.Bound, []settlement) {
 		if k.expiry <= w.now {
 			k.state = limit.State{}
 		}
-		k.state.Log = slices.Clone(k.state.Log)
+		k.state.Log, k.state.Slots = slices.Clone(k.state.Log), slices.Clone(k.state.Slots)
 		change := l.Settle(&k.state, w.now, c.bound.Cost, one.actual, one.receipt)
 		if change > 0 {
 			k.expiry = l.Expiry(&k.state, w.now)
@@ -384,8 +384,19 @@ func (w *world) settle(t *rapid.T, s *step) ([]policy.Bound, []settlement) {
 	return s.bounds, settlements
 }
 
-// take answers a request as Take promises.
-func (w *world) take(bounds []policy.Bound) []decision.Status {
+// slotIDs returns the ids of the slots that a request takes, by bound.
+func (p *scriptCall) slotIDs() []limit.SlotID {
+	ids := make([]limit.SlotID, len(p.bounds))
+	for i := range p.records {
+		if r := &p.records[i]; r.spends {
+			ids[r.bound] = r.slot
+		}
+	}
+	return ids
+}
+
+// take answers a request as Take promises. ids has the id of a slot for each bound.
+func (w *world) take(bounds []policy.Bound, ids []limit.SlotID) []decision.Status {
 	statuses := make([]decision.Status, len(bounds))
 	asked, denied := map[policy.Key]int64{}, false
 	for i := range bounds {
@@ -397,13 +408,13 @@ func (w *world) take(bounds []policy.Bound) []decision.Status {
 	}
 	for i := range bounds {
 		if !denied && bounds[i].Enforced() {
-			w.charge(&bounds[i], &statuses[i])
+			w.charge(&bounds[i], ids[i], &statuses[i])
 		}
 	}
 	for i := range bounds {
 		if b := &bounds[i]; !b.Enforced() {
 			if statuses[i].Wait = w.wait(b, b.Cost); !denied && statuses[i].Wait == 0 {
-				w.charge(b, &statuses[i])
+				w.charge(b, ids[i], &statuses[i])
 			}
 		}
 	}
@@ -428,6 +439,9 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 		if want.expiry <= w.now {
 			want = kept{}
 		}
+		if key.Slots && want.expiry != 0 {
+			want = w.keptSlots(want)
+		}
 		want.expiry = min(want.expiry, forever)
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("after the timeline, at %d, %s/%s holds\n     %+v\nwant %+v", w.now, key.GroupID, key.Policy, got, want)
@@ -435,9 +449,29 @@ func (w *world) compareStates(t fataler, client *redis.Client) {
 	}
 }
 
+func bySlot(a, b limit.Slot) int {
+	return cmp.Or(cmp.Compare(a.Deadline, b.Deadline), cmp.Compare(a.ID[0], b.ID[0]))
+}
+
+// keptSlots is what Redis must hold of a concurrency limit that holds slots in the model.
+func (w *world) keptSlots(want kept) kept {
+	slices.SortFunc(want.state.Slots, bySlot)
+	want.state.Mark, want.state.At, want.expiry = 0, 0, 0
+	if n := len(want.state.Slots); n > 0 {
+		want.expiry = want.state.Slots[n-1].Deadline
+	}
+	if want.expiry <= w.now {
+		return kept{}
+	}
+	return want
+}
+
 // stored is what Redis holds of a bucket, entries of a log included.
 func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
 	ctx := context.Background()
+	if key.Slots {
+		return storedSlots(t, client, key, now)
+	}
 	value, err := client.Get(ctx, string(appendSubject(nil, key))).Bytes()
 	if err == redis.Nil {
 		return kept{}
@@ -467,6 +501,25 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 		state.Log = admissions(entries)
 	}
 	return kept{state, till(found)}
+}
+
+// storedSlots is what Redis holds of a concurrency limit.
+func storedSlots(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
+	entries, err := client.ZRangeWithScores(context.Background(), string(appendSlots(nil, key)), 0, -1).Result()
+	if err != nil {
+		t.Fatalf("read the slots of %+v: %v", key, err)
+	}
+	k := kept{state: limit.State{Algorithm: limit.Concurrency, Base: 1, Spent: int64(len(entries))}}
+	for _, entry := range entries {
+		id := []byte(entry.Member.(string))
+		slot := limit.Slot{Deadline: limit.Micros(entry.Score), ID: limit.SlotID{littleEndian(id[:7]), littleEndian(id[7:])}}
+		k.state.Slots, k.expiry = append(k.state.Slots, slot), slot.Deadline
+	}
+	if k.expiry <= now {
+		return kept{}
+	}
+	slices.SortFunc(k.state.Slots, bySlot)
+	return k
 }
 
 // admissions are the entries of a log that count.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -47,7 +48,7 @@ const head = -1
 type bucket struct {
 	key      *policy.Key
 	subject  int // its place among the subjects, from 0
-	logKey   int // place of its entries' key among the keys, from 1; 0: it has none
+	logKey   int // place of its entries' or slots' key among the keys, from 1; 0: it has none
 	demand   int64
 	bounds   int // how many bounds spend from it
 	enforced int // how many of them are enforced
@@ -69,10 +70,12 @@ type record struct {
 	spends bool
 	demand int64 // tokens that must fit, with the tokens of the bounds before it
 	denied bool
-	log    *view // of a sliding log
+	log    *view // of a sliding log or a concurrency limit
+
+	slot limit.SlotID // that it takes of a concurrency limit
 }
 
-// viewsOnly reports whether the record neither checks nor spends, but only reads a sliding log.
+// viewsOnly reports whether the record neither checks nor spends, but only reads entries.
 func (r *record) viewsOnly() bool { return !r.checks && !r.spends }
 
 // scriptCall is one call of the script: it compiles the request and reads the reply. It is reused.
@@ -124,6 +127,9 @@ func (p *scriptCall) compile(bounds []policy.Bound) error {
 		cost := int64(0)
 		if r.spends {
 			cost = costInUnits(&bound.Policy.Limit, max(bound.Cost, 0))
+		}
+		if cost > 0 && bound.Key.Slots {
+			r.slot = store.NewSlotID()
 		}
 		p.appendRecord(r)
 		p.appendNumbers(roomFor(&bound.Policy.Limit, r.demand), cost)
@@ -218,10 +224,15 @@ func (p *scriptCall) listRecords() {
 		}
 	}
 	for _, i := range p.order {
-		if p.buckets[p.bucketOf[i]].bounds > 1 && p.bounds[i].Policy.Limit.Units().Kind == limit.SlidingLog {
+		if p.buckets[p.bucketOf[i]].bounds > 1 && keepsEntries(&p.bounds[i]) {
 			p.addRecord(record{bound: i})
 		}
 	}
+}
+
+// keepsEntries reports whether what the bound counts is a key of its own.
+func keepsEntries(b *policy.Bound) bool {
+	return b.Key.Slots || b.Policy.Limit.Units().Kind == limit.SlidingLog
 }
 
 func (p *scriptCall) addRecord(r record) {
@@ -284,8 +295,8 @@ func (p *scriptCall) writeHeader(mode byte) error {
 	}
 	for i := range p.records {
 		r := &p.records[i]
-		if b := &p.buckets[r.bucket]; b.logKey == 0 && p.bounds[r.bound].Policy.Limit.Units().Kind == limit.SlidingLog {
-			p.text = appendLog(p.text, b.key)
+		if b := &p.buckets[r.bucket]; b.logKey == 0 && keepsEntries(&p.bounds[r.bound]) {
+			p.text = appendEntries(p.text, b.key)
 			p.cuts = append(p.cuts, len(p.text))
 			b.logKey = len(p.cuts)
 		}
@@ -317,7 +328,11 @@ func (p *scriptCall) appendRecord(r *record) {
 		place |= sharedSubject
 	}
 	p.request = append(p.request, byte(u.Kind)|u.Tag<<4, place)
-	p.request = append(p.request, b.name[:]...)
+	name := b.name
+	if b.key.Slots {
+		binary.LittleEndian.PutUint16(name[:], uint16(b.logKey))
+	}
+	p.request = append(p.request, name[:]...)
 }
 
 // appendParameters appends the three parameters of the algorithm, see its Lua file.
@@ -339,6 +354,8 @@ func (p *scriptCall) appendParameters(r *record) {
 		around := l.Spec().Calendar.Bounds(int64(p.clock()))
 		lengths := (around.Start-around.Before)/int64(limit.Second)<<25 + (around.After-around.End)/int64(limit.Second)
 		p.appendNumbers(around.Start, around.End, lengths)
+	case limit.Concurrency:
+		p.appendNumbers(window, r.slot[0], r.slot[1])
 	default:
 		p.appendNumbers(window, 0, 0)
 	}

@@ -106,6 +106,9 @@ func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) err
 // charges beyond them.
 func unitsToReturn(l *limit.Limit, reserved, actual int64) int64 {
 	reserved, actual = max(reserved, 0), max(actual, 0)
+	if l.IsConcurrency() {
+		return 1
+	}
 	if actual <= reserved {
 		return costInUnits(l, max(min(reserved, l.Capacity())-actual, 0))
 	}
@@ -128,7 +131,8 @@ func (p *scriptCall) readSettled(reply []byte) ([]int64, error) {
 	}
 	for i, returned := range changes {
 		bound := &p.bounds[i]
-		if charges := p.settlements[i].actual > bound.Cost; charges && returned > 0 || !charges && returned < 0 {
+		cost := unitsToReturn(&bound.Policy.Limit, bound.Cost, p.settlements[i].actual)
+		if cost < 0 && returned > 0 || cost >= 0 && returned < 0 {
 			return nil, fmt.Errorf("%w: %d units came back of %d tokens that cost %d", errReply, returned, bound.Cost,
 				p.settlements[i].actual)
 		}
@@ -148,8 +152,9 @@ func (s *Store) giveBack(ctx context.Context, p *scriptCall) {
 	for i := range p.records {
 		if r := &p.records[i]; p.wasSpent(r) {
 			state := &states[r.bucket]
-			*state = p.spend(r, *state)
-			spent, settlements = append(spent, p.bounds[r.bound]), append(settlements, settlement{receipt: state.Receipt()})
+			var receipt limit.Receipt
+			*state, receipt = p.spend(r, *state)
+			spent, settlements = append(spent, p.bounds[r.bound]), append(settlements, settlement{receipt: receipt})
 		}
 	}
 	if len(spent) == 0 {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ type Store struct {
 	transport transport
 	script    *script // takes and settles
 	splitting *script // splits subjects
+	listing   *script // lists slots
 	log       *slog.Logger
 	plans     sync.Pool // of *scriptCall
 	levels    levels
@@ -44,7 +46,9 @@ type Stats struct {
 
 // newStore returns a store that runs the script by t.
 func newStore(name string, t transport, script *script, log *slog.Logger) *Store {
-	s := &Store{name: name, transport: t, script: script, splitting: splitScript, clock: wallClock}
+	s := &Store{
+		name: name, transport: t, script: script, splitting: splitScript, listing: slotsScript, clock: wallClock,
+	}
 	s.log = log.With("redis", name)
 	s.plans.New = func() any { return &scriptCall{levels: &s.levels} }
 	return s
@@ -313,6 +317,10 @@ func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
 
 // forget empties one bucket, in the string that holds it now.
 func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
+	if key.Slots {
+		_, count, err := s.runSlots(ctx, key, -1)
+		return int(min(count, 1)), err
+	}
 	name := appendName(nil, key)
 	for range maxTries {
 		level := s.levels.level(key)
@@ -334,4 +342,28 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 		s.levels.learn(key, int(-1-n))
 	}
 	return 0, errLevels
+}
+
+var slotsScript = newScript(assemble("slots", nil))
+
+// Slots implements store.Keeper.
+func (s *Store) Slots(ctx context.Context, key *policy.Key, most int) (slots store.Slots, err error) {
+	slots, _, err = s.runSlots(ctx, key, most)
+	if err != nil {
+		err = fmt.Errorf("list slots of %s of %s: %w", key.Policy, appendSubject(nil, key), err)
+	}
+	return slots, err
+}
+
+// runSlots lists the slots of a bucket, at most so many, or deletes them, if that is below 0. It returns their number.
+func (s *Store) runSlots(ctx context.Context, key *policy.Key, most int) (slots store.Slots, count int64, err error) {
+	run := newCall([]string{string(appendSlots(nil, key))}, strconv.Itoa(most))
+	err = s.evaluate(ctx, s.listing, run, func(reply *elements) {
+		left := reply.array() - 2
+		slots.Now, count = limit.Micros(reply.integer()), reply.integer()
+		for ; left > 0; left-- {
+			slots.Deadlines = append(slots.Deadlines, limit.Micros(reply.integer()))
+		}
+	})
+	return slots, count, err
 }

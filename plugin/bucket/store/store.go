@@ -49,9 +49,17 @@ type Store interface {
 // Keeper is a Store that keeps the buckets itself, and so can delete them.
 type Keeper interface {
 	Store
-	// Forget deletes buckets, so that all of their limits are free again, and returns their number. Some may be deleted
+	// Forget deletes buckets, so that all of their limits are free again, slots included, and returns their number. Some may be deleted
 	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
+	// Slots returns slots of a concurrency limit's bucket that are held, at most so many: those that end first.
+	Slots(ctx context.Context, key *policy.Key, most int) (Slots, error)
+}
+
+// Slots holds the deadlines of slots, see [limit.Limit.Age], and the clock of their store.
+type Slots struct {
+	Now       limit.Micros
+	Deadlines []limit.Micros
 }
 
 // CheckActual returns an error unless there is one status, and one actual cost, for each bound to settle.

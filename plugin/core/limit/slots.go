@@ -35,8 +35,9 @@ type Slot struct {
 // costs otherwise, and gives it back when it ends.
 func (l *Limit) IsConcurrency() bool { return l.kind == Concurrency }
 
-// Age returns how long a slot has been held at now. Of a slot that was taken under another window it is that much off.
-func (l *Limit) Age(s Slot, now Micros) Micros { return max(now-(s.Deadline-l.spec.Window), 0) }
+// Age returns how long a slot with that deadline has been held at now. Of a slot that was taken under another window it
+// is as far off as the windows differ.
+func (l *Limit) Age(deadline, now Micros) Micros { return max(now-(deadline-l.spec.Window), 0) }
 
 // Acquire spends cost tokens, as Spend does, and returns the receipt of the take. Of a concurrency limit it takes one
 // slot, which has the id.
@@ -92,7 +93,7 @@ func (l *Limit) waitSlot(s *State, now Micros, slots int64) Micros {
 		return 0
 	}
 	first := s.Slots[0]
-	return min(max(l.Age(first, now)/Micros(l.spec.Quantity), Second), first.Deadline-now)
+	return min(max(l.Age(first.Deadline, now)/Micros(l.spec.Quantity), Second), first.Deadline-now)
 }
 
 // slotReset estimates when one slot more than now is free.

@@ -19,11 +19,11 @@
 --   of a decision      admits, expiry (the instant from which the state means no more than an empty one)
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
---                      (write.lua)
+--                      (write.lua), slots (concurrency.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
--- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
---          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs and the slots of
+--          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
 --          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
@@ -35,9 +35,9 @@
 --                      last one before it
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
---                      5 sliding log, 6 calendar window), and 16 × the limit's tag
+--                      5 sliding log, 6 calendar window, 7 concurrency), and 16 × the limit's tag
 --              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
---              6 bytes the bucket's name
+--              6 bytes the bucket's name; of concurrency the place of its slots' key: 2 bytes, and 4 without a meaning
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a settlement, see settle.lua
@@ -49,7 +49,7 @@
 --            now: Redis's clock, µs since the epoch
 --            then, unless all of them are empty:
 --            numbers of the records that deny; if one of them enforces, nothing was spent
---            of each record of a sliding log six integers, see sliding_log.lua
+--            of each record of a sliding log or a concurrency limit six integers, see its file
 --            numbers of the strings that should be split
 --
 --          of a settlement: for each record how many units were returned; below 0: charged
@@ -79,6 +79,7 @@ local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^5
 local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
 local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
+local MOST_SLOT = 86400000000 -- limit.MaxDuration
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
 local keys, key_offset, replies = KEYS, 0, {}
@@ -132,13 +133,14 @@ for number = 1, #ARGV do
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
     local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+    local slots
     local denials, logs, settled, unread
     local runs, ran -- see reply.lua
 
     if mode ~= 1 then
       local denied = false
       for record = 1, records do
-        if denied and record == enforced + 1 then drafts, tails = nil, nil end
+        if denied and record == enforced + 1 then drafts, tails, slots = nil, nil, nil end
         local kind, subject, name, room, cost, a, b, c
         kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
         local shared = subject > 128
@@ -166,6 +168,8 @@ for number = 1, #ARGV do
             --@ sliding_window
           elseif kind == 5 then
             --@ sliding_log
+          elseif kind == 7 then
+            --@ concurrency
           else
             --@ calendar_window
           end
@@ -182,7 +186,7 @@ for number = 1, #ARGV do
           end
         end
       end
-      if denied or mode == 2 or unread then patched, tails = 0, nil end
+      if denied or mode == 2 or unread then patched, tails, slots = 0, nil, nil end
     else
       settled = {}
       --@ settle

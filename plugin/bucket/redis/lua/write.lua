@@ -1,6 +1,6 @@
--- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
--- A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
+-- Writes patches, tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}) and
+-- slots. A TTL is a quarter longer than needed, rounded up to a second.
+-- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
@@ -68,4 +68,13 @@ if tails then
       if tail[4] then redis.call("PEXPIRE", key, tail[4]) end
     end
   end
+end
+for i = 1, slots and #slots or 0, 5 do
+  local key, life = slots[i], slots[i + 4]
+  redis.call("ZADD", key, slots[i + 2], slots[i + 1])
+  if redis.call("ZCARD", key) > slots[i + 3] then -- some do not count any more
+    redis.call("ZREMRANGEBYSCORE", key, "-inf", now)
+    redis.call("ZREMRANGEBYSCORE", key, string.format("(%.0f", now + AHEAD + MOST_SLOT), "+inf")
+  end
+  if redis.call("PTTL", key) < life then redis.call("PEXPIRE", key, ceil(life * 1.25)) end
 end

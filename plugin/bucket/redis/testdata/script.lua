@@ -19,11 +19,11 @@
 --   of a decision      admits, expiry (the instant from which the state means no more than an empty one)
 --   of a sliding log   entries (key), tail, tails, head, count, forgotten, lost, entry, first: see log_entries.lua
 --   of what is written patches, patched, drafts, grown, last_subject, next_place (patch.lua), needs, tails, to_split
---                      (write.lua)
+--                      (write.lua), slots (concurrency.lua)
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
--- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs. All in one
---          slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
+-- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs and the slots of
+--          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
 --          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
@@ -35,9 +35,9 @@
 --                      last one before it
 --            48 bytes  for each record of a take or a peek:
 --              1 byte  kind: the algorithm whose state the limit keeps (1 token bucket, 3 fixed, 4 sliding window,
---                      5 sliding log, 6 calendar window), and 16 × the limit's tag
+--                      5 sliding log, 6 calendar window, 7 concurrency), and 16 × the limit's tag
 --              1 byte  string: its place among the subjects, from 1; 128 more when a bucket in it has several records
---              6 bytes the bucket's name
+--              6 bytes the bucket's name; of concurrency the place of its slots' key: 2 bytes, and 4 without a meaning
 --              5 doubles, all whole numbers: room (the most usage with which the request fits; 2^53: any), cost (what
 --              is spent if it fits; 0 only checks), and a, b, c of the algorithm, see its file
 --            72 bytes  for each record of a settlement, see settle.lua
@@ -49,7 +49,7 @@
 --            now: Redis's clock, µs since the epoch
 --            then, unless all of them are empty:
 --            numbers of the records that deny; if one of them enforces, nothing was spent
---            of each record of a sliding log six integers, see sliding_log.lua
+--            of each record of a sliding log or a concurrency limit six integers, see its file
 --            numbers of the strings that should be split
 --
 --          of a settlement: for each record how many units were returned; below 0: charged
@@ -79,6 +79,7 @@ local MOST, EXACT = 4503599627370496, 9007199254740992 -- limit.MaxProduct = 2^5
 local SPAN, MARKS = 16777216, 281474976710656 -- limit's markSpan = 2^24, and how many marks there are
 local AHEAD = 3600000000 -- limit.StepBack
 local FOREVER = 4294967295 -- the latest second that 4 bytes hold: later ones are stored as this
+local MOST_SLOT = 86400000000 -- limit.MaxDuration
 local LONG = 300 -- bytes of a value above which the reply has only parts of it, and writes drop what has expired
 local FULL = 1189 -- bytes of a value with 32 buckets: larger ones are split
 local keys, key_offset, replies = KEYS, 0, {}
@@ -135,13 +136,14 @@ for number = 1, #ARGV do
     local patched = 0
     local needs = {false, false, false, false} -- by subject: the instant (µs) that its string must outlive
     local last_subject, next_place, drafts, grown, tails, to_split -- see patch.lua, sliding_log.lua, write.lua
+    local slots
     local denials, logs, settled, unread
     local runs, ran -- see reply.lua
 
     if mode ~= 1 then
       local denied = false
       for record = 1, records do
-        if denied and record == enforced + 1 then drafts, tails = nil, nil end
+        if denied and record == enforced + 1 then drafts, tails, slots = nil, nil, nil end
         local kind, subject, name, room, cost, a, b, c
         kind, subject, name, room, cost, a, b, c, p = unpack_binary("<BBc6ddddd", request, p)
         local shared = subject > 128
@@ -426,6 +428,46 @@ if admits and cost > 0 and not denied then
     ceil((expiry - now) / 1000) + 1000,
   }
 end
+          elseif kind == 7 then
+-- Counts requests in flight. Each holds a slot until it is released (settle.lua) or until its deadline.
+-- State: none in the subject's string. The slots are a sorted set of their own: ids of 14 bytes, by deadline (µs). Those
+-- whose deadline is over count no more, and leave with the next one that is taken.
+-- In: room (the most slots with which the request fits), cost (1 takes a slot, 0 only checks), a window (µs), b and c the
+-- id of the slot, name (its first 2 bytes are the place of the slots' key among those of the request), denied, record.
+-- Out: admits, slots (fives of key, id, deadline, slots in all, ms to live), unread (the error of Redis, if it did not
+-- read).
+-- Reply: record, number of slots, the first deadline (µs; 0: there is none), 0, 0, lost (2: the key holds a foreign type,
+-- and the bound is not decided) – all before a slot is taken.
+-- Cost: one ZCOUNT, and one ZRANGE if there are slots. ZADD, ZCARD and PTTL if one is taken, and a PEXPIRE where the TTL
+-- has become too short, and two ZREMRANGEBYSCORE where a deadline is over.
+local key, from = keys[key_offset + unpack_binary("<I2", name)], string.format("(%.0f", now)
+local latest = string.format("%.0f", now + AHEAD + MOST_SLOT) -- later ones were taken before the clock stepped back
+local count, deadline, lost = redis.pcall("ZCOUNT", key, from, latest), 0, 0
+if type(count) == "table" then
+  if not find(count.err, "WRONGTYPE", 1, true) then unread = count.err end
+  admits, count, lost = true, 0, 2
+else
+  if count > 0 then
+    deadline = tonumber(redis.call("ZRANGE", key, from, latest, "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")[2])
+  end
+  for i = 1, slots and #slots or 0, 5 do -- of this request
+    if slots[i] == key then
+      count = count + 1
+      if deadline == 0 or slots[i + 2] < deadline then deadline = slots[i + 2] end
+    end
+  end
+  admits = count <= room
+end
+logs = logs or {}
+local n = #logs
+logs[n + 1], logs[n + 2], logs[n + 3], logs[n + 4], logs[n + 5], logs[n + 6] = record, count, deadline, 0, 0, lost
+if admits and cost > 0 and not denied and lost == 0 then
+  slots = slots or {}
+  n = #slots
+  slots[n + 1], slots[n + 2], slots[n + 3] = key, pack("<I7I7", b, c), now + a
+  slots[n + 4], slots[n + 5] = count + 1, ceil(a / 1000) + 1000
+end
+cost = 0 -- nothing is spent in the subject's string
           else
 -- Counts in the periods of a calendar: days, weeks, months, quarters or years of a time zone.
 -- State: at (start of the period), spent (tokens in it), more (its length, µs). It counts until at + more: state.lua
@@ -488,27 +530,33 @@ last_subject, next_place = subject, place + 37
           end
         end
       end
-      if denied or mode == 2 or unread then patched, tails = 0, nil end
+      if denied or mode == 2 or unread then patched, tails, slots = 0, nil, nil end
     else
       settled = {}
 -- Settles what an earlier request has spent: returns a part of it, or charges more. Each record settles one bucket:
 --   1 byte, 1 byte, 6 bytes as for a take
 --   8 doubles, all whole numbers:
---   cost   what to return (units of the algorithm); below 0: what to charge
---   taken  the bucket's instant right after the take (µs; a window's start; of a log, the instant of its entry)
+--   cost   what to return (units of the algorithm); below 0: what to charge. A slot is released whatever it is
+--   taken  the bucket's instant right after the take (µs; a window's start; of a log, the instant of its entry; of a
+--          slot, its deadline)
 --   debt   what the bucket counted as spent right after the take; of a charge: the most that it may leave
---   was    its mark at the take
+--   was    its mark at the take; of a slot, debt and was are its id
 --   a b c  as for a take
 --   step   of a token bucket: the ticks that refill a token, rounded up
 -- Out: settled (units, by record).
--- Cost: as a take, see refund.lua and charge.lua.
+-- Cost: as a take, see refund.lua and charge.lua; of a slot one ZREM.
 for record = 1, records do
   local kind, subject, name, cost, taken, debt, was, a, b, c, step
   kind, subject, name, cost, taken, debt, was, a, b, c, step, p = unpack_binary("<BBc6dddddddd", request, p)
   local shared = subject > 128
   if shared then subject = subject - 128 end
   local value, back, guess = drafts and drafts[subject] or values[subject], 0, 6
-  if value ~= true then
+  if kind == 7 then
+    if taken > now then -- else it is free already; the key may have a foreign type
+      back = redis.pcall("ZREM", keys[key_offset + unpack_binary("<I2", name)], pack("<I7I7", debt, was))
+      if type(back) == "table" then back = 0 end
+    end
+  elseif value ~= true then
 -- Reads the state of a bucket from its string.
 -- In: value (of the string, or false), name, guess. Out: value (false unless it is of our form), place, stored,
 -- algorithm (0: the bucket is empty: new, past its till, or ahead of the clock by more than it may step back), at,
@@ -860,9 +908,9 @@ last_subject, next_place = subject, place + 37
 end
     end
 
--- Writes patches, and tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}).
--- A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails. Out: to_split (numbers of the strings that should be split).
+-- Writes patches, tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}) and
+-- slots. A TTL is a quarter longer than needed, rounded up to a second.
+-- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
@@ -930,6 +978,15 @@ if tails then
       if tail[4] then redis.call("PEXPIRE", key, tail[4]) end
     end
   end
+end
+for i = 1, slots and #slots or 0, 5 do
+  local key, life = slots[i], slots[i + 4]
+  redis.call("ZADD", key, slots[i + 2], slots[i + 1])
+  if redis.call("ZCARD", key) > slots[i + 3] then -- some do not count any more
+    redis.call("ZREMRANGEBYSCORE", key, "-inf", now)
+    redis.call("ZREMRANGEBYSCORE", key, string.format("(%.0f", now + AHEAD + MOST_SLOT), "+inf")
+  end
+  if redis.call("PTTL", key) < life then redis.call("PEXPIRE", key, ceil(life * 1.25)) end
 end
     if not settled then
 -- Makes the reply to a take from values. Of a long value it has the first 5 bytes and the buckets of the records.
