@@ -160,15 +160,22 @@ const (
 	growth = 1 << 20
 )
 
-// logBytes returns the most bytes that the sliding log of a bound may take in the store, its key included; 0: the bound
-// has none. An allocator rounds up by a quarter at most. Names are percent-encoded, each byte as three.
+// slotBytes is what a slot of a concurrency limit takes in the store, in a large sorted set.
+const slotBytes = 150
+
+// logBytes returns the most bytes that the sliding log of a bound may take in the store, its key included, or the slots
+// of a concurrency limit; 0: the bound has neither. An allocator rounds up by a quarter at most. Names are percent-encoded, each byte as three.
 func logBytes(b *policy.Bound) uint32 {
 	l := &b.Policy.Limit
-	if l.Spec().Algorithm != limit.SlidingLog {
+	most, value := l.Capacity(), int64(0) // an entry spends one token at least
+	switch l.Spec().Algorithm {
+	case limit.SlidingLog:
+		length := logHead + logEntry*max(2*most, most+logExpired)
+		value = (length + min(length, growth)) * 5 / 4
+	case limit.Concurrency:
+		value = slotBytes * most
+	default:
 		return 0
 	}
-	most := l.Capacity() // an entry spends one token at least
-	length := logHead + logEntry*max(2*most, most+logExpired)
-	value := (length + min(length, growth)) * 5 / 4
 	return uint32(min(keyBytes+3*int64(len(b.Key.Policy)+len(b.Key.Endpoint))+value, math.MaxUint32))
 }

@@ -33,7 +33,8 @@
 //	(15 + 14 × max(2n, n + 64)) × 2 × 5 ÷ 4
 //
 // because half of its entries may have expired, a server doubles a string that grows, and an allocator rounds up. These
-// bytes are reserved when the log is new, and free again when it has expired. All logs of a node's addresses have 230 ×
+// bytes are reserved when the log is new, and free again when it has expired. The slots of a concurrency limit of n are
+// counted in the same way, as 150 × n bytes. All logs of a node's addresses have 230 ×
 // Most of them, logs of its prefixes a tenth of that. So at every instant
 //
 //	bytes ≤ nodes × (Most + Most ÷ 10) × (B for buckets + 230 for sliding logs)
@@ -50,9 +51,9 @@
 //
 // None of this admits more from an address than its limit, on one node. All of a prefix share one limit, so they are
 // admitted less. An address that gets a bucket of its own while its prefix is in use spends from both, until what it
-// may have spent as part of the prefix has expired. Three cases are an address's limit once more, as after
+// may have spent as part of the prefix has expired. Four cases are an address's limit once more, as after
 // an eviction: nodes that count it in different ways, a bucket in this process that is followed by one in the store,
-// and a node that starts again.
+// a node that starts again, and requests in flight that hold slots as part of a prefix, because a request holds one.
 //
 // What does not live here: the buckets of a prefix and of an address, which are the central store's like all others,
 // and this node's share of a limit (package outage).

@@ -49,6 +49,13 @@ func (b *Budget) settleAddress(
 	shared, local *part, i int, bound policy.Bound, status *decision.Status, actual int64, now limit.Micros,
 ) {
 	bytes := logBytes(&bound)
+	if bound.Key.Slots { // it is released wherever it is: no other bucket has its id
+		shared.Add(i, bound, *status)
+		prefix, _ := b.prefixOf(&bound.Key, bytes)
+		bound.Key = WithAddress(bound.Key, prefix)
+		shared.Add(i, bound, *status)
+		return
+	}
 	r := b.route(&bound.Key, b.hash(&bound.Key, bytes), bytes, now)
 	if actual <= bound.Cost {
 		if status.Charged, status.Settled = r.way == byAddress, 0; status.Charged {
@@ -93,6 +100,9 @@ func (p *part) settle(ctx context.Context, s store.Store, statuses []decision.St
 	err := s.Settle(ctx, p.Bounds, p.Statuses, own)
 	for j, i := range p.Index {
 		from := &p.Statuses[j]
+		if j > 0 && p.Index[j-1] == i && p.Bounds[j].Key.Slots {
+			from.Settled += p.Statuses[j-1].Settled
+		}
 		statuses[i].Charged, statuses[i].Settled, statuses[i].Failure = from.Charged, from.Settled, from.Failure
 	}
 	return err

@@ -146,7 +146,7 @@ func (d *draft) distribute(bounds []policy.Bound) {
 		if r.way != byPrefix {
 			d.shared.Add(i, b, decision.Status{})
 		}
-		if r.way == byPrefix || r.way == byBoth {
+		if r.way == byPrefix || r.way == byBoth && !b.Key.Slots {
 			b.Key = WithAddress(b.Key, r.prefix)
 			d.shared.Add(i, b, decision.Status{})
 		}
@@ -213,6 +213,8 @@ func life(l *limit.Limit, s *decision.Status) limit.Micros {
 	case s.Source == decision.Unanswered && s.Failure.MayHaveSpent():
 	case s.Source == decision.Unanswered || s.Used == 0:
 		return 0
+	case l.IsConcurrency():
+		lasts = window
 	default:
 		lasts = max(s.Reset-s.Now, 0)
 		if l.Spec().Algorithm == limit.SlidingWindow {

@@ -263,8 +263,8 @@ func soleBound(bounds []policy.Bound, j int) bool {
 func (s *Leases) recordAnswer(
 	p *place, b *policy.Bound, t *terms, status *decision.Status, calledAt limit.Micros, alone bool,
 ) {
-	if !answered(status) && p.entry == nil {
-		return
+	if b.Key.Slots || !answered(status) && p.entry == nil {
+		return // a slot may become free at any instant
 	}
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()

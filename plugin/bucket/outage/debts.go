@@ -56,7 +56,8 @@ type debts struct {
 	pending  int64            // tokens of Unverified, neither charged nor written off
 	tallies  map[string]Tally // since the start
 	reported map[string]Tally // the part of tallies that was reported
-	since    time.Time        // the first record after the last report; zero: there was none
+	lost     []lostSlot
+	since    time.Time // the first record after the last report; zero: there was none
 	last     Report
 }
 
@@ -91,6 +92,7 @@ func (ds *debts) recordRequest(bounds []policy.Bound, statuses []decision.Status
 		var t Tally
 		switch {
 		case !b.Enforced() || status.Failure == decision.NoFailure:
+		case admitted && b.Key.Slots: // a request in flight is due nowhere else
 		case admitted && b.Cost > 0:
 			if status.Source == decision.Unanswered {
 				status.Now = now
@@ -259,11 +261,11 @@ func (ds *debts) stats(s *Stats) {
 	s.Last.Policies = maps.Clone(ds.last.Policies)
 }
 
-// hasDebts reports whether anything is to be charged.
+// hasDebts reports whether anything is to be charged, or a slot to be released.
 func (ds *debts) hasDebts() bool {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	return len(ds.byKey) > 0
+	return len(ds.byKey)+len(ds.lost) > 0
 }
 
 // room shares out the places of debts, so that a client that makes up names or addresses cannot keep the debts of

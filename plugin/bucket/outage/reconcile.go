@@ -48,6 +48,7 @@ func (s *Guard) stepCharge(ctx context.Context, now time.Time) (next time.Time) 
 	}
 	if !c.begun {
 		c.begun, c.recovered = true, s.recovered.Swap(false)
+		s.releaseLostSlots(ctx)
 		c.batches = slices.Collect(slices.Chunk(s.debts.drain(s.now()), batch))
 	}
 	if len(c.batches) > 0 {

@@ -60,6 +60,7 @@ func (s *Guard) settleCentral(
 		if err := s.central.Settle(ctx, bounds, settled, actual); err != nil {
 			return err
 		}
+		s.debts.recordLostSlots(bounds, settled, s.now()) // a release that had no answer
 	}
 	changes := s.debts.recordSettlement(bounds, statuses, settled, actual, s.now())
 	for i := range statuses {

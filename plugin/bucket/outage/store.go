@@ -112,7 +112,8 @@ func (s *Guard) Observe(bounds []policy.Bound, statuses []decision.Status) {
 	var now limit.Micros
 	for i := range bounds {
 		b := &bounds[i]
-		if statuses[i].Source == decision.Unanswered || !b.Enforced() || b.Policy.FailMode != policy.FailLocal {
+		if statuses[i].Source == decision.Unanswered || !b.Enforced() || b.Policy.FailMode != policy.FailLocal ||
+			b.Key.Slots { // requests in flight are no usage that a fallback could go on from
 			continue
 		}
 		if now == 0 {
@@ -131,6 +132,7 @@ func (v *Store) fallBack(ctx context.Context, bounds []policy.Bound, statuses []
 	s := v.store
 	failure, denied, closed := summarize(bounds, statuses)
 	s.activations[failure].Add(1)
+	s.debts.recordLostSlots(bounds, statuses, s.now())
 	if denied {
 		return nil // by a bucket that all nodes share, whatever the others would say
 	}

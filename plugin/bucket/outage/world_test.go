@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -143,7 +144,7 @@ func (s *servers) check(bounds []policy.Bound, statuses []decision.Status, now l
 
 func (s *servers) state(b *policy.Bound, now limit.Micros) limit.State {
 	state := s.states[b.Key]
-	state.Log = slices.Clone(state.Log) // a refund brings the old one back
+	state.Log, state.Slots = slices.Clone(state.Log), slices.Clone(state.Slots) // a refund brings the old ones back
 	b.Policy.Limit.Advance(&state, now)
 	return state
 }
@@ -162,8 +163,8 @@ func (s *servers) spend(b *policy.Bound, status *decision.Status, denied bool, n
 		admits = false
 	}
 	if admits {
-		b.Policy.Limit.Spend(&state, now, b.Cost)
-		s.states[b.Key], status.Receipt = state, state.Receipt()
+		status.Receipt = b.Policy.Limit.Acquire(&state, now, b.Cost, store.NewSlotID())
+		s.states[b.Key] = state
 	}
 	if status.Source == decision.Redis {
 		status.Status = b.Policy.Limit.Status(&state, now)
@@ -199,7 +200,7 @@ func (s *servers) Settle(
 			continue
 		}
 		state, l := s.states[b.Key], &b.Policy.Limit
-		state.Log = slices.Clone(state.Log)
+		state.Log, state.Slots = slices.Clone(state.Log), slices.Clone(state.Slots)
 		change := l.Settle(&state, s.clock.Now(), b.Cost, actual[i], status.Receipt)
 		if s.states[b.Key] = state; c == up {
 			status.Settled = l.WholeTokens(change)

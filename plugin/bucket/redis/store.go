@@ -112,7 +112,7 @@ func (s *Store) decideOne(ctx context.Context, bounds []policy.Bound, statuses [
 		err = p.fill(statuses, true)
 	}
 	if err != nil {
-		s.markUnanswered(statuses, err)
+		s.markUnanswered(p, statuses, err)
 		return nil // p is not used again: the command may still be on its way
 	}
 	s.splitLarge(ctx, p)
@@ -191,8 +191,9 @@ func (s *Store) splitLarge(ctx context.Context, p *scriptCall) {
 	}
 }
 
-// markUnanswered fills in why bounds have no answer, and counts the failure, unless a gate held the call back.
-func (s *Store) markUnanswered(statuses []decision.Status, err error) {
+// markUnanswered fills in why the bounds of a take have no answer, and counts the failure, unless a gate held the call
+// back. Where Redis may have run the take, the receipts of slots release them.
+func (s *Store) markUnanswered(p *scriptCall, statuses []decision.Status, err error) {
 	status := decision.Status{Failure: failure(err)}
 	var known *Error
 	if errors.As(err, &known) {
@@ -200,6 +201,11 @@ func (s *Store) markUnanswered(statuses []decision.Status, err error) {
 	}
 	for i := range statuses {
 		statuses[i] = status
+	}
+	for i := range p.records {
+		if r := &p.records[i]; r.slot != (limit.SlotID{}) && p.mode == modeTake && status.Failure.MayHaveSpent() {
+			statuses[r.bound].Receipt = limit.Receipt{At: limit.MaxProduct, Debt: r.slot[0], Mark: r.slot[1]}
+		}
 	}
 	if !errors.Is(err, errGate) {
 		s.countAndWarn(&s.failed, 1, "Redis did not answer: the fail modes of the limits decide", "error", err)
@@ -260,7 +266,7 @@ func (s *Store) report(ctx context.Context, p *part, statuses []decision.Status,
 		s.splitLarge(ctx, &p.plan)
 	}
 	if p.err != nil {
-		s.markUnanswered(own, p.err)
+		s.markUnanswered(&p.plan, own, p.err)
 	}
 	for j, bound := range p.indexes {
 		statuses[bound] = own[j]

@@ -62,7 +62,7 @@ type Status struct {
 	Source       Source
 	Failure      Failure       // of the central store, also where this process answered instead
 	Charged      bool          // the bound's cost was spent
-	Receipt      limit.Receipt // where Charged: identifies the charge to a refund
+	Receipt      limit.Receipt // where Charged, or a slot may have been taken: identifies the charge to a refund
 	Settled      int64         // after a settlement: the tokens that the bucket was charged; below 0: that it got back
 	Capacity     int64         // where Wait is limit.Never: the bucket's capacity in tokens; 0: the limit's
 }
