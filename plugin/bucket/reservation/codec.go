@@ -40,7 +40,7 @@ type jsonBound struct {
 	FailMode  policy.FailMode  `json:"fail,omitempty"`
 	Key       policy.Key       `json:"key"`
 	Limit     limit.Spec       `json:"limit"`
-	Settle    json.RawMessage  `json:"settle"`
+	Settle    json.RawMessage  `json:"settle,omitempty"` // absent: a concurrency limit
 	Source    decision.Source  `json:"source"`
 	Failure   decision.Failure `json:"failure,omitempty"`
 	Receipt   limit.Receipt    `json:"receipt"`
@@ -68,9 +68,13 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 		if spec.Algorithm != limit.TokenBucket {
 			spec.Burst = 0
 		}
+		var rule json.RawMessage
+		if b.Policy.Settle != nil {
+			rule = json.RawMessage(b.Policy.Settle.Spec().JSON())
+		}
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
-			Key: b.Key, Limit: spec, Settle: json.RawMessage(b.Policy.Settle.Spec().JSON()),
+			Key: b.Key, Limit: spec, Settle: rule,
 			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
 		})
 	}
@@ -118,23 +122,34 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("bound %d: %w", i, err)
 		}
-		if status.Source != decision.Redis && !own {
+		switch {
+		case status.Source == decision.Redis || own:
+		case bound.Key.Slots:
+			status.Charged = false // only the process that gave the slot has it
+		default:
 			// What this process did not take itself it can only charge, in the central store.
 			status, r.chargeOnly[i] = decision.Status{Source: decision.Redis, Charged: true}, true
 		}
 		r.Bounds, r.Statuses = append(r.Bounds, bound), append(r.Statuses, status)
-		r.Timeout = max(r.Timeout, bound.Policy.Settle.Timeout())
+		r.Timeout = max(r.Timeout, bound.Policy.Timeout())
 	}
 	return r, nil
 }
 
 // decode returns the bound and the status of its take.
 func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
-	rule, err := decodeRule(f.Settle)
-	compiled, limitErr := limit.New(f.Limit)
-	switch err = errors.Join(err, limitErr); {
+	compiled, err := limit.New(f.Limit)
+	var rule *settle.Rule
+	if f.Settle != nil || !compiled.IsConcurrency() {
+		var ruleErr error
+		rule, ruleErr = decodeRule(f.Settle)
+		err = errors.Join(ruleErr, err)
+	}
+	switch {
 	case err != nil:
-	case f.Limit.Algorithm != limit.TokenBucket && f.Limit.Algorithm != limit.FixedWindow:
+	case compiled.IsConcurrency() != f.Key.Slots || compiled.IsConcurrency() != (rule == nil):
+		err = errors.New("a concurrency limit has slots, and settles nothing")
+	case f.Limit.Algorithm != limit.TokenBucket && f.Limit.Algorithm != limit.FixedWindow && rule != nil:
 		err = fmt.Errorf("a %s cannot be settled", f.Limit.Algorithm)
 	case f.Cost < 0 || f.Cost > settle.MaxActual:
 		err = fmt.Errorf("the cost is %d tokens, want 0 to %d", f.Cost, int64(settle.MaxActual))

@@ -3,6 +3,9 @@
 // id, which travels with the request in a token. The log phase reads what the request really used, and [Ledger.Settle]
 // replaces the reservation by that.
 //
+// A request that a concurrency limit has admitted reserves a slot of it. The end of the request releases the slot,
+// whatever its status, and nothing is read for that. If no end comes, the slot ends by its deadline in the store.
+//
 // # In all processes
 //
 // A log phase may reach another process: after a reload of Kong, or because the first one was killed. So a reservation
@@ -42,6 +45,9 @@
 //
 // The token comes from the request's context, which other plugins can write. It has no bucket and no number of tokens:
 // a forged one settles nothing, or returns no more than a reservation took.
+//
+// A slot is released in all of these cases but where it is certain that another process does it: its id names no other
+// slot, so a second release does nothing.
 //
 // In doubt a request pays: a reservation stays charged if its request cannot be measured, if no log phase comes before
 // the limit's timeout, and if the ledger is full. A request that is measured after the timeout is charged what it used

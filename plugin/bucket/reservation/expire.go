@@ -29,7 +29,7 @@ func (l *Ledger) Expire() {
 		}
 		timedOut = append(timedOut, r)
 		if !r.named {
-			r.late = true
+			r.late, r.slots = true, 0
 			r.ends += r.Timeout
 			l.insert(r)
 		}
@@ -44,8 +44,9 @@ func (l *Ledger) Expire() {
 		r.keeper.done()
 	}
 	if warns {
-		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles; "+
-			"until then reservations stay charged", "reservations", made)
+		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles "+
+			"or has the algorithm concurrency; until then reservations stay charged, and requests count as in flight for "+
+			"max_duration", "reservations", made)
 	}
 }
 

@@ -56,6 +56,8 @@ func (l *Ledger) Load(from *gob.Decoder, buckets Buckets) (add func(), err error
 		r.made = elapsed - max(now-record.Made, 0)
 		if r.ends = r.made + r.Timeout; r.late {
 			r.ends += r.Timeout
+		} else {
+			r.slots = record.Slots()
 		}
 		loaded[i] = r
 	}

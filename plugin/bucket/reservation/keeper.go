@@ -61,6 +61,7 @@ func (k *Keeper) Keep(d *decision.Decision) string {
 	var bits [16]byte
 	rand.Read(bits[:]) // never fails: it ends the program instead
 	r := &reservation{Record: record, key: hex.EncodeToString(bits[:]), needs: record.Needs(), keeper: k}
+	r.slots = record.Slots()
 	isCentral := func(s decision.Status) bool { return s.Source == decision.Redis }
 	if k.central != nil && slices.ContainsFunc(r.Statuses, isCentral) { // another process could return tokens
 		k.ledger.startWriting(r)

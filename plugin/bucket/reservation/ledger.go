@@ -67,6 +67,7 @@ type reservation struct {
 	made    limit.Micros // by Options.Elapsed
 	ends    limit.Micros // when it times out; if it has, when it is forgotten
 	late    bool         // it has timed out
+	slots   int          // of concurrency limits; 0 once it is late
 	place   int          // in Ledger.ends
 	named   bool         // its record has the timeout alone: the rest is in its entry
 
@@ -105,6 +106,7 @@ func (l *Ledger) Follow(text string, needs settle.Needs, settled func(a *settle.
 // Stats holds the numbers of a ledger, since the start where they are not of now.
 type Stats struct {
 	Kept       int    `metric:"reservations"`                  // reservations that wait for their end now
+	Slots      int    `metric:"requests_in_flight"`            // slots of concurrency limits that these hold now
 	Parked     int    `metric:"parked_settlements"`            // requests that have ended, and wait for their store
 	Unknown    uint64 `metric:"unknown_reservations_total"`    // log phases whose reservation does not exist
 	Unrecorded uint64 `metric:"unrecorded_reservations_total"` // that could not be recorded in the central store
@@ -158,12 +160,14 @@ func (l *Ledger) add(r *reservation) {
 // insert inserts a reservation. The caller holds the lock.
 func (l *Ledger) insert(r *reservation) {
 	l.byKey[r.key] = r
+	l.stats.Slots += r.slots
 	heap.Push(&l.ends, r)
 }
 
 // remove removes a reservation. The caller holds the lock.
 func (l *Ledger) remove(r *reservation) {
 	delete(l.byKey, r.key)
+	l.stats.Slots -= r.slots
 	heap.Remove(&l.ends, r.place)
 }
 

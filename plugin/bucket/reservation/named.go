@@ -148,7 +148,9 @@ func (c *Claim) Keep(ctx context.Context, record *Record, answer json.RawMessage
 		return fmt.Errorf("keep a reservation: %w", ErrUncertain)
 	case record != nil && c.keeper.use():
 		timeout := limit.Micros(e.Timeout) * millisecond
-		c.keeper.ledger.add(&reservation{Record: &Record{Timeout: timeout}, key: c.key, keeper: c.keeper, named: true})
+		r := &reservation{Record: &Record{Timeout: timeout}, key: c.key, keeper: c.keeper, named: true}
+		r.slots = record.Slots()
+		c.keeper.ledger.add(r)
 		record.ReportReserved(c.keeper.ledger.options.Observer)
 	}
 	return nil

@@ -18,10 +18,10 @@ import (
 // Record holds what one request has reserved, and all that is needed to settle it. Another process with another config
 // reads it from [Records].
 type Record struct {
-	Bounds   []policy.Bound    // of limits that settle; Cost is the reservation
+	Bounds   []policy.Bound    // of limits that reserve; Cost is the reservation
 	Statuses []decision.Status // of their takes, one for each bound
 	Made     limit.Micros      // by the wall clock
-	Timeout  limit.Micros      // after it the reservation stays charged
+	Timeout  limit.Micros      // after it the reservation stays charged; a slot has ended by then, maybe long before
 	Tenant   string            // of the request; "": none
 	Endpoint string            // of the request; "": none
 
@@ -30,13 +30,13 @@ type Record struct {
 	chargeOnly []bool
 }
 
-// NewRecord returns what d has reserved at an instant of the wall clock, in limits that settle, or nil if there is
+// NewRecord returns what d has reserved at an instant of the wall clock, in limits that reserve, or nil if there is
 // nothing to settle. It keeps nothing of d but the policies and copies of names.
 func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 	var r *Record
 	for i := range d.Statuses {
 		b, s := &d.Resolution.Bounds[i], d.Statuses[i]
-		if b.Policy.Settle == nil || !isReserved(b, &s) {
+		if !b.Policy.Reserves() || !isReserved(b, &s) {
 			continue
 		}
 		if r == nil {
@@ -49,14 +49,17 @@ func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 		kept := *b
 		kept.Key = b.Key.Clone()
 		r.Bounds, r.Statuses = append(r.Bounds, kept), append(r.Statuses, s)
-		r.Timeout = max(r.Timeout, b.Policy.Settle.Timeout())
+		r.Timeout = max(r.Timeout, b.Policy.Timeout())
 	}
 	return r
 }
 
 // isReserved reports whether a bound can be settled: it was charged, it reserved 0 tokens of a bucket that answered, or
-// fail mode open admitted it, so that its cost is due from the central store.
+// fail mode open admitted it, so that its cost is due from the central store. A slot can be only if it was taken.
 func isReserved(b *policy.Bound, s *decision.Status) bool {
+	if b.Key.Slots {
+		return s.Charged
+	}
 	if s.Source == decision.Unanswered {
 		return b.Enforced() && s.Failure != decision.NoFailure
 	}
@@ -67,19 +70,38 @@ func isReserved(b *policy.Bound, s *decision.Status) bool {
 func (r *Record) Needs() settle.Needs {
 	var needs settle.Needs
 	for i := range r.Bounds {
-		needs = needs.Union(r.Bounds[i].Policy.Settle.Needs())
+		if rule := r.Bounds[i].Policy.Settle; rule != nil {
+			needs = needs.Union(rule.Needs())
+		}
 	}
 	return needs
+}
+
+// Slots returns the number of slots of concurrency limits that the request holds.
+func (r *Record) Slots() (n int) {
+	for i := range r.Bounds {
+		if r.Bounds[i].Key.Slots {
+			n++
+		}
+	}
+	return n
 }
 
 // measuredOutcomes holds the outcomes of settlements by those of their measurement.
 var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured}
 
-// Measure returns the settlement of each bound, by the answers of Kong's log phase. late reports whether the timeout is
+// Measure returns the settlement of each bound, by the answers of Kong's log phase. A slot is released, whatever they
+// are. late reports whether the timeout is
 // over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {
+		if r.Bounds[i].Key.Slots {
+			if all[i].Outcome = Released; late {
+				all[i].Outcome = Late
+			}
+			continue
+		}
 		used, outcome := r.Bounds[i].Policy.Settle.Measure(a)
 		all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
 		if late && outcome != settle.Unmeasured {
@@ -90,7 +112,7 @@ func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 }
 
 // Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound stays as
-// it is, and a late one gets nothing back. It sets the change of each settlement, and the outcome to Lost where the
+// it is, and a late one gets nothing back. A slot is released, or has ended by its deadline: then its outcome is Ended. It sets the change of each settlement, and the outcome to Lost where the
 // change was not made. Call it once, for a record that this process has taken out.
 func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) error {
 	actual, changes := make([]int64, len(r.Bounds)), false
@@ -106,6 +128,10 @@ func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) 
 	for i := range statuses {
 		change := statuses[i].Settled
 		all[i].Change = change
+		if r.Bounds[i].Key.Slots {
+			all[i].Outcome = slotOutcome(all[i].Outcome, &statuses[i], &r.Statuses[i], err)
+			continue
+		}
 		if err != nil || statuses[i].Failure != r.Statuses[i].Failure || change == 0 && actual[i] > r.Bounds[i].Cost {
 			all[i].Outcome = Lost
 		}
@@ -116,10 +142,25 @@ func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) 
 	return nil
 }
 
+// slotOutcome returns what became of a slot by its release. Late is the outcome of one whose end was reported before.
+func slotOutcome(measured Outcome, released, taken *decision.Status, err error) Outcome {
+	switch {
+	case released.Settled != 0:
+		return Released
+	case measured == Late:
+		return Late
+	case err != nil || released.Failure != taken.Failure:
+		return Lost
+	}
+	return Ended
+}
+
 // cost returns the tokens that a bound costs in the end.
 func (r *Record) cost(bound int, s Settlement) int64 {
 	reserved := r.Bounds[bound].Cost
 	switch {
+	case r.Bounds[bound].Key.Slots:
+		return 0
 	case s.Outcome == Unmeasured:
 		return reserved
 	case s.Outcome == Late, r.chargeOnly != nil && r.chargeOnly[bound]:

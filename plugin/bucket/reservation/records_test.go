@@ -548,6 +548,7 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 		{Log: true, Headers: []string{"x-a", "x-b"}, Shared: []string{"a.b_c", "n"}},
 		{Headers: []string{"x-a"}},
 		{Shared: []string{"n"}},
+		{}, // of slots alone
 	} {
 		parsed, ok := parseToken(token{key: key, store: testStore, needs: needs}.String())
 		if !ok || parsed.store != testStore || parsed.needs.Log != needs.Log ||
@@ -562,7 +563,7 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 		t.Errorf("a long token is %d bytes long, for the store %q", len(long), parsed.store)
 	}
 	for _, text := range []string{
-		"", "x", key + "0", key[1:], strings.Repeat("g", 32), key + ".", key + "." + testStore, key + "." + testStore + ".",
+		"", "x", key + "0", key[1:], strings.Repeat("g", 32), key + ".", key + "." + testStore,
 		key + "." + testStore + ".x", key + "." + testStore + ".l,", key + "." + testStore + ".,", "NULL_VALUE",
 		key + "." + testStore + ".l,q", key + "." + testStore + ".l,h", key + "." + testStore + ".l,ha b",
 		key + "." + testStore + ".l,sé", key + ".0123456789ABCDEF.l", key + ".{t=acme}.l",

@@ -3,6 +3,7 @@ package reservation
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -29,6 +30,7 @@ type requestEnd struct {
 	at     limit.Micros // when it was read, by the wall clock
 	since  limit.Micros // the same, by Options.Elapsed
 
+	unread   bool // only its slots can be released
 	missing  bool // its record was looked for once, and may have been on its way
 	doubtful bool // a claim by this process may have been made
 	over     bool // it need not be parked any more
@@ -63,11 +65,22 @@ func (l *Ledger) Settle(ctx context.Context, text string, source Source) error {
 		l.mu.Unlock()
 	}
 	if err := source.Read(ctx, end.needs, &end.answer); err != nil {
-		if r != nil {
+		err = fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
+		switch {
+		case r == nil:
+			return err
+		case r.Slots() == 0:
 			l.giveUp(r, Unmeasured)
+			return err
 		}
-		return fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
+		end.unread = true
+		return errors.Join(err, l.finishOrPark(ctx, end))
 	}
+	return l.finishOrPark(ctx, end)
+}
+
+// finishOrPark settles the reservation of a request that has ended, now or later.
+func (l *Ledger) finishOrPark(ctx context.Context, end *requestEnd) error {
 	won, err := l.finish(ctx, end)
 	if !won.isFinal() && !l.park(end) {
 		l.abandon(end)
@@ -106,7 +119,10 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	}
 	late := r.late || end.at-r.Made >= r.Timeout
 	all := r.Measure(&end.answer, late)
-	if r.follow != nil {
+	if end.unread {
+		r.markUnmeasured(all)
+	}
+	if r.follow != nil && !end.unread {
 		r.follow(&end.answer, late)
 	}
 	if won == claimDoubtful {
@@ -120,9 +136,21 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	return won, err
 }
 
+// markUnmeasured marks the settlements of all bounds but slots, which need no measurement.
+func (r *Record) markUnmeasured(all []Settlement) {
+	for i := range all {
+		if !r.Bounds[i].Key.Slots {
+			all[i].Outcome = Unmeasured
+		}
+	}
+}
+
 // markLost marks the settlements that would have returned tokens, and did not.
 func (r *Record) markLost(all []Settlement) {
 	for i := range all {
+		if r.Bounds[i].Key.Slots {
+			continue // a release may be repeated
+		}
 		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
 			all[i].Outcome = Lost
 		}
@@ -150,10 +178,13 @@ const (
 	Late                      // measured after the timeout: what was used beyond the reservation was charged
 	Dropped                   // the ledger was full: the reservation stays charged
 	Lost                      // the store did not answer, or the limit was changed: it is unknown what was changed
+	Released                  // the slot of a concurrency limit is free, because its request has ended
+	Ended                     // the slot of a concurrency limit is free, because its deadline is over
 )
 
 func (o Outcome) String() string {
-	return [...]string{"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost"}[o]
+	return [...]string{"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost", "released",
+		"ended_by_deadline"}[o]
 }
 
 // Settlement says what became of the reservation of one bound.
@@ -192,7 +223,9 @@ func (r *Record) ReportSettled(o Observer, all []Settlement, delay limit.Micros)
 func (r *Record) ReportUnsettled(o Observer, why Outcome, delay limit.Micros) {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {
-		all[i].Outcome = why
+		if all[i].Outcome = why; r.Bounds[i].Key.Slots {
+			all[i].Outcome = Ended // nothing else frees it from now on
+		}
 	}
 	r.ReportSettled(o, all, delay)
 }

@@ -56,8 +56,8 @@ func parseToken(text string) (t token, ok bool) {
 	if t.key = key; !central {
 		return t, true
 	}
-	store, needs, _ := strings.Cut(more, ".")
-	if !isHex(store, fingerprint) {
+	store, needs, complete := strings.Cut(more, ".")
+	if !complete || !isHex(store, fingerprint) {
 		return t, false
 	}
 	t.store = store
@@ -71,6 +71,9 @@ func isHex(text string, length int) bool {
 
 // parseNeeds reads the needs of a token, and reports whether the text has some.
 func (t *token) parseNeeds(text string) bool {
+	if text == "" {
+		return true // slots are released without a measurement
+	}
 	log, names, named := strings.Cut(text, ",")
 	if t.needs.Log = log == "l"; !t.needs.Log && log != "" || !named {
 		return t.needs.Log
