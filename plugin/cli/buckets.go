@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -119,6 +122,7 @@ type tenantBuckets struct {
 	tenant string        // "": they are of an address
 	config schema.Config // where they are kept
 	bounds []policy.Bound
+	slots  map[policy.Key]string // in words, of concurrency limits
 }
 
 type shownBucket struct {
@@ -128,7 +132,8 @@ type shownBucket struct {
 	Limit     string `json:"limit"` // in words
 	Used      int64  `json:"used"`
 	Remaining int64  `json:"remaining"`
-	Reset     string `json:"reset"` // RFC 3339
+	Reset     string `json:"reset"`           // RFC 3339
+	Slots     string `json:"slots,omitempty"` // of a concurrency limit: how long the requests in flight hold theirs
 }
 
 // find finds the buckets of the bounds that requests of a tenant, or from an address, have.
@@ -187,13 +192,35 @@ func (b *tenantBuckets) peek(ctx context.Context, store *redis.Store) ([]decisio
 			return nil, fmt.Errorf("read the buckets: %w", err)
 		}
 	}
+	b.slots = map[policy.Key]string{}
 	for i := range statuses {
 		if failure := statuses[i].Failure; failure != decision.NoFailure {
 			return nil, fmt.Errorf("read the buckets from Redis at %s: %s", store.Name(),
 				cmp.Or(failureTexts[failure], failure.String()))
 		}
 	}
+	for i := range b.bounds {
+		if bound := &b.bounds[i]; bound.Key.Slots && statuses[i].Used > 0 {
+			slots, err := store.Slots(ctx, &bound.Key, answers.MaxSlots)
+			if err != nil {
+				return nil, fmt.Errorf("read the buckets: %w", err)
+			}
+			b.slots[bound.Key] = ages(&bound.Policy.Limit, slots, statuses[i].Used)
+		}
+	}
 	return statuses, nil
+}
+
+// ages returns in words how long the slots of a bucket have been held, of so many in all.
+func ages(l *limit.Limit, slots store.Slots, all int64) string {
+	var words []string
+	for _, slot := range answers.SlotsOf(l, slots) {
+		words = append(words, fmt.Sprintf("%d s", slot.Age))
+	}
+	if more := all - int64(len(words)); more > 0 {
+		words = append(words, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, ", ")
 }
 
 // failureTexts say why Redis has no status of a bucket, in words.
@@ -246,6 +273,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 			Used:      status.Used,
 			Remaining: status.Remaining,
 			Reset:     time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
+			Slots:     found.slots[b.Key],
 		}
 	}
 	return c.print(shown, nil)

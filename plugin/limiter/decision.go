@@ -1,12 +1,15 @@
 package limiter
 
 import (
+	"context"
 	"math"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -43,6 +46,16 @@ type Decision struct {
 	Headers    []Header
 	StatusCode int
 	Body       []byte
+
+	release func() // nil: the request holds no slots
+}
+
+// Release ends the request: it gives back the slots of concurrency limits that the request holds. Call it when the work
+// of an admitted request is done; further calls do nothing. A slot that is not given back counts until max_duration.
+func (d *Decision) Release() {
+	if d.release != nil {
+		d.release()
+	}
 }
 
 // Status is the answer of one limit.
@@ -79,6 +92,34 @@ func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	w.WriteHeader(d.StatusCode)
 	_, _ = w.Write(d.Body) // the client may be gone
 	return false
+}
+
+// newDecision copies the decision out of an exchange, with what releases its slots.
+func (l *Limiter) newDecision(x *admit.Exchange) Decision {
+	out := newDecision(x)
+	if x.Decision.Resolution.Settles && out.Allowed {
+		out.release = l.releaser(&x.Decision)
+	}
+	return out
+}
+
+// releaser returns the function that releases the slots of a decision, or nil if it has none.
+func (l *Limiter) releaser(d *decision.Decision) func() {
+	var held store.Part
+	for i := range d.Statuses {
+		if b := d.Resolution.Bounds[i]; b.Key.Slots && d.Statuses[i].Charged {
+			b.Key = b.Key.Clone()
+			held.Add(i, b, d.Statuses[i])
+		}
+	}
+	if len(held.Bounds) == 0 {
+		return nil
+	}
+	return sync.OnceFunc(func() {
+		if err := l.buckets.Settle(context.Background(), held.Bounds, held.Statuses, make([]int64, len(held.Bounds))); err != nil {
+			l.logUndecided(err)
+		}
+	})
 }
 
 // newDecision copies the decision out of an exchange, which the next request reuses.
@@ -165,15 +206,17 @@ func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Han
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if l.admits(w, r, identify(r)) {
+			d := l.decideHTTP(r, identify(r))
+			defer d.Release()
+			if d.WriteTo(w) {
 				next.ServeHTTP(w, r)
 			}
 		})
 	}
 }
 
-// admits decides an HTTP request, sets the headers, and sends the response of a denied request.
-func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request) bool {
+// decideHTTP decides an HTTP request.
+func (l *Limiter) decideHTTP(r *http.Request, request Request) Decision {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
 	request.setFacts(&x.request)
@@ -181,8 +224,7 @@ func (l *Limiter) admits(w http.ResponseWriter, r *http.Request, request Request
 	if err := l.decide(&request, x); err != nil {
 		l.logUndecided(err)
 	}
-	d := newDecision(&x.Exchange)
-	return d.WriteTo(w)
+	return l.newDecision(&x.Exchange)
 }
 
 // addFacts sets the facts that identify has left empty.

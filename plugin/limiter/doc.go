@@ -15,8 +15,11 @@
 //	if !d.Allowed {
 //		return fmt.Errorf("try again in %v", d.RetryAfter)
 //	}
+//	defer d.Release()
 //
-// or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends:
+// Release gives back what limits with the algorithm concurrency count: requests at once. A limit that settles charges
+// what it reserves. Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and
+// releases when the handler returns:
 //
 //	identify := func(r *http.Request) limiter.Request { return limiter.Request{Org: orgOf(r)} }
 //	http.ListenAndServe(address, l.Middleware(identify)(handler))

@@ -19,6 +19,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/clock"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -62,6 +63,7 @@ type Options struct {
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
 type Limiter struct {
 	decider   *admit.Decider
+	buckets   store.Store
 	config    *resolve.Plan // without rows
 	log       *slog.Logger
 	exchanges sync.Pool    // of *exchange
@@ -123,7 +125,8 @@ func (l *Limiter) start(config *schema.Config, o *Options) error {
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	var err error
-	l.decider.Buckets, _, err = all.Open(config) // closed when all ends
+	l.buckets, _, err = all.Open(config) // closed when all ends
+	l.decider.Buckets = l.buckets
 	if err == nil {
 		l.decider.Shares, _, err = all.OpenShares(config)
 	}
@@ -157,7 +160,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	}
 	r.setFacts(&x.request)
 	err := l.decide(&r, x)
-	return newDecision(&x.Exchange), err
+	return l.newDecision(&x.Exchange), err
 }
 
 func (l *Limiter) exchange() *exchange { return l.exchanges.Get().(*exchange) }

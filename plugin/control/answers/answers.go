@@ -6,7 +6,9 @@ package answers
 import (
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -194,7 +196,26 @@ type BucketUsage struct {
 	ResetAfter int64     `json:"reset_after"           doc:"The same in seconds from now, rounded up."`
 	Mode       string    `json:"mode"                                                                                                                                                                                 enum:"enforce,shadow,log"`
 	PublicNote string    `json:"public_note,omitempty" doc:"The note about the policy for the org."`
+	Slots      []Slot    `json:"slots,omitempty"       doc:"Of a concurrency limit: the requests in flight that hold a slot, the oldest first, at most 20."`
 	MayLease   bool      `json:"may_lease"             doc:"Nodes may have taken tokens ahead of need: of the tokens shown as used, up to the nodes' lease share of the limit (2 % by default) may not be spent yet."`
+}
+
+// Slot is held by one request in flight.
+type Slot struct {
+	Age  int64     `json:"age"  doc:"Seconds since the request was admitted. If max_duration was changed since, it is that much off."`
+	Ends time.Time `json:"ends" doc:"When the slot is free at the latest: max_duration after the admission."`
+}
+
+// MaxSlots is the number of slots that are listed of a bucket.
+const MaxSlots = 20
+
+// SlotsOf returns slots of a limit as they are listed.
+func SlotsOf(l *limit.Limit, s store.Slots) []Slot {
+	slots := make([]Slot, len(s.Deadlines))
+	for i, deadline := range s.Deadlines {
+		slots[i] = Slot{int64(l.Age(deadline, s.Now) / limit.Second), time.UnixMicro(int64(deadline)).UTC()}
+	}
+	return slots
 }
 
 // Usage has the current usage of an org.

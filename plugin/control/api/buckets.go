@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -23,6 +24,8 @@ type Buckets interface {
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 	// Forget empties buckets, which restores the full limits of their tenants, and returns how many there were.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
+	// Slots returns the slots of a concurrency limit's bucket that are held, at most so many.
+	Slots(ctx context.Context, key *policy.Key, most int) (store.Slots, error)
 }
 
 // dryRunDecider returns a decider that peeks. It uses the given policies, and the shared buckets without leases or

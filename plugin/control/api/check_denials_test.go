@@ -152,7 +152,7 @@ func TestACostAboveWhatALeasedBucketHoldsIsTooLargeThoughTheLimitHasMore(t *test
 }
 
 // broken implements buckets that return an error.
-type broken struct{}
+type broken struct{ api.Buckets }
 
 func (broken) Take(context.Context, []policy.Bound, []decision.Status) error {
 	return errors.New("password=hunter2 is wrong")

@@ -180,12 +180,27 @@ func (s *Server) checkNotes(policies *resolve.Plan, d *decision.Decision, of *Ch
 	var notes []string
 	for _, note := range [...]string{
 		capacityNote(d, v), shareNote(d), s.endpointNote(d, of, v), tierNote(policies, d), anonymousNote(d, of),
+		slotNote(d, of, v),
 	} {
 		if note != "" {
 			notes = append(notes, note)
 		}
 	}
 	return notes
+}
+
+// slotNote notes that a check holds a slot that no later call can release.
+func slotNote(d *decision.Decision, of *Check, v view) string {
+	if of.Reserve != nil {
+		return ""
+	}
+	for i := range d.Statuses {
+		if b := &d.Resolution.Bounds[i]; b.Key.Slots && d.Statuses[i].Charged && v.readsBound(b) {
+			return fmt.Sprintf("%s counts requests at once, and counts this check for %d s: with reservation_id and reserve a "+
+				"settlement ends it", b.Policy.Name, b.Policy.Limit.Spec().Window/limit.Second)
+		}
+	}
+	return ""
 }
 
 // exceedsCapacity reports whether a limit denies the request because its bucket can never hold as many tokens as the

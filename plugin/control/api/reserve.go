@@ -97,7 +97,8 @@ func (s *Server) decideClaimed(
 func (c *Checked) addReservation(check *Check, record *reservation.Record, settleBy time.Time) {
 	c.Reservation = &Reservation{ID: check.ReservationID, Tokens: *check.Reserve, Policies: []string{}, SettleBy: settleBy}
 	if record == nil {
-		c.Notes = append(c.Notes, "no limit that applies settles, so nothing is reserved: give a limit the field settle")
+		c.Notes = append(c.Notes, "no limit that applies settles or has the algorithm concurrency, so nothing is reserved: "+
+			"give a limit the field settle")
 		return
 	}
 	for i := range record.Bounds {
@@ -130,7 +131,7 @@ func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Chec
 	}, nil
 }
 
-// settleTimeout returns the longest timeout of the limits that settle and apply to a check.
+// settleTimeout returns the longest timeout of the limits that reserve and apply to a check.
 func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *Check) (time.Duration, error) {
 	policies = policies.ForTenant(c.Org)
 	id, err := identify(ctx, policies, c.admitRequest())
@@ -141,8 +142,8 @@ func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *C
 	policies.ResolveAt(&id, s.now(), &r)
 	longest := limit.Micros(0)
 	for i := range r.Bounds {
-		if rule := r.Bounds[i].Policy.Settle; rule != nil {
-			longest = max(longest, rule.Timeout())
+		if p := r.Bounds[i].Policy; p.Reserves() {
+			longest = max(longest, p.Timeout())
 		}
 	}
 	if longest == 0 {
@@ -194,7 +195,7 @@ type reservingBuckets struct {
 
 func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		if r.view.maySettle(&bounds[i]) {
+		if r.view.maySettle(&bounds[i]) && !bounds[i].Key.Slots {
 			bounds[i].Cost = r.tokens
 		}
 	}
@@ -202,9 +203,9 @@ func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statu
 }
 
 // maySettle reports whether a reservation of the caller takes from a bound, and is settled there. An org's token may
-// not charge what it shares with others.
+// not charge what it shares with others. It releases the slots that its own check has taken of any limit.
 func (v view) maySettle(b *policy.Bound) bool {
-	return b.Policy.Settle != nil && (!v.tenant || b.Key.Group == policy.ByTenant)
+	return b.Policy.Reserves() && (!v.tenant || b.Key.Group == policy.ByTenant || b.Key.Slots)
 }
 
 // settledPart returns the part of a decision that a reservation of the caller settles.

@@ -190,7 +190,7 @@ func TestAnUnansweredCommitIsReportedAsUncertainAndMayBeRetried(t *testing.T) {
 }
 
 // hurried implements buckets that time out.
-type hurried struct{}
+type hurried struct{ api.Buckets }
 
 func (hurried) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Status) error {
 	for i := range statuses {

@@ -91,8 +91,18 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	items := found.items()
+	for i := range items {
+		if b := &found.bounds[i]; b.Key.Slots {
+			slots, err := s.OperatorBuckets.Slots(ctx, &b.Key, answers.MaxSlots)
+			if err != nil {
+				return nil, s.bucketsError("list the slots", "see the log", err)
+			}
+			items[i].Slots = answers.SlotsOf(&b.Policy.Limit, slots)
+		}
+	}
 	return answers.Usage{
-		Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: found.items(),
+		Org: in.Org, Namespace: found.policies.Namespace(), Version: found.policies.Version(), Items: items,
 		OrgTier: s.Tiers.Describe(found.policies, &found.id, s.now()),
 	}, nil
 }

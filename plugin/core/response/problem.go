@@ -155,11 +155,16 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		return appendParts(b, "', which all clients share, has no room. Try again in ", wait, " s.")
 	}
 	spec := bound.Policy.Limit.Spec()
-	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity, " per ")
-	if c := spec.Calendar; c != nil {
-		b = appendParts(b, c.Period().String(), " (", c.Zone(), ")")
-	} else {
-		b = appendParts(b, spec.Window.Seconds(), " s")
+	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity)
+	switch {
+	case spec.Calendar != nil:
+		b = appendParts(b, " per ", spec.Calendar.Period().String(), " (", spec.Calendar.Zone(), ")")
+	case !bound.Policy.Limit.IsConcurrency():
+		b = appendParts(b, " per ", spec.Window.Seconds(), " s")
+	case spec.Quantity == 1:
+		b = append(b, " request at once"...)
+	default:
+		b = append(b, " requests at once"...)
 	}
 	if spec.Burst != spec.Quantity {
 		b = appendParts(b, " with a burst of ", spec.Burst)

@@ -135,8 +135,12 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 		return 0
 	}
 	wait := max(d.RetryAfter.Seconds(), 1)
-	if re.config.RetryAfterJitterMax > 0 {
-		wait += re.jitter(re.config.RetryAfterJitterMax + 1)
+	jitter := re.config.RetryAfterJitterMax
+	if re.jitter != nil && d.Binding >= 0 && d.Resolution.Bounds[d.Binding].Policy.Limit.IsConcurrency() {
+		jitter = max(jitter, wait) // it is an estimate, the same for all that are denied
+	}
+	if jitter > 0 {
+		wait += re.jitter(jitter + 1)
 	}
 	return wait
 }

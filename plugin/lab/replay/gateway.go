@@ -213,6 +213,10 @@ func (g *Gateway) Notes() (notes []string) {
 			if p.Settle != nil {
 				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
 			}
+			if p.Limit.IsConcurrency() {
+				const note = "policy %s counts requests at once: each counts for all of max_duration here"
+				notes = append(notes, fmt.Sprintf(note, p.Name))
+			}
 			if p.Fair != nil {
 				notes = append(notes, fmt.Sprintf("policy %s is shared fairly: who comes first is served first here", p.Name))
 			}

@@ -143,11 +143,12 @@ func (r *settlements) init(to prometheus.Registerer) {
 	r.settled.init(to, "settlements_total",
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, timed_out and "+
 			"dropped (they stay charged), late (measured after the timeout, when it was counted as timed_out), lost (the store "+
-			"did not answer, or the limit was changed).",
+			"did not answer, or the limit was changed). Of concurrency limits the slots of requests: released at the end of "+
+			"the request, ended_by_deadline (after max_duration), late or lost.",
 		"policy", "outcome")
 	r.held.init(to, "reserved_token_seconds_total",
-		"Tokens of limits that settle times the seconds for which requests had them reserved. Its rate is the number of "+
-			"tokens that requests in flight hold on average.",
+		"Tokens of limits that settle, and slots of concurrency limits, times the seconds for which requests had them "+
+			"reserved. Its rate is the number of tokens or slots that requests in flight hold on average.",
 		"policy", "tier")
 	r.delay = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    prefix + "settle_delay_seconds",
@@ -161,12 +162,27 @@ func (r *settlements) init(to prometheus.Registerer) {
 func (m *Metrics) Settlements() reservation.Observer { return &m.settlements }
 
 func (r *settlements) Reserved(b *policy.Bound) {
-	r.tokens.with(b.Policy.Name, "reserved").Add(float64(b.Cost))
+	if !b.Key.Slots {
+		r.tokens.with(b.Policy.Name, "reserved").Add(float64(b.Cost))
+	}
 }
 
 func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	name := b.Policy.Name
 	r.settled.with(name, s.Outcome.String()).Inc()
+	if !b.Key.Slots {
+		r.countTokens(b, s)
+	}
+	seconds := float64(s.Delay) / float64(limit.Second)
+	r.delay.Observe(seconds)
+	if s.Outcome != reservation.Late { // which was held until it timed out
+		r.held.with(name, cmp.Or(b.Policy.Tier, none)).Add(max(float64(b.Cost)*seconds, 0))
+	}
+}
+
+// countTokens counts the tokens of a settlement.
+func (r *settlements) countTokens(b *policy.Bound, s reservation.Settlement) {
+	name := b.Policy.Name
 	if s.Outcome == reservation.Measured || s.Outcome == reservation.Late {
 		r.tokens.with(name, "used").Add(float64(s.Actual))
 	}
@@ -178,11 +194,6 @@ func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	}
 	if lacking := unreturned(b, s); lacking > 0 {
 		r.tokens.with(name, "unreturned").Add(float64(lacking))
-	}
-	seconds := float64(s.Delay) / float64(limit.Second)
-	r.delay.Observe(seconds)
-	if s.Outcome != reservation.Late { // which was held until it timed out
-		r.held.with(name, cmp.Or(b.Policy.Tier, none)).Add(max(float64(b.Cost)*seconds, 0))
 	}
 }
 

@@ -175,9 +175,9 @@ func countBound(counts *Counts, d *decision.Decision, b *policy.Bound, s *decisi
 // Reserved implements reservation.Observer. Observe has counted the reservation.
 func (c *Counter) Reserved(*policy.Bound) {}
 
-// Settled implements reservation.Observer. It counts what a settlement changed.
+// Settled implements reservation.Observer. It counts what a settlement changed. A slot that is released was used.
 func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
-	if settled.Change == 0 {
+	if settled.Change == 0 || b.Key.Slots {
 		return
 	}
 	where := place{settled.Tenant, settled.Endpoint}
