@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 		Description: "20 per 86400 s (token_bucket) per tenant",
 		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
 	}
-	if got != want {
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if left := time.Until(reset); left < 4*time.Hour || left > 5*time.Hour ||

@@ -37,6 +37,23 @@ func TestRetryAfterIsRoundedUpAndNeverZero(t *testing.T) {
 	}
 }
 
+func TestADenialByAConcurrencyLimitSaysHowManyAtOnceAndSpreadsRetries(t *testing.T) {
+	for quantity, words := range map[int64]string{1: "1 request at once", 10: "10 requests at once"} {
+		l, err := limit.New(limit.Spec{Algorithm: limit.Concurrency, Quantity: quantity, Window: 60 * second})
+		require.NoError(t, err)
+		d := decide(t, answers{status(0, 5*second, 5*second)})
+		p := *d.Resolution.Bounds[0].Policy
+		p.Limit = l
+		d.Resolution.Bounds[0].Policy = &p
+		var r response.Response
+		response.New(schema.Config{}.WithDefaults(), func(n int64) int64 {
+			assert.EqualValues(t, 6, n, "jitter is at most the estimate")
+			return n - 1
+		}).Render(d, false, &r)
+		assert.Contains(t, string(r.Body), "Limit 'burst' allows "+words+", counted per tenant. Try again in 10 s.")
+	}
+}
+
 func TestJitterIsAddedToRetryAfterAloneAndWithinItsBound(t *testing.T) {
 	const jitterMax = 30
 	bounds := []int64{}
