@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -160,5 +161,24 @@ func TestWiderReturnsAPrefixThatContainsTheAddress(t *testing.T) {
 		"2001:db8:1:2:3:4:5:6/47": "2001:db8::/31",
 	} {
 		assert.Equal(t, want, Wider(text), "the prefix of %s", text)
+	}
+}
+
+func TestASlotOfAnAddressIsReleasedWhereverTheAddressIsCounted(t *testing.T) {
+	p := policyOf(t, "exports", limit.Spec{Algorithm: limit.Concurrency, Quantity: 1, Window: minute})
+	for name, rate := range map[string]int{"its own": 100, "its prefix": 1, "this process": 1} {
+		w := newWorld(t, 1000, rate)
+		for i := range map[string]int{"its prefix": 10, "this process": 100}[name] {
+			w.take(ofAddress(perMinute(t, 5), fmt.Sprint("192.0.", i, ".1"))) // uses up the rates
+		}
+		b := storetest.WithPolicy(ofAddress(p, "198.51.100.7"), p)
+		taken, admitted := w.take(b)
+		require.True(t, admitted, name)
+		_, again := w.take(b)
+		assert.False(t, again, "%s: a second request", name)
+		require.NoError(t, w.view.Settle(t.Context(), []policy.Bound{b}, taken, []int64{0}))
+		assert.EqualValues(t, -1, taken[0].Settled, name)
+		_, again = w.take(b)
+		assert.True(t, again, "%s: a request after the release", name)
 	}
 }

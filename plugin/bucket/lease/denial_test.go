@@ -350,3 +350,16 @@ func TestDenialsOfManyBucketsTakeBoundedMemory(t *testing.T) {
 		t.Errorf("%d entries are kept when all denials are over", n.Stats().Entries)
 	}
 }
+
+func TestADenialByRequestsInFlightIsNotRemembered(t *testing.T) {
+	n := newNode(newBank(), Options{})
+	b := bound(t, "exports", limit.Spec{Algorithm: limit.Concurrency, Quantity: 1, Window: 60 * limit.Second})
+	b.Key.Slots = true
+	n.admits(t, b)
+	calls := n.calls(func() {
+		for range 10 {
+			n.admits(t, b)
+		}
+	})
+	assert.EqualValues(t, 10, calls, "each request calls the store: a slot may be free at any instant")
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -118,8 +119,8 @@ func (b *bank) answer(bounds []policy.Bound, statuses []decision.Status) {
 			if status.Wait = l.Wait(&state, now, bound.Cost); status.Wait > 0 {
 				denied = denied || enforced
 			} else if !denied {
-				l.Spend(&state, now, bound.Cost)
-				b.states[bound.Key], status.Charged, status.Receipt = state, bound.Cost > 0, state.Receipt()
+				status.Receipt = l.Acquire(&state, now, bound.Cost, store.NewSlotID())
+				b.states[bound.Key], status.Charged = state, bound.Cost > 0
 			}
 		}
 	}
