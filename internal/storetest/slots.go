@@ -110,9 +110,9 @@ type served struct {
 	returned, ended int64        // numbers of the return of its take and of the call of its release
 }
 
-// ServeAtOnce serves the requests of many clients by stores of one bucket, each as long as the client likes. Some clients
-// are killed: they release nothing. It checks that at no instant more requests are in flight and younger than the limit
-// allows, and that all slots are free once the last deadline is over.
+// ServeAtOnce serves the requests of many clients by stores of one bucket, each as long as the client likes. Some
+// clients are killed: they release nothing. It checks that at no instant more requests are in flight and younger than
+// the limit allows, and that all slots are free once the last deadline is over.
 func ServeAtOnce(t *testing.T, clock Clock, nodes ...store.Store) {
 	const clients, slots = 64, 10
 	requests := soak.Count(8, 60)

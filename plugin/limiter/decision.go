@@ -116,7 +116,8 @@ func (l *Limiter) releaser(d *decision.Decision) func() {
 		return nil
 	}
 	return sync.OnceFunc(func() {
-		if err := l.buckets.Settle(context.Background(), held.Bounds, held.Statuses, make([]int64, len(held.Bounds))); err != nil {
+		actual := make([]int64, len(held.Bounds))
+		if err := l.buckets.Settle(context.Background(), held.Bounds, held.Statuses, actual); err != nil {
 			l.logUndecided(err)
 		}
 	})

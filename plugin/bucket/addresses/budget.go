@@ -164,7 +164,8 @@ const (
 const slotBytes = 150
 
 // logBytes returns the most bytes that the sliding log of a bound may take in the store, its key included, or the slots
-// of a concurrency limit; 0: the bound has neither. An allocator rounds up by a quarter at most. Names are percent-encoded, each byte as three.
+// of a concurrency limit; 0: the bound has neither. An allocator rounds up by a quarter at most. Names are
+// percent-encoded, each byte as three.
 func logBytes(b *policy.Bound) uint32 {
 	l := &b.Policy.Limit
 	most, value := l.Capacity(), int64(0) // an entry spends one token at least

@@ -10,8 +10,8 @@ import (
 )
 
 // A call without an answer may leave a slot of a concurrency limit in the central store that no request needs: the take
-// of a request that its fail mode has decided, or the release of one that has ended. A release names the slot by its id,
-// so it is repeated until the store answers or the slot ends by its deadline.
+// of a request that its fail mode has decided, or the release of one that has ended. A release names the slot by its
+// id, so it is repeated until the store answers or the slot ends by its deadline.
 
 // maxLostSlots bounds the slots that are to be released, about 400 bytes each.
 const maxLostSlots = 10_000

@@ -134,8 +134,8 @@ func (p *scriptCall) readStates() (foreign int) {
 	return foreign
 }
 
-// readLogs reads the views of sliding logs and concurrency limits. It returns how many have lost their entries, and how many keys of entries
-// hold a foreign type.
+// readLogs reads the views of sliding logs and concurrency limits. It returns how many have lost their entries, and how
+// many keys of entries hold a foreign type.
 func (p *scriptCall) readLogs(e *elements) (lost, taken int) {
 	size := e.array()
 	if size%viewSize != 0 {

@@ -512,7 +512,8 @@ func storedSlots(t fataler, client redis.UniversalClient, key *policy.Key, now l
 	k := kept{state: limit.State{Algorithm: limit.Concurrency, Base: 1, Spent: int64(len(entries))}}
 	for _, entry := range entries {
 		id := []byte(entry.Member.(string))
-		slot := limit.Slot{Deadline: limit.Micros(entry.Score), ID: limit.SlotID{littleEndian(id[:7]), littleEndian(id[7:])}}
+		slot := limit.Slot{Deadline: limit.Micros(entry.Score)}
+		slot.ID = limit.SlotID{littleEndian(id[:7]), littleEndian(id[7:])}
 		k.state.Slots, k.expiry = append(k.state.Slots, slot), slot.Deadline
 	}
 	if k.expiry <= now {

@@ -44,9 +44,9 @@ func (l *Ledger) Expire() {
 		r.keeper.done()
 	}
 	if warns {
-		l.options.Log.Warn("no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles "+
-			"or has the algorithm concurrency; until then reservations stay charged, and requests count as in flight for "+
-			"max_duration", "reservations", made)
+		const missing = "no reservation was settled yet: enable the plugin tenant-rate-settling wherever a limit settles " +
+			"or has the algorithm concurrency; until then reservations stay charged, and requests count for max_duration"
+		l.options.Log.Warn(missing, "reservations", made)
 	}
 }
 

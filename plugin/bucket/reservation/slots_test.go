@@ -27,8 +27,8 @@ func exports(t *testing.T) policy.Bound {
 
 // waysToEnd are the ends that a request can have.
 var waysToEnd = map[string]end{
-	"answered": usedTokens(7), "failed": {answer: settle.Answer{Status: 503}}, "aborted": {answer: settle.Answer{Status: 499}},
-	"unreadable": {err: errors.New("no answer")},
+	"answered": usedTokens(7), "failed": {answer: settle.Answer{Status: 503}},
+	"aborted": {answer: settle.Answer{Status: 499}}, "unreadable": {err: errors.New("no answer")},
 }
 
 func TestASlotIsFreeWhenItsRequestHasEndedHoweverItDid(t *testing.T) {

@@ -35,11 +35,12 @@ type Store interface {
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 
 	// Settle replaces what a Take of the same bounds spent for the statuses that are Charged by the actual tokens, one
-	// number for each bound. A slot of a concurrency limit is released, whatever the number. It returns what is less, as far as that is certain to be missing from the bucket, and charges
-	// what is more even where the bucket has no room, see [limit.Limit.Settle]. It clears Charged and sets Settled to the
-	// change in tokens: below 0 returned, above 0 charged. Each bucket is settled on its own, once or never: a settlement
-	// whose outcome is unknown is not repeated. A refund that cannot be made is lost. Where the central store did not
-	// settle a bound that it had charged, Failure has the cause. An error means that the slices do not fit together.
+	// number for each bound. A slot of a concurrency limit is released, whatever the number. It returns what is less, as
+	// far as that is certain to be missing from the bucket, and charges what is more even where the bucket has no room,
+	// see [limit.Limit.Settle]. It clears Charged and sets Settled to the change in tokens: below 0 returned, above 0
+	// charged. Each bucket is settled on its own, once or never: a settlement whose outcome is unknown is not repeated. A
+	// refund that cannot be made is lost. Where the central store did not settle a bound that it had charged, Failure has
+	// the cause. An error means that the slices do not fit together.
 	//
 	// A store that has no other store behind it takes nil for actual, from a caller that denies the request after all. It
 	// then returns all that was spent, and the statuses show the buckets without the request.
@@ -49,8 +50,8 @@ type Store interface {
 // Keeper is a Store that keeps the buckets itself, and so can delete them.
 type Keeper interface {
 	Store
-	// Forget deletes buckets, so that all of their limits are free again, slots included, and returns their number. Some may be deleted
-	// before an error. Tokens that nodes hold on lease, this one included, can still be spent.
+	// Forget deletes buckets, so that all of their limits are free again, slots included, and returns their number. Some
+	// may be deleted before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, keys []policy.Key) (int, error)
 	// Slots returns slots of a concurrency limit's bucket that are held, at most so many: those that end first.
 	Slots(ctx context.Context, key *policy.Key, most int) (Slots, error)

@@ -196,8 +196,8 @@ func slotNote(d *decision.Decision, of *Check, v view) string {
 	}
 	for i := range d.Statuses {
 		if b := &d.Resolution.Bounds[i]; b.Key.Slots && d.Statuses[i].Charged && v.readsBound(b) {
-			return fmt.Sprintf("%s counts requests at once, and counts this check for %d s: with reservation_id and reserve a "+
-				"settlement ends it", b.Policy.Name, b.Policy.Limit.Spec().Window/limit.Second)
+			const note = "%s counts requests at once, and this check for %d s: with reservation_id and reserve, settling ends it"
+			return fmt.Sprintf(note, b.Policy.Name, b.Policy.Limit.Spec().Window/limit.Second)
 		}
 	}
 	return ""

@@ -98,7 +98,7 @@ func (c *Checked) addReservation(check *Check, record *reservation.Record, settl
 	c.Reservation = &Reservation{ID: check.ReservationID, Tokens: *check.Reserve, Policies: []string{}, SettleBy: settleBy}
 	if record == nil {
 		c.Notes = append(c.Notes, "no limit that applies settles or has the algorithm concurrency, so nothing is reserved: "+
-			"give a limit the field settle")
+			"give a limit one of these")
 		return
 	}
 	for i := range record.Bounds {

@@ -1,10 +1,10 @@
 // Package limit is the arithmetic of rate limits: state × now × cost in, state and status out.
 //
-// Six algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window, sliding log
-// and concurrency, which counts requests in flight (slots.go). They are pure: time is an argument, and once a [Limit] is compiled nothing locks, logs, returns an
-// error or allocates, except the entries of sliding logs and of concurrency limits. All numbers are integers, and every product is
-// bounded by [MaxProduct] when the limit is compiled, so the same arithmetic is exact in Go's int64 and in the
-// doubles of Redis's Lua.
+// Six algorithms live here: token bucket (a leaky bucket is one with burst 1), fixed window, sliding window, sliding
+// log and concurrency, which counts requests in flight (slots.go). They are pure: time is an argument, and once a
+// [Limit] is compiled nothing locks, logs, returns an error or allocates, except the entries of sliding logs and of
+// concurrency limits. All numbers are integers, and every product is bounded by [MaxProduct] when the limit is
+// compiled, so the same arithmetic is exact in Go's int64 and in the doubles of Redis's Lua.
 //
 // What does not live here: who is limited (package policy), where states are kept (the stores), and what a set of
 // limits means for one request (package decision).

@@ -6,9 +6,9 @@ import (
 )
 
 // A concurrency limit admits a request if fewer than quantity others are in flight and younger than its window. Each
-// request in flight has a slot: from its admission until it is released or until its deadline, a window later, whichever
-// is first. So of the requests that are younger than the window, no more than quantity are ever in flight, whatever
-// becomes of the processes that admitted them.
+// request in flight has a slot: from its admission until it is released or until its deadline, a window later,
+// whichever is first. So of the requests that are younger than the window, no more than quantity are ever in flight,
+// whatever becomes of the processes that admitted them.
 //
 // A slot is free by its release or its deadline only, and no instant at which one becomes free is known before. So Wait
 // and Reset are estimates here.

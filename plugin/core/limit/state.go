@@ -48,7 +48,8 @@ type Status struct {
 // A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
-// window has no meaning elsewhere and is dropped. So are tokens where requests in flight are counted, and these elsewhere.
+// window has no meaning elsewhere and is dropped. So are tokens where requests in flight are counted, and these
+// elsewhere.
 func (l *Limit) Advance(s *State, now Micros) {
 	if s.ahead(now) || s.Algorithm == CalendarWindow && now >= s.At+s.Length {
 		*s = State{}
@@ -133,8 +134,8 @@ func (l *Limit) WaitAfter(s *Status, now Micros, cost int64) Micros {
 	return 0
 }
 
-// Spend takes cost tokens. Wait must have returned 0 for the same now and cost. Of a concurrency limit it takes nothing:
-// use [Limit.Acquire].
+// Spend takes cost tokens. Wait must have returned 0 for the same now and cost. Of a concurrency limit it takes
+// nothing: use [Limit.Acquire].
 func (l *Limit) Spend(s *State, now Micros, cost int64) {
 	if cost <= 0 {
 		return

@@ -26,8 +26,8 @@ type settlement struct {
 }
 
 // follow has what a tried request reserves settled with the request's own reservation. Until then the table of that
-// holds it, for no longer than its own. A request without a reservation of its own has an end that is not known: then the
-// tokens stay charged, and a slot of a concurrency limit is held for max_duration.
+// holds it, for no longer than its own. A request without a reservation of its own has an end that is not known: then
+// the tokens stay charged, and a slot of a concurrency limit is held for max_duration.
 func (e *Evaluator) follow(r *request, d *decision.Decision) {
 	if r.reservation == "" || e.reservations == nil || !d.Resolution.Settles || d.Denied() {
 		return

@@ -1,14 +1,15 @@
 -- Counts requests in flight. Each holds a slot until it is released (settle.lua) or until its deadline.
--- State: none in the subject's string. The slots are a sorted set of their own: ids of 14 bytes, by deadline (µs). Those
--- whose deadline is over count no more, and leave with the next one that is taken.
--- In: room (the most slots with which the request fits), cost (1 takes a slot, 0 only checks), a window (µs), b and c the
--- id of the slot, name (its first 2 bytes are the place of the slots' key among those of the request), denied, record.
+-- State: none in the subject's string. The slots are a sorted set of their own: ids of 14 bytes, by deadline (µs).
+-- Those whose deadline is over count no more, and leave with the next one that is taken.
+-- In: room (the most slots with which the request fits), cost (1 takes a slot, 0 only checks), a window (µs), b and c
+-- the id of the slot, name (its first 2 bytes are the place of the slots' key among those of the request), denied,
+-- record.
 -- Out: admits, slots (fives of key, id, deadline, slots in all, ms to live), unread (the error of Redis, if it did not
 -- read).
--- Reply: record, number of slots, the first deadline (µs; 0: there is none), 0, 0, lost (2: the key holds a foreign type,
--- and the bound is not decided) – all before a slot is taken.
--- Cost: one ZCOUNT, and one ZRANGE if there are slots. ZADD, ZCARD and PTTL if one is taken, and a PEXPIRE where the TTL
--- has become too short, and two ZREMRANGEBYSCORE where a deadline is over.
+-- Reply: record, number of slots, the first deadline (µs; 0: there is none), 0, 0, lost (2: the key holds a foreign
+-- type, and the bound is not decided) – all before a slot is taken.
+-- Cost: one ZCOUNT, and one ZRANGE if there are slots. ZADD, ZCARD and PTTL if one is taken, and a PEXPIRE where the
+-- TTL has become too short, and two ZREMRANGEBYSCORE where a deadline is over.
 local key, from = keys[key_offset + unpack_binary("<I2", name)], string.format("(%.0f", now)
 local latest = string.format("%.0f", now + AHEAD + MOST_SLOT) -- later ones were taken before the clock stepped back
 local count, deadline, lost = redis.pcall("ZCOUNT", key, from, latest), 0, 0

@@ -23,8 +23,9 @@
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
 -- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs and the slots of
---          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
---          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+--          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a
+--          head, which holds the buckets without an endpoint, and 2^n chunks, of which those that the records need
+--          follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            2 bytes   number of its keys

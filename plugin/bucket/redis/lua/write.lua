@@ -1,6 +1,7 @@
 -- Writes patches, tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}) and
 -- slots. A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be split).
+-- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be
+-- split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]

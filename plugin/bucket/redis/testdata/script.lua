@@ -23,8 +23,9 @@
 --   of the reply       denials, logs, runs, ran, to_split (reply.lua), settled (settle.lua), unread (sliding_log.lua)
 --
 -- KEYS     of each request the subjects' strings, which hold buckets; then the entries of sliding logs and the slots of
---          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a head, which holds the buckets
---          without an endpoint, and 2^n chunks, of which those that the records need follow the head: see split.lua.
+--          concurrency limits. All in one slot. At level 0 a subject has one string, its head. At level n > 0 it has a
+--          head, which holds the buckets without an endpoint, and 2^n chunks, of which those that the records need
+--          follow the head: see split.lua.
 -- ARGV     of each request, binary, little-endian, without gaps:
 --            1 byte    mode: 0 take, 1 settle, 2 peek: a take that writes nothing
 --            2 bytes   number of its keys
@@ -430,16 +431,17 @@ if admits and cost > 0 and not denied then
 end
           elseif kind == 7 then
 -- Counts requests in flight. Each holds a slot until it is released (settle.lua) or until its deadline.
--- State: none in the subject's string. The slots are a sorted set of their own: ids of 14 bytes, by deadline (µs). Those
--- whose deadline is over count no more, and leave with the next one that is taken.
--- In: room (the most slots with which the request fits), cost (1 takes a slot, 0 only checks), a window (µs), b and c the
--- id of the slot, name (its first 2 bytes are the place of the slots' key among those of the request), denied, record.
+-- State: none in the subject's string. The slots are a sorted set of their own: ids of 14 bytes, by deadline (µs).
+-- Those whose deadline is over count no more, and leave with the next one that is taken.
+-- In: room (the most slots with which the request fits), cost (1 takes a slot, 0 only checks), a window (µs), b and c
+-- the id of the slot, name (its first 2 bytes are the place of the slots' key among those of the request), denied,
+-- record.
 -- Out: admits, slots (fives of key, id, deadline, slots in all, ms to live), unread (the error of Redis, if it did not
 -- read).
--- Reply: record, number of slots, the first deadline (µs; 0: there is none), 0, 0, lost (2: the key holds a foreign type,
--- and the bound is not decided) – all before a slot is taken.
--- Cost: one ZCOUNT, and one ZRANGE if there are slots. ZADD, ZCARD and PTTL if one is taken, and a PEXPIRE where the TTL
--- has become too short, and two ZREMRANGEBYSCORE where a deadline is over.
+-- Reply: record, number of slots, the first deadline (µs; 0: there is none), 0, 0, lost (2: the key holds a foreign
+-- type, and the bound is not decided) – all before a slot is taken.
+-- Cost: one ZCOUNT, and one ZRANGE if there are slots. ZADD, ZCARD and PTTL if one is taken, and a PEXPIRE where the
+-- TTL has become too short, and two ZREMRANGEBYSCORE where a deadline is over.
 local key, from = keys[key_offset + unpack_binary("<I2", name)], string.format("(%.0f", now)
 local latest = string.format("%.0f", now + AHEAD + MOST_SLOT) -- later ones were taken before the clock stepped back
 local count, deadline, lost = redis.pcall("ZCOUNT", key, from, latest), 0, 0
@@ -910,7 +912,8 @@ end
 
 -- Writes patches, tails (entries of logs by key: {number of the first, bytes, header, ms to live; nil: as before}) and
 -- slots. A TTL is a quarter longer than needed, rounded up to a second.
--- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be split).
+-- In: patches, patched, needs, drafts, grown, tails, slots. Out: to_split (numbers of the strings that should be
+-- split).
 local lives -- by subject: the lives that were written
 for i = 1, patched > 0 and subjects or 0 do
   local key, need, value = keys[key_offset + i], needs[i], drafts and drafts[i] or values[i]
