@@ -136,3 +136,16 @@ func TestAFullLedgerLeavesASlotToItsDeadline(t *testing.T) {
 	w.settle(kept, usedTokens(3))
 	w.expect(b, 1, Ended, Released)
 }
+
+func TestASlotOfANamedReservationIsReleasedByItsSettlement(t *testing.T) {
+	w := newNamedWorld(t)
+	w.budget = exports(t)
+	require.NoError(t, w.reserve("export", 1))
+	assert.Equal(t, 1, w.ledger.Stats().Slots)
+	for range 2 {
+		s, err := w.beside(Options{}).Settle(t.Context(), Name{"default", "", "export"}, 500,
+			func(string, int64) error { return nil })
+		assert.True(t, err == nil && len(s.Changes) == 1 && s.Changes[0].Change == -1 && !s.Changes[0].Lost, "%+v, %v", s, err)
+		w.wantUsed(0)
+	}
+}
