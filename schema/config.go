@@ -267,6 +267,17 @@ type Exemption struct {
 //kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "sliding_log"}, "then_field": "limit", "then_match": {"between": [1, 10000]}, "then_err": "must be at most 10000, because a sliding_log keeps an entry for every request"}}
 //kong:check {"conditional": {"if_field": "burst", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket"]}, "then_err": "must be token_bucket or leaky_bucket, because only these have a burst"}}
 //kong:check {"conditional": {"if_field": "hard_threshold_pct", "if_match": {"required": true}, "then_field": "soft_only", "then_match": {"eq": false}, "then_err": "must not be true beside hard_threshold_pct, because a limit that never denies has no hard threshold"}}
+//kong:check {"only_one_of": ["window_size", "period", "max_duration"]}
+//kong:check {"conditional_at_least_one_of": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_at_least_one_of": ["max_duration"], "then_err": "needs max_duration with concurrency, in place of window_size: the seconds after which a request counts as ended, whatever has become of it"}}
+//kong:check {"conditional": {"if_field": "period", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["fixed_window"]}, "then_err": "must be fixed_window beside period, because only this counts by the calendar; for another algorithm give window_size in place of period"}}
+//kong:check {"conditional": {"if_field": "max_duration", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["concurrency"]}, "then_err": "must be concurrency beside max_duration, because only this counts requests while they last; else give window_size or period"}}
+//kong:check {"conditional_at_least_one_of": {"if_field": "time_zone", "if_match": {"required": true}, "then_at_least_one_of": ["period"], "then_err": "needs period beside it, because only periods of the calendar begin in a time zone"}}
+//kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "limit", "then_match": {"between": [1, 10000]}, "then_err": "must be at most 10000, because concurrency keeps an entry for every request in flight"}}
+//kong:check {"conditional": {"if_field": "soft_threshold_pct", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]}, "then_err": "must not be concurrency beside soft_threshold_pct, because that has no warning zone"}}
+//kong:check {"conditional": {"if_field": "hard_threshold_pct", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]}, "then_err": "must not be concurrency beside hard_threshold_pct, because that has no warning zone"}}
+//kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "soft_only", "then_match": {"eq": false}, "then_err": "must not be true with concurrency: to try a limit, set mode to shadow"}}
+//kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "accuracy", "then_match": {"one_of": ["exact"]}, "then_err": "must be exact, or left out, with concurrency, because no node can take room for requests ahead of need"}}
+//kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "cost", "then_match": {"between": [0, 1]}, "then_err": "must be 0 or 1 with concurrency, because a request counts once while it lasts"}}
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.
@@ -280,17 +291,44 @@ type Limit struct {
 	// method. Default: all requests, and for the scopes with endpoint each route counts on its own.
 	Endpoint string `json:"endpoint,omitempty" kong:"match=^[A-Z*-]+ /[^ ]*$,len_max=1024" kong_err:"must be METHOD /pattern, such as GET /records/{id}, or * /pattern for any method" alias:"endpointPattern" example:"POST /records"`
 
-	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens.
-	// Required.
+	// How many tokens a window allows; a request costs 1 token unless costs says otherwise. From 1 to 10^12 tokens. For
+	// concurrency: how many requests at once, from 1 to 10000. Required.
 	Limit int64 `json:"limit" kong:"required,between=1..1000000000000" unit:"tokens" example:"1000"`
 
-	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required.
-	WindowSize int64 `json:"window_size" kong:"required,between=1..31622400" unit:"seconds" flag:"window" example:"60"`
+	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required, unless period or
+	// max_duration is given.
+	//
+	// Zero means absent.
+	WindowSize int64 `json:"window_size,omitempty" kong:"between=1..31622400" unit:"seconds" flag:"window" example:"60"`
 
 	// How requests are counted. token_bucket allows bursts and refills evenly, leaky_bucket is strictly even, fixed_window
 	// is exact per aligned window (for quotas that are billed), sliding_window approximates, sliding_log is exact for
-	// limits up to 10000. Default: token_bucket.
-	Algorithm string `json:"algorithm,omitempty" kong:"required,one_of=token_bucket|leaky_bucket|fixed_window|sliding_window|sliding_log" default:"token_bucket"`
+	// limits up to 10000, concurrency counts requests while they last. Default: token_bucket.
+	Algorithm string `json:"algorithm,omitempty" kong:"required,one_of=token_bucket|leaky_bucket|fixed_window|sliding_window|sliding_log|concurrency" default:"token_bucket"`
+
+	// Counts per day, week, month, quarter or year of the calendar in place of a window_size, for fixed_window only.
+	// Default: none, window_size is the window.
+	//
+	// Empty means absent.
+	Period string `json:"period,omitempty" kong:"one_of=day|week|month|quarter|year"`
+
+	// The IANA name of the time zone in which periods begin, such as Europe/Berlin. A limit per tenant follows the time
+	// zone of the tenant's row in the database if that has one. Default: UTC.
+	//
+	// Empty means absent.
+	TimeZone string `json:"time_zone,omitempty" kong:"as=Tenant.time_zone" unit:"name" example:"Europe/Berlin"`
+
+	// Where in the calendar a period begins, such as day 15 for months that are billed on the 15th. Default: absent, the
+	// first midnight of the day, of the week's Monday, or of the first day of the month, the quarter or the year.
+	//
+	// Nil means absent.
+	Anchor *Anchor `json:"anchor,omitempty"`
+
+	// For concurrency: how long a request holds its slot at most, in seconds, from 1 to 86400. A slot is free when the
+	// response has been sent or this time has passed. Default: none; concurrency needs it.
+	//
+	// Zero means absent.
+	MaxDuration int64 `json:"max_duration,omitempty" kong:"between=1..86400" unit:"seconds" example:"600"`
 
 	// The capacity of the bucket in tokens, from 1 to 10^12, for token_bucket and leaky_bucket only. Default: the limit
 	// itself for token_bucket, 1 token for leaky_bucket.

@@ -61,7 +61,7 @@ func (f *Field[T]) decode(n *node, to any) string {
 	return f.rule.violation(n)
 }
 
-// RecordField refers to a field of a row that has fields of its own: a [Settle] or a [Fair].
+// RecordField refers to a field of a row that has fields of its own: a [Settle], a [Fair] or an [Anchor].
 type RecordField struct {
 	// JSON returns the record as JSON, or "" if it is absent.
 	JSON func() string
@@ -82,6 +82,8 @@ func RecordIn(field any) *RecordField {
 		return recordField(to, "settle", Settle{}, `{"sources": [{"from": "log.response.size"}], "reserve": 500}`)
 	case **Fair:
 		return recordField(to, "fair", Fair{Default: -1}, `{"weights": {"enterprise": 10}, "default": 1}`)
+	case **Anchor:
+		return recordField(to, "anchor", Anchor{Day: -1}, `{"day": 15, "hour": 6}`)
 	}
 	return nil
 }

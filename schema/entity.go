@@ -11,17 +11,25 @@ import (
 func (c *checker) entity(check entityCheck, n *node, path string) {
 	given := func(name string) bool { return nonEmpty(lookup(n, name)) }
 	var present []string
-	for _, name := range slices.Concat(check.MutuallyRequired, check.MutuallyExclusive) {
+	for _, name := range slices.Concat(check.OnlyOneOf, check.MutuallyRequired, check.MutuallyExclusive) {
 		if given(name) {
 			present = append(present, name)
 		}
 	}
+	faulty := func(name string) bool { return c.faulty[docpath.Member(path, name)] }
+	lacks := func(names []string) bool { // unless one of them was given and is faulty by itself
+		return !slices.ContainsFunc(names, given) && !slices.ContainsFunc(names, faulty)
+	}
 	switch {
-	case check.AtLeastOneOf != nil: // unless one of them was given and is faulty by itself
-		names := check.AtLeastOneOf
-		faulty := func(name string) bool { return c.faulty[docpath.Member(path, name)] }
-		if !slices.ContainsFunc(names, given) && !slices.ContainsFunc(names, faulty) {
-			c.fault(path, "must name at least one of %s", strings.Join(names, ", "))
+	case check.AtLeastOneOf != nil && lacks(check.AtLeastOneOf):
+		c.fault(path, "must name at least one of %s", strings.Join(check.AtLeastOneOf, ", "))
+	case check.OnlyOneOf != nil && lacks(check.OnlyOneOf):
+		c.fault(docpath.Member(path, check.OnlyOneOf[0]), "is required, unless %s is given",
+			strings.Join(check.OnlyOneOf[1:], " or "))
+	case check.OnlyOneOf != nil:
+		for _, name := range present[min(1, len(present)):] {
+			c.fault(docpath.Member(path, name), "cannot be given together with %s: give one of %s", present[0],
+				strings.Join(check.OnlyOneOf, ", "))
 		}
 	case check.MutuallyRequired != nil:
 		for _, name := range check.MutuallyRequired {

@@ -41,6 +41,16 @@ const (
 	AlgorithmFixedWindow   = "fixed_window"
 	AlgorithmSlidingWindow = "sliding_window"
 	AlgorithmSlidingLog    = "sliding_log"
+	AlgorithmConcurrency   = "concurrency"
+)
+
+// Values of Limit.Period.
+const (
+	PeriodDay     = "day"
+	PeriodWeek    = "week"
+	PeriodMonth   = "month"
+	PeriodQuarter = "quarter"
+	PeriodYear    = "year"
 )
 
 // Values of Config.Strategy.

@@ -80,7 +80,7 @@ func (l LocatedLimit) fairFaults() []Fault {
 	if len(l.Fair.Weights) > maxFairWeights {
 		fault("fair.weights", "must have at most %d tiers, has %d", maxFairWeights, len(l.Fair.Weights))
 	}
-	if !l.inRange() {
+	if !l.inRange() || l.WindowSize == 0 {
 		return faults
 	}
 	switch rate := l.Limit.Limit / l.WindowSize; {

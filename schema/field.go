@@ -66,6 +66,7 @@ func (f *namedField) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 // entityCheck is a rule over several fields of one record; exactly one member is set.
 type entityCheck struct {
 	AtLeastOneOf            []string     `json:"at_least_one_of"`
+	OnlyOneOf               []string     `json:"only_one_of"`
 	MutuallyRequired        []string     `json:"mutually_required"`
 	MutuallyExclusive       []string     `json:"mutually_exclusive"`
 	Conditional             *conditional `json:"conditional"`

@@ -161,7 +161,7 @@ func (l LocatedLimit) textFaults() []Fault {
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l LocatedLimit) faults() []Fault {
-	faults := findings(append(l.settleFaults(), l.fairFaults()...))
+	faults := findings(slices.Concat(l.settleFaults(), l.fairFaults(), l.anchorFaults()))
 	if !l.inRange() {
 		return faults
 	}
@@ -183,7 +183,8 @@ func (l LocatedLimit) faults() []Fault {
 // inRange reports whether arithmetic with the numbers of l is defined and cannot overflow.
 func (l Limit) inRange() bool {
 	const within = math.MaxInt64 / 1000 // percentages go up to 1000
-	return l.Limit > 0 && l.Limit <= within && l.Burst >= 0 && l.Burst <= within && l.WindowSize > 0 &&
+	return l.Limit > 0 && l.Limit <= within && l.Burst >= 0 && l.Burst <= within &&
+		(l.WindowSize > 0 || l.Period != "" || l.MaxDuration > 0) &&
 		l.HardThresholdPct >= 0 && l.HardThresholdPct <= 1000
 }
 

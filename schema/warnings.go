@@ -147,7 +147,8 @@ func (c Config) costProblems(endpoint string, cost int64, charging map[string][]
 func chargingLimits(all []LocatedLimit) map[string][]LocatedLimit {
 	groups := map[string][]LocatedLimit{}
 	for _, l := range all {
-		if l.Cost == nil && !l.SoftOnly && l.inRange() && (l.Settle == nil || l.Settle.Reserve == 0) {
+		charges := l.Algorithm != AlgorithmConcurrency && (l.Settle == nil || l.Settle.Reserve == 0)
+		if l.Cost == nil && !l.SoftOnly && l.inRange() && charges {
 			endpoint := CanonicalEndpoint(l.Endpoint)
 			groups[endpoint] = append(groups[endpoint], l)
 		}

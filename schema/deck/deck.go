@@ -190,7 +190,7 @@ func (v *validator) compareDefinitions(e *Plugin, config deckfile.Config, c sche
 
 // describe returns all that changes the counting of a limit, in words.
 func describe(l schema.Limit, c schema.Config) string {
-	text := fmt.Sprintf("%d per %d s per %s, %s", l.Limit, l.WindowSize, l.Scope, l.Algorithm)
+	text := fmt.Sprintf("%s per %s, %s", l.Rate(), l.Scope, l.Algorithm)
 	if l.Capacity() != l.Limit {
 		text += fmt.Sprintf(", burst %d", l.Capacity())
 	}

@@ -286,14 +286,19 @@ func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) {
 	return encoded, nil
 }
 
-// requireSettling warns of limits that settle without the plugin that settles them: their reservations stay charged.
+// requireSettling warns of limits that need the plugin that settles, and lack it: reservations stay charged, and
+// requests count as in flight until max_duration.
 func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.Config, settling []Place) {
 	limits := c.Limits()
-	i := slices.IndexFunc(limits, func(l schema.LocatedLimit) bool { return l.Settle != nil })
+	i := slices.IndexFunc(limits, func(l schema.LocatedLimit) bool { return l.Settle != nil || l.MaxDuration != 0 })
 	if i < 0 || !e.Enabled || slices.ContainsFunc(settling, func(p Place) bool { return p.covers(e.Place) }) {
 		return
 	}
-	at := docpath.Member(limits[i].Path, "settle")
+	field, otherwise := "settle", "keeps its whole reservation"
+	if limits[i].MaxDuration != 0 {
+		field, otherwise = "max_duration", "counts as in flight for all of this time"
+	}
+	at := docpath.Member(limits[i].Path, field)
 	list := e.Path[:strings.LastIndex(e.Path, "[")]
 	entry := "name: " + schema.SettlingName
 	if entities := e.Place.Entities(); list == "plugins" && len(entities) > 0 {
@@ -303,6 +308,6 @@ func (v *validator) requireSettling(e *Plugin, config deckfile.Config, c schema.
 		entry = "{" + entry + "}"
 	}
 	v.report(config.Line(at), docpath.Join(e.configPath(), at), Warning, fmt.Sprintf(
-		"needs the plugin %s for the same requests, else each keeps its whole reservation: add %q to %s",
-		schema.SettlingName, "- "+entry, list))
+		"needs the plugin %s for the same requests, else each %s: add %q to %s",
+		schema.SettlingName, otherwise, "- "+entry, list))
 }

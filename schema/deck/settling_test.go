@@ -87,6 +87,20 @@ func TestALimitThatSettlesNeedsTheSettlingPluginForTheSameRequests(t *testing.T)
 	}
 }
 
+func TestALimitOfConcurrencyNeedsTheSettlingPlugin(t *testing.T) {
+	const limits = "{name: tenant-rate-limiting, config: {on_missing_tenant: skip, tiers: [{name: a, limits: [" +
+		"{name: exports, scope: tenant, limit: 10, algorithm: concurrency, max_duration: 600}]}]}}"
+	const want = "max_duration: needs the plugin tenant-rate-settling for the same requests, else each counts as in " +
+		`flight for all of this time: add "- name: tenant-rate-settling" to plugins`
+	if got := lines(deck.Validate(strings.NewReader("plugins: ["+limits+"]"), "kong.yml")); !strings.Contains(got, want) {
+		t.Errorf("without it: got %q, want %q", got, want)
+	}
+	file := "plugins: [" + limits + ", " + fmt.Sprintf(settling, "") + "]"
+	if got := lines(deck.Validate(strings.NewReader(file), "kong.yml")); got != "" {
+		t.Errorf("with it: got %q", got)
+	}
+}
+
 func TestLimitsThatDoNotSettleNeedNoSettlingPlugin(t *testing.T) {
 	if got := lines(deck.Validate(strings.NewReader(oneConfig), "kong.yml")); got != "" {
 		t.Errorf("got %s", got)

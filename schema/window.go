@@ -1,0 +1,136 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+)
+
+// Anchor moves the begin of a calendar limit's periods. The hour is for all of them; the other fields are for the
+// periods that are longer than what they name.
+type Anchor struct {
+	// For quarter and year: the month in which a period begins, from 1 to 12. Quarters begin in it, and 3, 6 and 9 months
+	// later. Default: 1, January.
+	Month int64 `json:"month,omitempty" kong:"between=1..12"`
+
+	// For month, quarter and year: the day of the month, from 1 to 31. In a shorter month it is the last day. Default: 1.
+	Day int64 `json:"day,omitempty" kong:"between=1..31"`
+
+	// For week: the day of the week. Default: monday.
+	Weekday string `json:"weekday,omitempty" kong:"one_of=monday|tuesday|wednesday|thursday|friday|saturday|sunday"`
+
+	// The hour at which a period begins, from 0 to 23. An hour that a change of the clock skips means the first instant
+	// after it, one that it repeats the first of the two. Default: 0.
+	Hour int64 `json:"hour,omitempty" kong:"between=0..23"`
+}
+
+// weekdays lists the values of Anchor.Weekday, Monday first.
+var weekdays = [...]string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// anchorParts lists by period which fields an anchor may have.
+var anchorParts = map[string][]string{
+	PeriodDay:     {"hour"},
+	PeriodWeek:    {"weekday", "hour"},
+	PeriodMonth:   {"day", "hour"},
+	PeriodQuarter: {"month", "day", "hour"},
+	PeriodYear:    {"month", "day", "hour"},
+}
+
+// WeekdayNumber returns the day of the week of a, from 1 for Monday to 7 for Sunday; 0: it names none.
+func (a Anchor) WeekdayNumber() int { return slices.Index(weekdays[:], a.Weekday) + 1 }
+
+// Equal reports whether two anchors are the same; nil is the natural begin of a period.
+func (a *Anchor) Equal(other *Anchor) bool {
+	natural := Anchor{Month: 1, Day: 1, Weekday: weekdays[0]}
+	filled := func(a *Anchor) Anchor {
+		if a == nil {
+			return natural
+		}
+		return Anchor{
+			cmp.Or(a.Month, natural.Month), cmp.Or(a.Day, natural.Day), cmp.Or(a.Weekday, natural.Weekday), a.Hour,
+		}
+	}
+	return filled(a) == filled(other)
+}
+
+// Describe returns a in words, such as "from day 15 at 6:00".
+func (a *Anchor) Describe() string {
+	var parts []string
+	if a.Weekday != "" {
+		parts = append(parts, a.Weekday)
+	}
+	if a.Month != 0 {
+		parts = append(parts, fmt.Sprintf("month %d", a.Month))
+	}
+	if a.Day != 0 {
+		parts = append(parts, fmt.Sprintf("day %d", a.Day))
+	}
+	if a.Hour != 0 {
+		parts = append(parts, fmt.Sprintf("at %d:00", a.Hour))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "from " + strings.Join(parts, " ")
+}
+
+// Window says what a limit counts over: WindowSize, or Period and what belongs to it, or MaxDuration. Answers have it.
+type Window struct {
+	WindowSize  int64   `json:"window_size,omitempty"  doc:"Seconds. Absent: the limit has a period of the calendar, or is one of concurrency."`
+	Period      string  `json:"period,omitempty"       doc:"Of a limit that counts by the calendar." enum:"day,week,month,quarter,year"`
+	TimeZone    string  `json:"time_zone,omitempty"    doc:"Where periods begin. Absent beside period: UTC." example:"Europe/Berlin"`
+	Anchor      *Anchor `json:"anchor,omitempty"       doc:"Where in the calendar periods begin. Absent beside period: at the first midnight."`
+	MaxDuration int64   `json:"max_duration,omitempty" doc:"Of concurrency: the seconds after which a request counts as ended."`
+}
+
+// Window returns what l counts over.
+func (l Limit) Window() Window { return Window{l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration} }
+
+// Per returns w in words, after a number: "per 60 s", "per month (Europe/Berlin)" or "at once".
+func (w Window) Per() string {
+	switch {
+	case w.Period != "":
+		where := cmp.Or(w.TimeZone, "UTC")
+		if w.Anchor != nil {
+			if begin := w.Anchor.Describe(); begin != "" {
+				where += ", " + begin
+			}
+		}
+		return "per " + w.Period + " (" + where + ")"
+	case w.MaxDuration != 0:
+		return "at once"
+	}
+	return fmt.Sprintf("per %d s", w.WindowSize)
+}
+
+// Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
+func (l Limit) Rate() string { return fmt.Sprintf("%d %s", l.Limit, l.Window().Per()) }
+
+// anchorFaults returns the faults of an anchor beside its period. In Kong's schema language they would be conditions on
+// a record that most limits lack.
+func (l LocatedLimit) anchorFaults() []Fault {
+	if l.Anchor == nil {
+		return nil
+	}
+	var faults findings
+	path := docpath.Member(l.Path, "anchor")
+	parts, known := anchorParts[l.Period]
+	if l.Period == "" {
+		faults.add(path, "needs period beside it, because only periods of the calendar have a begin to move")
+	}
+	for _, part := range [...]struct {
+		name  string
+		given bool
+	}{
+		{"month", l.Anchor.Month != 0}, {"day", l.Anchor.Day != 0}, {"weekday", l.Anchor.Weekday != ""},
+	} {
+		if known && part.given && !slices.Contains(parts, part.name) {
+			faults.add(docpath.Member(path, part.name), "must be left out with period %s, whose anchor may have %s",
+				l.Period, strings.Join(parts, ", "))
+		}
+	}
+	return faults
+}
