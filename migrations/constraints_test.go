@@ -87,6 +87,12 @@ var (
 // fairly makes the good policy one that is shared fairly.
 var fairly = row{"scope": "global", "limit": 600, "window_size": 60, "fair": `{"weights": {"gold": 10}, "default": 2}`}
 
+// monthly and atOnce make the good policy one by the calendar, and one of concurrency.
+var (
+	monthly = row{"window_size": nil, "period": "month", "algorithm": "fixed_window"}
+	atOnce  = row{"window_size": nil, "max_duration": 60, "algorithm": "concurrency"}
+)
+
 // deleting makes the good policy of a candidate one that it deletes.
 var deleting = row{"body": nil}
 
@@ -150,19 +156,46 @@ var bad = map[string][]row{
 		{"endpoint": "GET /a b"},
 		{"endpoint": "GET /" + strings.Repeat("x", 1020)},
 	},
-	"policies_scope":              {{"scope": ""}, {"scope": "org"}},
-	"policies_limit":              {{"limit": 0}, {"limit": -1}, {"limit": 1_000_000_000_001}},
-	"policies_limit_sliding_log":  {{"algorithm": "sliding_log", "limit": 10_001}},
-	"policies_window_size":        {{"window_size": 0}, {"window_size": 31_622_401}},
-	"policies_algorithm":          {{"algorithm": ""}, {"algorithm": "gcra"}},
-	"policies_burst":              {{"burst": 0}, {"burst": 1_000_000_000_001}},
-	"policies_burst_algorithm":    {{"burst": 5, "algorithm": "fixed_window"}},
-	"policies_soft_threshold_pct": {{"soft_threshold_pct": 0}, {"soft_threshold_pct": 1001, "soft_only": true}},
-	"policies_soft_above_hard":    {{"soft_threshold_pct": 101}, {"soft_threshold_pct": 130, "hard_threshold_pct": 120}},
-	"policies_hard_threshold_pct": {{"hard_threshold_pct": 99}, {"hard_threshold_pct": 1001}},
-	"policies_hard_soft_only":     {{"hard_threshold_pct": 120, "soft_only": true}},
-	"policies_mode":               {{"mode": "off"}},
-	"policies_cost":               {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
+	"policies_scope":             {{"scope": ""}, {"scope": "org"}},
+	"policies_limit":             {{"limit": 0}, {"limit": -1}, {"limit": 1_000_000_000_001}},
+	"policies_limit_sliding_log": {{"algorithm": "sliding_log", "limit": 10_001}},
+	"policies_window_size":       {{"window_size": 0}, {"window_size": 31_622_401}},
+	"policies_window_size_given": {
+		{"window_size": nil}, monthly.with(row{"window_size": 60}), atOnce.with(row{"window_size": 60}),
+	},
+	"policies_period":           {monthly.with(row{"period": "fortnight"})},
+	"policies_period_algorithm": {monthly.with(row{"algorithm": "token_bucket"})},
+	"policies_time_zone":        {monthly.with(row{"time_zone": "../etc"})},
+	"policies_time_zone_period": {{"time_zone": "UTC"}},
+	"policies_anchor": {
+		monthly.with(row{"anchor": `[]`}), monthly.with(row{"anchor": `{"day": 0}`}), monthly.with(row{"anchor": `{"day": 32}`}),
+		monthly.with(row{"anchor": `{"day": 1.5}`}), monthly.with(row{"anchor": `{"hour": 24}`}),
+		monthly.with(row{"period": "year", "anchor": `{"month": 13}`}), monthly.with(row{"anchor": `{"day": "1"}`}),
+		monthly.with(row{"period": "week", "anchor": `{"weekday": "someday"}`}),
+	},
+	"policies_anchor_period": {
+		{"anchor": `{}`}, monthly.with(row{"anchor": `{"month": 2}`}), monthly.with(row{"anchor": `{"dey": 2}`}),
+		monthly.with(row{"period": "day", "anchor": `{"day": 2}`}),
+		monthly.with(row{"period": "quarter", "anchor": `{"weekday": "monday"}`}),
+	},
+	"policies_max_duration":           {atOnce.with(row{"max_duration": 0}), atOnce.with(row{"max_duration": 86_401})},
+	"policies_max_duration_algorithm": {atOnce.with(row{"algorithm": "fixed_window"}), {"algorithm": "concurrency"}},
+	"policies_limit_concurrency":      {atOnce.with(row{"limit": 10_001})},
+	"policies_soft_concurrency": {
+		atOnce.with(row{"soft_threshold_pct": 80}), atOnce.with(row{"hard_threshold_pct": 120}),
+		atOnce.with(row{"soft_only": true}),
+	},
+	"policies_accuracy_concurrency": {atOnce.with(row{"accuracy": "leased"})},
+	"policies_cost_concurrency":     {atOnce.with(row{"cost": 2})},
+	"policies_algorithm":            {{"algorithm": ""}, {"algorithm": "gcra"}},
+	"policies_burst":                {{"burst": 0}, {"burst": 1_000_000_000_001}},
+	"policies_burst_algorithm":      {{"burst": 5, "algorithm": "fixed_window"}},
+	"policies_soft_threshold_pct":   {{"soft_threshold_pct": 0}, {"soft_threshold_pct": 1001, "soft_only": true}},
+	"policies_soft_above_hard":      {{"soft_threshold_pct": 101}, {"soft_threshold_pct": 130, "hard_threshold_pct": 120}},
+	"policies_hard_threshold_pct":   {{"hard_threshold_pct": 99}, {"hard_threshold_pct": 1001}},
+	"policies_hard_soft_only":       {{"hard_threshold_pct": 120, "soft_only": true}},
+	"policies_mode":                 {{"mode": "off"}},
+	"policies_cost":                 {{"cost": -1}, {"cost": 1_000_000_001, "limit": 1_000_000_000_000}},
 	"policies_cost_capacity": {
 		{"cost": 101},
 		{"cost": 2, "algorithm": "leaky_bucket"},
@@ -425,6 +458,16 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		shared := good["policies"].with(fairly).with(row{"name": fmt.Sprint("shared-", i), "fair": fair})
 		if err := insert(t, pool, "policies", shared); err != nil {
 			t.Errorf("a policy that is shared fairly by %s: %v", fair, err)
+		}
+	}
+	for name, change := range map[string]row{
+		"a month": monthly, "requests at once": atOnce.with(row{"accuracy": "exact", "cost": 0}),
+		"an anchor": monthly.with(row{"period": "year", "anchor": `{"day": 29, "month": 2, "hour": 0}`}),
+		"a week":    monthly.with(row{"period": "week", "anchor": `{"weekday": "sunday"}`, "time_zone": "Europe/Berlin"}),
+	} {
+		if err := insert(t, pool, "policies", good["policies"].with(row{"name": strings.ReplaceAll(name, " ", "-")}).with(
+			change)); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for name, change := range map[string]row{

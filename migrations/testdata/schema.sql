@@ -1467,7 +1467,7 @@ CREATE TABLE rate_limiter.policies (
     endpoint text DEFAULT ''::text NOT NULL,
     scope text NOT NULL,
     "limit" bigint NOT NULL,
-    window_size bigint NOT NULL,
+    window_size bigint,
     algorithm text DEFAULT 'token_bucket'::text NOT NULL,
     burst bigint,
     soft_threshold_pct bigint,
@@ -1486,8 +1486,21 @@ CREATE TABLE rate_limiter.policies (
     credential text DEFAULT ''::text NOT NULL,
     ip text DEFAULT ''::text NOT NULL,
     "for" text DEFAULT ''::text NOT NULL,
+    period text DEFAULT ''::text NOT NULL,
+    time_zone text DEFAULT ''::text NOT NULL,
+    anchor jsonb,
+    max_duration bigint,
     CONSTRAINT policies_accuracy CHECK ((accuracy = ANY (ARRAY[''::text, 'leased'::text, 'exact'::text]))),
-    CONSTRAINT policies_algorithm CHECK ((algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'fixed_window'::text, 'sliding_window'::text, 'sliding_log'::text]))),
+    CONSTRAINT policies_accuracy_concurrency CHECK (((algorithm <> 'concurrency'::text) OR (accuracy <> 'leased'::text))),
+    CONSTRAINT policies_algorithm CHECK ((algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'fixed_window'::text, 'sliding_window'::text, 'sliding_log'::text, 'concurrency'::text]))),
+    CONSTRAINT policies_anchor CHECK (((anchor IS NULL) OR COALESCE(((jsonb_typeof(anchor) = 'object'::text) AND (octet_length((anchor)::text) <= 256) AND ((anchor)::text !~ '(: )-?[0-9]+[.]'::text) AND (NOT (anchor @? '$?(exists (@."month") && !((@."month".type() == "number" && @."month" >= 1) && @."month" <= 12))'::jsonpath)) AND (NOT (anchor @? '$?(exists (@."day") && !((@."day".type() == "number" && @."day" >= 1) && @."day" <= 31))'::jsonpath)) AND (NOT (anchor @? '$?(exists (@."weekday") && !(@."weekday".type() == "string" && @."weekday" like_regex "^(mon|tues|wednes|thurs|fri|satur|sun)day$"))'::jsonpath)) AND (NOT (anchor @? '$?(exists (@."hour") && !((@."hour".type() == "number" && @."hour" >= 0) && @."hour" <= 23))'::jsonpath))), false))),
+    CONSTRAINT policies_anchor_period CHECK (((anchor IS NULL) OR (jsonb_typeof(anchor) <> 'object'::text) OR (((anchor -
+CASE period
+    WHEN 'day'::text THEN ARRAY['hour'::text]
+    WHEN 'week'::text THEN ARRAY['weekday'::text, 'hour'::text]
+    WHEN 'month'::text THEN ARRAY['day'::text, 'hour'::text]
+    ELSE ARRAY['month'::text, 'day'::text, 'hour'::text]
+END) = '{}'::jsonb) AND (period <> ''::text)))),
     CONSTRAINT policies_burst CHECK (((burst >= 1) AND (burst <= '1000000000000'::bigint))),
     CONSTRAINT policies_burst_algorithm CHECK (((burst IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text])))),
     CONSTRAINT policies_cost CHECK (((cost >= 0) AND (cost <= 1000000000))),
@@ -1501,6 +1514,7 @@ CASE
     WHEN (soft_threshold_pct IS NULL) THEN (100)::bigint
     ELSE COALESCE(hard_threshold_pct, (100)::bigint)
 END) / 100)))),
+    CONSTRAINT policies_cost_concurrency CHECK (((algorithm <> 'concurrency'::text) OR (cost <= 1))),
     CONSTRAINT policies_credential CHECK ((octet_length(credential) <= 128)),
     CONSTRAINT policies_description CHECK (((octet_length(description) <= 200) AND (description !~ '[[:cntrl:]]'::text))),
     CONSTRAINT policies_endpoint CHECK (rate_limiter.is_endpoint(endpoint)),
@@ -1518,16 +1532,22 @@ END) / 100)))),
     CONSTRAINT policies_ip CHECK (((ip = ''::text) OR ((octet_length(ip) <= 64) AND rate_limiter.is_address(ip)))),
     CONSTRAINT policies_ip_all CHECK ((ip !~~ '%/0'::text)),
     CONSTRAINT policies_limit CHECK ((("limit" >= 1) AND ("limit" <= '1000000000000'::bigint))),
+    CONSTRAINT policies_limit_concurrency CHECK (((algorithm <> 'concurrency'::text) OR ("limit" <= 10000))),
     CONSTRAINT policies_limit_sliding_log CHECK (((algorithm <> 'sliding_log'::text) OR ("limit" <= 10000))),
+    CONSTRAINT policies_max_duration CHECK (((max_duration >= 1) AND (max_duration <= 86400))),
+    CONSTRAINT policies_max_duration_algorithm CHECK (((max_duration IS NOT NULL) = (algorithm = 'concurrency'::text))),
     CONSTRAINT policies_mode CHECK ((mode = ANY (ARRAY[''::text, 'enforce'::text, 'shadow'::text, 'log'::text]))),
     CONSTRAINT policies_name CHECK ((name ~ '^[A-Za-z0-9_.-]{1,64}$'::text)),
     CONSTRAINT policies_namespace CHECK ((namespace ~ '^[A-Za-z0-9_.-]{1,64}$'::text)),
+    CONSTRAINT policies_period CHECK ((period = ANY (ARRAY[''::text, 'day'::text, 'week'::text, 'month'::text, 'quarter'::text, 'year'::text]))),
+    CONSTRAINT policies_period_algorithm CHECK (((period = ''::text) OR (algorithm = 'fixed_window'::text))),
     CONSTRAINT policies_public_note CHECK (((octet_length(public_note) <= 1024) AND (public_note !~ '[[:cntrl:]]'::text))),
     CONSTRAINT policies_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'user'::text, 'credential'::text, 'ip'::text, 'endpoint'::text, 'global'::text, 'tenant+endpoint'::text, 'user+endpoint'::text]))),
     CONSTRAINT policies_settle CHECK (((settle IS NULL) OR COALESCE(((jsonb_typeof(settle) = 'object'::text) AND (octet_length((settle)::text) <= 8192) AND ((settle)::text !~ '(: |, |\[)-?[0-9]+[.]'::text) AND (jsonb_typeof((settle -> 'sources'::text)) = 'array'::text) AND (NOT (settle @? '$?(@."sources".size() < 1 || @."sources".size() > 8)'::jsonpath)) AND (NOT (settle @? '$."sources"[*].type()?(@ != "object")'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(!(@."from".type() == "string" && @."from" like_regex "^(header|log|shared)[.][A-Za-z0-9_.*-]+$"))'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(exists (@."weight") && !((@."weight".type() == "number" && @."weight" >= 1) && @."weight" <= 1000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve") && !((@."reserve".type() == "number" && @."reserve" >= 1) && @."reserve" <= 1000000000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_header") && !(@."reserve_header".type() == "string" && @."reserve_header" like_regex "^[A-Za-z0-9_-]{1,128}$"))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_max") && !((@."reserve_max".type() == "number" && @."reserve_max" >= 1) && @."reserve_max" <= 1000000000000))'::jsonpath)) AND ((settle ? 'reserve_header'::text) = (settle ? 'reserve_max'::text)) AND (COALESCE(jsonb_typeof((settle -> 'refund_on'::text)), 'array'::text) = 'array'::text) AND (NOT (settle @? '$."refund_on"[*].type()?(@ != "number")'::jsonpath)) AND (NOT (settle @? '$."refund_on"[*]?(@ < 100 || @ > 599)'::jsonpath)) AND (NOT (settle @? '$?(exists (@."timeout") && !((@."timeout".type() == "number" && @."timeout" >= 1) && @."timeout" <= 86400))'::jsonpath))), false))),
     CONSTRAINT policies_settle_algorithm CHECK (((settle IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'fixed_window'::text])))),
     CONSTRAINT policies_settle_soft_only CHECK (((settle IS NULL) OR (NOT soft_only))),
     CONSTRAINT policies_soft_above_hard CHECK ((soft_only OR (soft_threshold_pct <= COALESCE(hard_threshold_pct, (100)::bigint)))),
+    CONSTRAINT policies_soft_concurrency CHECK (((algorithm <> 'concurrency'::text) OR ((soft_threshold_pct IS NULL) AND (hard_threshold_pct IS NULL) AND (NOT soft_only)))),
     CONSTRAINT policies_soft_threshold_pct CHECK (((soft_threshold_pct >= 1) AND (soft_threshold_pct <= 1000))),
     CONSTRAINT policies_target CHECK (((("user" = ''::text) OR (tenant <> ''::text)) AND (((((((tier <> ''::text))::integer + ((tenant <> ''::text))::integer) + ((credential <> ''::text))::integer) + ((ip <> ''::text))::integer) + (("for" <> ''::text))::integer) = 1))),
     CONSTRAINT policies_target_scope CHECK (
@@ -1540,8 +1560,11 @@ CASE
 END),
     CONSTRAINT policies_tenant CHECK ((octet_length(tenant) <= 128)),
     CONSTRAINT policies_tier CHECK ((octet_length(tier) <= 64)),
+    CONSTRAINT policies_time_zone CHECK (((time_zone = ''::text) OR ((octet_length(time_zone) <= 64) AND (time_zone ~ '^[A-Za-z]+[A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$'::text)))),
+    CONSTRAINT policies_time_zone_period CHECK (((time_zone = ''::text) OR (period <> ''::text))),
     CONSTRAINT policies_user CHECK ((octet_length("user") <= 128)),
-    CONSTRAINT policies_window_size CHECK (((window_size >= 1) AND (window_size <= 31622400)))
+    CONSTRAINT policies_window_size CHECK (((window_size >= 1) AND (window_size <= 31622400))),
+    CONSTRAINT policies_window_size_given CHECK ((num_nonnulls(window_size, NULLIF(period, ''::text), max_duration) = 1))
 );
 
 ALTER TABLE rate_limiter.policies OWNER TO owner;
