@@ -39,8 +39,16 @@ var anchorParts = map[string][]string{
 	PeriodYear:    {"month", "day", "hour"},
 }
 
-// WeekdayNumber returns the day of the week of a, from 1 for Monday to 7 for Sunday; 0: it names none.
-func (a Anchor) WeekdayNumber() int { return slices.Index(weekdays[:], a.Weekday) + 1 }
+// WeekdayNumber returns the number of a day of the week, from 1 for monday to 7; 0: there is none of that name.
+func WeekdayNumber(name string) int { return slices.Index(weekdays[:], name) + 1 }
+
+// Weekday returns the name of a day of the week by its number; of 0 it is "".
+func Weekday(number int) string {
+	if number < 1 || number > len(weekdays) {
+		return ""
+	}
+	return weekdays[number-1]
+}
 
 // Equal reports whether two anchors are the same; nil is the natural begin of a period.
 func (a *Anchor) Equal(other *Anchor) bool {
@@ -87,7 +95,9 @@ type Window struct {
 }
 
 // Window returns what l counts over.
-func (l Limit) Window() Window { return Window{l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration} }
+func (l Limit) Window() Window {
+	return Window{l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration}
+}
 
 // Per returns w in words, after a number: "per 60 s", "per month (Europe/Berlin)" or "at once".
 func (w Window) Per() string {
@@ -105,6 +115,14 @@ func (w Window) Per() string {
 	}
 	return fmt.Sprintf("per %d s", w.WindowSize)
 }
+
+// periodSeconds lists the usual lengths of periods: 30 days for a month, and 365 for a year.
+var periodSeconds = map[string]int64{
+	PeriodDay: 86400, PeriodWeek: 7 * 86400, PeriodMonth: 30 * 86400, PeriodQuarter: 91 * 86400, PeriodYear: 365 * 86400,
+}
+
+// Seconds returns the length of w to compare it with others: of a period the usual one.
+func (w Window) Seconds() int64 { return cmp.Or(w.WindowSize, periodSeconds[w.Period], w.MaxDuration) }
 
 // Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
 func (l Limit) Rate() string { return fmt.Sprintf("%d %s", l.Limit, l.Window().Per()) }

@@ -211,6 +211,8 @@ func change(f *schema.Field[schema.Policy], p *schema.Policy, choice int) bool {
 		*field = nil
 	case **schema.Fair:
 		*field = nil
+	case **schema.Anchor:
+		*field = nil
 	}
 	return choice == 0
 }

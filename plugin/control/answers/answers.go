@@ -106,9 +106,9 @@ type LimitChange struct {
 
 // LimitNumbers are the numbers of a limit that an override can change.
 type LimitNumbers struct {
-	Limit      int64 `json:"limit"       doc:"Tokens that a window allows."`
-	WindowSize int64 `json:"window_size" doc:"Seconds."`
-	Burst      int64 `json:"burst"       doc:"The most tokens at once."`
+	Limit int64 `json:"limit" doc:"Tokens that a window allows."`
+	schema.Window
+	Burst int64 `json:"burst" doc:"The most tokens at once."`
 }
 
 // DenialList is a page of recent denials.
@@ -126,7 +126,7 @@ type Denial struct {
 	Endpoint   string    `json:"endpoint,omitempty"`
 	Policy     string    `json:"policy,omitempty"              doc:"Absent: no policy denied, or several did."`
 	Limit      *int64    `json:"limit,omitempty"               doc:"Tokens that a window allows, overrides included."`
-	Window     string    `json:"window,omitempty"              example:"1m"`
+	Window     string    `json:"window,omitempty"              doc:"Of a period, its length then. Absent: the limit counts requests at once." example:"1m"`
 	Scope      string    `json:"scope,omitempty"               example:"tenant"`
 	Reason     string    `json:"reason"                        doc:"quota, or why no limit decided; others: denials that have no item of their own." example:"quota"`
 	Result     string    `json:"result"                        doc:"shadow_denied: the requests were admitted, because the policy has the mode shadow or log." enum:"denied,shadow_denied"`
@@ -187,9 +187,9 @@ type BucketUsage struct {
 
 	Description string `json:"description" doc:"The limit in words."                                                               example:"1000 per 60 s (token_bucket) per tenant"`
 	Limit       int64  `json:"limit"       doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
-	WindowSize  int64  `json:"window_size" doc:"Seconds."`
-	Used        int64  `json:"used"        doc:"Tokens."`
-	Remaining   int64  `json:"remaining"   doc:"Tokens that can be spent at once."`
+	schema.Window
+	Used      int64 `json:"used"      doc:"Tokens; of concurrency, requests in flight."`
+	Remaining int64 `json:"remaining" doc:"Tokens that can be spent at once."`
 
 	Fraction   float64   `json:"fraction"              doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
 	Reset      time.Time `json:"reset"                 doc:"When the bucket is full again, or the window ends."`

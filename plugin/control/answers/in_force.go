@@ -1,6 +1,10 @@
 package answers
 
-import "time"
+import (
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
 
 // InForce has the limits of an org, and where they come from.
 type InForce struct {
@@ -29,15 +33,15 @@ type Truncated struct {
 
 // LimitInForce is a limit and where it comes from.
 type LimitInForce struct {
-	Policy     string    `json:"policy"                doc:"The name of the policy."                                                         example:"daily"`
-	Tier       string    `json:"tier,omitempty"        doc:"The tier whose list in the plugin's config has it."`
-	Endpoint   string    `json:"endpoint,omitempty"    doc:"The requests that it covers; absent: all that have no other limit of this name."`
-	Source     string    `json:"source"                doc:"config: the plugin's config; row: the database."                                                           enum:"config,row"`
-	Row        int64     `json:"policy_id,omitempty"   doc:"The id of the policy in the database; absent: it is in the plugin's config."`
-	Match      string    `json:"match"                 doc:"What the policy applies to: tenant, tier and its name, or global."               example:"tier enterprise"`
-	Scope      string    `json:"scope"                 doc:"What the limit is counted per."                                                  example:"tenant"`
-	Limit      int64     `json:"limit"                 doc:"Tokens that a window allows, overrides included."`
-	WindowSize int64     `json:"window_size"           doc:"Seconds."`
+	Policy   string `json:"policy"                doc:"The name of the policy."                                                         example:"daily"`
+	Tier     string `json:"tier,omitempty"        doc:"The tier whose list in the plugin's config has it."`
+	Endpoint string `json:"endpoint,omitempty"    doc:"The requests that it covers; absent: all that have no other limit of this name."`
+	Source   string `json:"source"                doc:"config: the plugin's config; row: the database."                                                           enum:"config,row"`
+	Row      int64  `json:"policy_id,omitempty"   doc:"The id of the policy in the database; absent: it is in the plugin's config."`
+	Match    string `json:"match"                 doc:"What the policy applies to: tenant, tier and its name, or global."               example:"tier enterprise"`
+	Scope    string `json:"scope"                 doc:"What the limit is counted per."                                                  example:"tenant"`
+	Limit    int64  `json:"limit"                 doc:"Tokens that a window allows, overrides included."`
+	schema.Window
 	Burst      int64     `json:"burst"                 doc:"The most tokens at once."`
 	Algorithm  string    `json:"algorithm"`
 	Cost       int64     `json:"cost,omitempty"        doc:"Tokens that a request spends; absent: what the request costs, 1 unless a config or a caller says otherwise."`

@@ -12,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Checked is the decision about a request.
@@ -61,16 +62,16 @@ type CheckCost struct {
 
 // CheckStatus is the answer of one limit.
 type CheckStatus struct {
-	Policy     string    `json:"policy"                doc:"The name of the policy."                                                    example:"daily"`
-	PolicyID   int64     `json:"policy_id,omitempty"   doc:"Its id in the database; absent: it is in the plugin's config."              example:"7"`
-	Endpoint   string    `json:"endpoint,omitempty"`
-	Scope      string    `json:"scope"                                                                                                  example:"tenant"`
-	Mode       string    `json:"mode"                                                                                                                    enum:"enforce,shadow,log"`
-	Allowed    bool      `json:"allowed"               doc:"The limit has room, or its fail mode admits the request."`
-	Cost       int64     `json:"cost"`
-	Charged    bool      `json:"charged"`
-	Limit      int64     `json:"limit"`
-	WindowSize int64     `json:"window_size"`
+	Policy   string `json:"policy"                doc:"The name of the policy."                                                    example:"daily"`
+	PolicyID int64  `json:"policy_id,omitempty"   doc:"Its id in the database; absent: it is in the plugin's config."              example:"7"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Scope    string `json:"scope"                                                                                                  example:"tenant"`
+	Mode     string `json:"mode"                                                                                                                    enum:"enforce,shadow,log"`
+	Allowed  bool   `json:"allowed"               doc:"The limit has room, or its fail mode admits the request."`
+	Cost     int64  `json:"cost"`
+	Charged  bool   `json:"charged"`
+	Limit    int64  `json:"limit"`
+	schema.Window
 	Used       *int64    `json:"used,omitempty"        doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
 	Remaining  *int64    `json:"remaining,omitempty"`
 	Reset      time.Time `json:"reset,omitzero"`
@@ -133,7 +134,7 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	out := CheckStatus{
 		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
 		Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
-		Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second), Source: status.Source.String(),
+		Limit: spec.Burst, Window: policy.WindowOf(spec), Source: status.Source.String(),
 		Failure: status.Failure.String(), PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {

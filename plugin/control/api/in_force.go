@@ -185,7 +185,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) answers.Limit
 	spec := p.Limit.Spec()
 	l := answers.LimitInForce{
 		Policy: p.Name, Tier: b.Ref().Tier, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match,
-		Scope: p.Scope.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second), Burst: spec.Burst,
+		Scope: p.Scope.String(), Limit: spec.Quantity, Window: policy.WindowOf(spec), Burst: spec.Burst,
 		Algorithm: spec.Algorithm.String(), Cost: max(p.Cost, 0), Settles: p.Settle != nil, Mode: p.Mode.String(),
 		FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
 	}

@@ -311,5 +311,5 @@ func compare(p *answers.OverridePreview, before, after *inForceReport) {
 }
 
 func numbersOf(l *answers.LimitInForce) answers.LimitNumbers {
-	return answers.LimitNumbers{Limit: l.Limit, WindowSize: l.WindowSize, Burst: l.Burst}
+	return answers.LimitNumbers{Limit: l.Limit, Window: l.Window, Burst: l.Burst}
 }

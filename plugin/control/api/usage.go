@@ -199,7 +199,7 @@ func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) a
 	return answers.BucketUsage{
 		Policy: b.Policy.Name, Row: b.Policy.Row, Tier: b.Ref().Tier, Of: cmp.Or(b.Key.SubjectText(), "the org"),
 		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Description: b.Policy.Describe(),
-		Limit: spec.Burst, WindowSize: int64(spec.Window / limit.Second), Used: status.Used, Remaining: status.Remaining,
+		Limit: spec.Burst, Window: policy.WindowOf(spec), Used: status.Used, Remaining: status.Remaining,
 		Fraction: rounded(float64(status.Used) / float64(spec.Burst)), Reset: timeOf(status.Reset),
 		ResetAfter: (status.Reset - status.Now).Seconds(), Mode: b.Policy.Mode.String(),
 		PublicNote: b.Policy.PublicNote, MayLease: policies.AccuracyOf(b) == policy.Leased,

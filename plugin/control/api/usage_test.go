@@ -58,7 +58,7 @@ func TestUsageIsReadAndNotSpent(t *testing.T) {
 	want := answers.BucketUsage{
 		Policy: "writes", Tier: "enterprise", Of: "the org", Endpoint: "POST /records/{id}", Scope: "tenant",
 		Description: "20 per 86400 s (token_bucket) per tenant",
-		Limit:       20, WindowSize: 86400, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
+		Limit:       20, Window: schema.Window{WindowSize: 86400}, Used: 4, Remaining: 16, Fraction: 0.2, Mode: "enforce",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)

@@ -55,8 +55,11 @@ func denialWords(d answers.Denial) string {
 	if d.Reason != "quota" && d.Reason != "fair_share" {
 		return reasonWords[d.Reason]
 	}
-	if d.Limit == nil || d.Window == "" {
+	switch {
+	case d.Limit == nil:
 		return "(a limit whose numbers you cannot see)"
+	case d.Window == "":
+		return humanize.Comma(*d.Limit) + " at once"
 	}
 	return humanize.Comma(*d.Limit) + " per " + spanWords(d.Window)
 }

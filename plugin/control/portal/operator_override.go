@@ -98,9 +98,9 @@ func changeWords(c *answers.LimitChange) string {
 	if c.Endpoint != "" {
 		name += " at " + c.Endpoint
 	}
-	before, after := humanize.Comma(c.Before.Limit), humanize.Comma(c.After.Limit)+" per "+windowWords(c.After.WindowSize)
+	before, after := humanize.Comma(c.Before.Limit), humanize.Comma(c.After.Limit)+" "+perWords(c.After.Window)
 	if c.Before.WindowSize != c.After.WindowSize {
-		before += " per " + windowWords(c.Before.WindowSize)
+		before += " " + perWords(c.Before.Window)
 	}
 	text := fmt.Sprintf("%s %s → %s", name, before, after)
 	if c.Before.Burst != c.Before.Limit || c.After.Burst != c.After.Limit {

@@ -103,7 +103,7 @@ func serveTenantUsage(v *visit) error {
 		chosen = limits.Limits[at]
 		u.Words = limitWords(&chosen, u.Org)
 	}
-	window := time.Duration(chosen.WindowSize) * time.Second
+	window := time.Duration(chosen.Window.Seconds()) * time.Second
 	suits := slices.IndexFunc(periods, func(p period) bool { return p.length > window })
 	u.Period = periodNamed(periods, v.r.URL.Query().Get("period"), max(suits, 0))
 	more := url.Values{}

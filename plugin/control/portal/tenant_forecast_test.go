@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // noon is when the tests of pure functions are.
@@ -46,7 +47,7 @@ func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 		},
 	} {
 		b := answers.BucketUsage{Limit: c.use.capacity, Used: c.use.used, Reset: c.use.reset}
-		l := answers.LimitInForce{Limit: c.use.limit, WindowSize: c.use.window, Algorithm: c.use.algorithm}
+		l := answers.LimitInForce{Limit: c.use.limit, Window: schema.Window{WindowSize: c.use.window}, Algorithm: c.use.algorithm}
 		at := exhaustedAt(&b, &l, c.use.rate, noon)
 		switch {
 		case c.want == 0 && !at.IsZero(), c.want > 0 && at.Sub(noon.Add(c.want)).Abs() > time.Second:
@@ -82,7 +83,7 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 		name, endpoint string, quantity, window int64, edit ...func(*answers.LimitInForce),
 	) answers.LimitInForce {
 		l := answers.LimitInForce{
-			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity, WindowSize: window,
+			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity, Window: schema.Window{WindowSize: window},
 		}
 		for _, e := range edit {
 			e(&l)

@@ -180,7 +180,7 @@ func quotasOf(
 	limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time,
 ) (quotas []orgQuota) {
 	for _, p := range planLimits(limits, buckets) {
-		if !isWide(&p.LimitInForce) || p.WindowSize < leastQuota {
+		if !isWide(&p.LimitInForce) || p.Period == "" && p.WindowSize < leastQuota {
 			continue
 		}
 		for _, b := range p.Used {
@@ -205,7 +205,7 @@ func quotasOf(
 // from now on, or the zero time if the limit lasts: until its window ends, or for good, because it refills as fast.
 func exhaustedAt(b *answers.BucketUsage, l *answers.LimitInForce, rate float64, now time.Time) time.Time {
 	algorithm, _ := limit.ParseAlgorithm(l.Algorithm)
-	spec := limit.Spec{Algorithm: algorithm, Quantity: l.Limit, Window: limit.Micros(l.WindowSize) * limit.Second}
+	spec := limit.Spec{Algorithm: algorithm, Quantity: l.Limit, Window: limit.Micros(l.Seconds()) * limit.Second}
 	after := spec.ExhaustedAfter(b.Used, b.Limit-b.Used, rate)
 	at := now.Add(time.Duration(after) * time.Microsecond).Truncate(time.Second)
 	endsBefore := algorithm == limit.FixedWindow && !b.Reset.IsZero() && !at.Before(b.Reset)

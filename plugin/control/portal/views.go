@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // templateFiles are parsed as templates. A file is a page, named by the file without .html, or has parts of pages.
@@ -199,7 +200,16 @@ func quantityWords(l *answers.LimitInForce) string {
 	if l.Settles || l.Cost > 1 {
 		unit = "token"
 	}
-	return plural(l.Limit, unit) + " per " + windowWords(l.WindowSize)
+	return plural(l.Limit, unit) + " " + perWords(l.Window)
+}
+
+// perWords returns what a limit counts over, after how much it allows: "per 10 minutes", "per month (Europe/Berlin)",
+// "at once".
+func perWords(w schema.Window) string {
+	if w.WindowSize != 0 {
+		return "per " + windowWords(w.WindowSize)
+	}
+	return w.Per()
 }
 
 // scopeWords say which requests spend from the same bucket. WHO is the tenant.
@@ -218,7 +228,12 @@ var scopeWords = map[string]string{
 func algorithmWords(l *answers.LimitInForce) string {
 	window := windowWords(l.WindowSize)
 	switch l.Algorithm {
+	case "concurrency":
+		return "each for at most " + windowWords(l.MaxDuration)
 	case "fixed_window":
+		if l.Period != "" {
+			return "by the calendar"
+		}
 		if strings.Contains(window, " ") {
 			return "in steps of " + window + " UTC"
 		}

@@ -147,9 +147,9 @@ func (p *Policy) Match() string {
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
-	text := fmt.Sprintf("%d per %d s", spec.Quantity, spec.Window/limit.Second)
+	text := Rate(spec)
 	if p.Limit.IsConcurrency() {
-		text = fmt.Sprintf("%d at once, each for at most %d s", spec.Quantity, spec.Window/limit.Second)
+		text += fmt.Sprintf(", each for at most %d s", spec.Window/limit.Second)
 	}
 	if spec.Burst != spec.Quantity {
 		text += fmt.Sprintf(" with a burst of %d", spec.Burst)

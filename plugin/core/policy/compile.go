@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -86,6 +87,7 @@ func (c *cache[K]) get(from K, derive func(K) *Policy) *Policy {
 // normalized returns the row as it was given, except for spellings that mean the same.
 func (r *CompiledPolicy) normalized() PolicyRow {
 	spec := r.Limit.Spec()
+	window := WindowOf(spec)
 	out := PolicyRow{
 		ID: r.Row,
 		Policy: schema.Policy{
@@ -95,7 +97,8 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 			PublicNote: r.PublicNote,
 			Limit: schema.Limit{
 				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint, Description: r.Description,
-				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: int64(spec.Window / limit.Second),
+				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: window.WindowSize,
+				Period: window.Period, TimeZone: window.TimeZone, Anchor: window.Anchor, MaxDuration: window.MaxDuration,
 				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
 			},
 		},
@@ -178,15 +181,21 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	if err != nil {
 		return Policy{}, &limit.FieldError{Field: "algorithm", Problem: err.Error()}
 	}
-	compiled, err := limit.New(limit.Spec{
+	spec := limit.Spec{
 		Algorithm: algorithm,
 		Quantity:  config.Limit,
-		Window:    windowMicros(config.WindowSize),
+		Window:    windowMicros(config.WindowSize + config.MaxDuration), // of which it has one
 		Burst:     config.Burst,
 		SoftPct:   config.SoftThresholdPct,
 		HardPct:   config.HardThresholdPct,
 		SoftOnly:  config.SoftOnly,
-	})
+	}
+	if config.Period != "" {
+		if spec.Calendar, err = compileCalendar(config); err != nil {
+			return Policy{}, err
+		}
+	}
+	compiled, err := limit.New(spec)
 	if err != nil {
 		return Policy{}, err
 	}
@@ -222,6 +231,53 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	p.Quota = p.quotaItem()
 	return p, nil
 }
+
+func compileCalendar(config schema.Limit) (*calendar.Calendar, error) {
+	period, err := calendar.ParsePeriod(config.Period)
+	if err != nil {
+		return nil, &calendar.FieldError{Field: "period", Problem: err.Error()}
+	}
+	var anchor calendar.Anchor
+	if a := config.Anchor; a != nil {
+		anchor = calendar.Anchor{
+			Month: int(a.Month), Day: int(a.Day), Weekday: schema.WeekdayNumber(a.Weekday), Hour: int(a.Hour),
+		}
+	}
+	return calendar.New(period, anchor, config.TimeZone)
+}
+
+// WindowOf returns what a limit counts over, as its configuration has it. An anchor is absent where periods have their
+// natural start.
+func WindowOf(spec limit.Spec) schema.Window {
+	switch c := spec.Calendar; {
+	case spec.Algorithm == limit.Concurrency:
+		return schema.Window{MaxDuration: int64(spec.Window / limit.Second)}
+	case c == nil:
+		return schema.Window{WindowSize: int64(spec.Window / limit.Second)}
+	default:
+		window := schema.Window{Period: c.Period().String(), TimeZone: c.Zone()}
+		if a := c.Anchor(); a != (calendar.Anchor{}) {
+			window.Anchor = &schema.Anchor{
+				Month: int64(a.Month), Day: int64(a.Day), Weekday: schema.Weekday(a.Weekday), Hour: int64(a.Hour),
+			}
+		}
+		return window
+	}
+}
+
+// WindowAt returns the window of a limit that contains an instant: the period of a calendar, or the one that begins at a
+// multiple of its length since 1970.
+func WindowAt(spec limit.Spec, at limit.Micros) (start, end limit.Micros) {
+	if spec.Calendar != nil {
+		start, end := spec.Calendar.Window(int64(at))
+		return limit.Micros(start), limit.Micros(end)
+	}
+	start = at - at%spec.Window
+	return start, start + spec.Window
+}
+
+// Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
+func Rate(spec limit.Spec) string { return fmt.Sprintf("%d %s", spec.Quantity, WindowOf(spec).Per()) }
 
 // windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
 // not wrap around.

@@ -93,10 +93,11 @@ func (o *CompiledOverride) derive(base *Policy) *Policy {
 	return &p
 }
 
-// withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay.
+// withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay, and so does a calendar or the
+// longest duration of concurrency.
 func (o *CompiledOverride) withCustomLimit(spec limit.Spec) limit.Spec {
 	spec.Quantity, spec.Burst = o.quantity, 0
-	if o.window > 0 {
+	if o.window > 0 && spec.Calendar == nil && spec.Algorithm != limit.Concurrency {
 		spec.Window = o.window
 	}
 	if isBucket(spec.Algorithm) {
@@ -105,16 +106,22 @@ func (o *CompiledOverride) withCustomLimit(spec limit.Spec) limit.Spec {
 	return spec
 }
 
+// MostOf returns the largest quantity that an algorithm can count.
+func MostOf(a limit.Algorithm) int64 {
+	switch a {
+	case limit.SlidingLog:
+		return limit.MaxLogQuantity
+	case limit.Concurrency:
+		return limit.MaxSlots
+	default:
+		return limit.MaxQuantity
+	}
+}
+
 // scaled returns a spec times factor ÷ 1000: rounded down, at least 1, at most what its algorithm can count. Thresholds
 // are percentages, so they scale with it. A leaky bucket without a burst stays without.
 func scaled(spec limit.Spec, factor int64) limit.Spec {
-	most := int64(limit.MaxQuantity)
-	switch spec.Algorithm {
-	case limit.SlidingLog:
-		most = limit.MaxLogQuantity
-	case limit.Concurrency:
-		most = limit.MaxSlots
-	}
+	most := MostOf(spec.Algorithm)
 	times := func(n int64) int64 { return min(max(n*factor/1000, 1), most) }
 	spec.Quantity = times(spec.Quantity)
 	switch {

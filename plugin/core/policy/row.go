@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -75,7 +76,7 @@ func (p *PolicyRow) match() (match, string) {
 // Override is an override that a database holds. Its key is ID.
 //
 // An IPv6 address stands for its /64. A custom_limit without a window has the policy's, without a burst the algorithm's
-// default; windows have no burst and ignore it. An empty Source is commercial, or scheduled beside StartsAt.
+// default; windows have no burst and ignore it, as limits by the calendar and of concurrency ignore a window. An empty Source is commercial, or scheduled beside StartsAt.
 type Override struct {
 	ID int64 `json:"id"`
 	schema.Override
@@ -195,6 +196,9 @@ func AppendFaults(faults schema.Faults, path string, err error) schema.Faults {
 	}
 	fault := schema.Fault{Path: path, Message: err.Error()}
 	if field := new(limit.FieldError); errors.As(err, &field) {
+		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
+	}
+	if field := new(calendar.FieldError); errors.As(err, &field) {
 		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
 	}
 	return append(faults, fault)

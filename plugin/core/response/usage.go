@@ -7,8 +7,8 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Usage is what a tenant reads about its own limits.
@@ -30,13 +30,15 @@ type LimitUsed struct {
 	PublicNote  string `json:"public_note,omitempty"`
 	Scope       string `json:"scope"`
 	Endpoint    string `json:"endpoint,omitempty"`
-	Limit       int64  `json:"limit"`       // as in X-RateLimit-Limit
-	Quota       int64  `json:"quota"`       // as q of RateLimit-Policy
-	WindowSize  int64  `json:"window_size"` // seconds, as w of RateLimit-Policy
-	Used        *int64 `json:"used,omitempty"`
-	Remaining   *int64 `json:"remaining,omitempty"`
-	Reset       int64  `json:"reset,omitempty"` // seconds since 1970, as in X-RateLimit-Reset
-	ResetAt     string `json:"reset_at,omitempty"`
+	Limit       int64  `json:"limit"` // as in X-RateLimit-Limit
+	Quota       int64  `json:"quota"` // as q of RateLimit-Policy
+
+	schema.Window // what it counts over
+
+	Used      *int64 `json:"used,omitempty"`
+	Remaining *int64 `json:"remaining,omitempty"`
+	Reset     int64  `json:"reset,omitempty"` // seconds since 1970, as in X-RateLimit-Reset
+	ResetAt   string `json:"reset_at,omitempty"`
 }
 
 // NewUsage returns what the tenant of a decision reads about the decision's bounds, which were peeked at.
@@ -72,7 +74,7 @@ func limitUsed(b *policy.Bound) LimitUsed {
 		Endpoint:    cmp.Or(b.Policy.Endpoint, b.Key.Endpoint),
 		Limit:       spec.Burst,
 		Quota:       spec.Quantity,
-		WindowSize:  int64(spec.Window / limit.Second),
+		Window:      policy.WindowOf(spec),
 	}
 	if b.Key.Group == policy.ByEndpoint {
 		used.Endpoint = b.Key.GroupID

@@ -208,7 +208,7 @@ type CandidateTotal struct {
 // report may lack denials at its end.
 type CandidateWindow struct {
 	Policy     string  `json:"policy"`
-	WindowSize int64   `json:"window_size" doc:"Seconds; the longest, if policies of this name have several."`
+	WindowSize int64   `json:"window_size" doc:"Seconds; the longest, if policies of this name have several. Of a period the usual length, of concurrency max_duration."`
 	Seen       float64 `json:"seen"        doc:"0 to 1: the time since nodes compare, or since the candidate has changed the policy, in windows."`
 }
 
@@ -296,19 +296,24 @@ func (r *CandidateReport) readItems(ctx context.Context, tx pgx.Tx, f CandidateR
 	return err
 }
 
+// windowSeconds is the length of what a policy p counts over, as schema.Window.Seconds returns it.
+const windowSeconds = `coalesce(p.window_size, p.max_duration, CASE p.period WHEN 'day' THEN 1 WHEN 'week' THEN 7
+	WHEN 'month' THEN 30 WHEN 'quarter' THEN 91 ELSE 365 END * 86400)`
+
 // readWindows reads how much of their windows the policies of the report have seen: those that the candidate puts, and
 // those that it has counted.
 func (r *CandidateReport) readWindows(ctx context.Context, tx pgx.Tx) (err error) {
 	r.Windows, err = collect[CandidateWindow](ctx, tx, `WITH puts AS (
-			SELECT c.name, max((c.body ->> 'window_size')::bigint) AS window_size,
+			SELECT c.name, max(`+windowSeconds+`) AS window_size,
 				max((SELECT max(a.at) FROM rate_limiter.audit a
 					WHERE a.kind = 'candidate_policy' AND a.key = c.id::text AND a.after ->> 'was' IS NULL)) AS since
-			FROM rate_limiter.candidate_policies c WHERE c.candidate = $1 AND c.body IS NOT NULL GROUP BY 1
+			FROM rate_limiter.candidate_policies c, jsonb_populate_record(NULL::rate_limiter.policies, c.body) p
+			WHERE c.candidate = $1 AND c.body IS NOT NULL GROUP BY 1
 		), counted AS (
 			SELECT DISTINCT policy FROM rate_limiter.candidate_counts WHERE candidate = $1 AND policy <> ''
 		), windows AS (
 			SELECT name, window_size, since FROM puts
-			UNION ALL SELECT p.name, max(p.window_size), NULL FROM counted k
+			UNION ALL SELECT p.name, max(`+windowSeconds+`), NULL FROM counted k
 				JOIN rate_limiter.policies p ON p.name = k.policy
 				WHERE NOT EXISTS (SELECT FROM puts WHERE puts.name = k.policy) GROUP BY 1
 		) SELECT name AS policy, window_size, CASE WHEN $4

@@ -20,7 +20,7 @@ type RecentDenial struct {
 	Policy     string    `json:"policy,omitempty"`
 	Scope      string    `json:"scope,omitempty"`
 	Limit      *int64    `json:"limit,omitempty"`
-	WindowSize *int64    `json:"window_size,omitempty"` // seconds
+	WindowSize *int64    `json:"window_size,omitempty"` // seconds; nil beside Limit: it counts requests at once
 	Reason     string    `json:"reason"`
 	Shadow     bool      `json:"shadow"` // the requests were admitted
 	Count      int64     `json:"count"`

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -95,18 +94,23 @@ func (g *guard) add(list []neighbour, n neighbour) []neighbour {
 // configured returns the fields of a policy of the plugin's config that a guard compares.
 func configured(namespace string, p *policy.Policy) Policy {
 	spec := p.Limit.Spec()
+	window := policy.WindowOf(spec)
 	return Policy{
 		Policy: schema.Policy{
 			Namespace: namespace,
 			Tier:      p.Tier,
 			Limit: schema.Limit{
-				Name:       p.Name,
-				Endpoint:   p.Endpoint,
-				Scope:      p.Scope.String(),
-				Limit:      spec.Quantity,
-				WindowSize: int64(spec.Window / limit.Second),
-				SoftOnly:   spec.SoftOnly,
-				Mode:       p.Mode.String(),
+				Name:        p.Name,
+				Endpoint:    p.Endpoint,
+				Scope:       p.Scope.String(),
+				Limit:       spec.Quantity,
+				WindowSize:  window.WindowSize,
+				Period:      window.Period,
+				TimeZone:    window.TimeZone,
+				Anchor:      window.Anchor,
+				MaxDuration: window.MaxDuration,
+				SoftOnly:    spec.SoftOnly,
+				Mode:        p.Mode.String(),
 			},
 		},
 	}
@@ -126,8 +130,7 @@ func (g *guard) lockOuts() []LockOut {
 		}
 		one := own[i]
 		found = append(found, LockOut{all.Key(), fmt.Sprintf(
-			"%s alone allows one tenant %d per %d s, which is more than this allows all of them",
-			one, one.Limit.Limit, one.WindowSize)})
+			"%s alone allows one tenant %s, which is more than this allows all of them", one, one.Rate())})
 	}
 	return found
 }
@@ -154,8 +157,8 @@ func (g *guard) overshoots() []string {
 
 func overshoot(above []neighbour, all neighbour) string {
 	one := above[0]
-	text := fmt.Sprintf("%s allows one tenant %d per %d s, which is more than %s allows all of them: %d per %d s",
-		one, one.Limit.Limit, one.WindowSize, all, all.Limit.Limit, all.WindowSize)
+	text := fmt.Sprintf("%s allows one tenant %s, which is more than %s allows all of them: %s", one, one.Rate(), all,
+		all.Rate())
 	switch n := len(above) - 1; n {
 	case 0:
 		return text
@@ -244,9 +247,14 @@ func rank(n neighbour) int {
 	return 3
 }
 
-// slower reports whether a allows fewer tokens in the same time than b.
+// slower reports whether a allows fewer tokens in the same time than b, or fewer requests at once. Of limits of these
+// two kinds none is slower.
 func slower(a, b Policy) bool {
-	high, low := bits.Mul64(uint64(a.Limit.Limit), uint64(b.WindowSize))
-	otherHigh, otherLow := bits.Mul64(uint64(b.Limit.Limit), uint64(a.WindowSize))
+	x, y := a.Window().Seconds(), b.Window().Seconds()
+	if atOnce := a.MaxDuration != 0; atOnce || b.MaxDuration != 0 {
+		return atOnce && b.MaxDuration != 0 && a.Limit.Limit < b.Limit.Limit
+	}
+	high, low := bits.Mul64(uint64(a.Limit.Limit), uint64(y))
+	otherHigh, otherLow := bits.Mul64(uint64(b.Limit.Limit), uint64(x))
 	return high < otherHigh || (high == otherHigh && low < otherLow)
 }

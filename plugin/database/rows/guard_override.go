@@ -166,13 +166,12 @@ func changedBy(o *Override, n neighbour) neighbour {
 	}
 	n.Endpoint = cmp.Or(n.Endpoint, o.Endpoint)
 	if o.Kind == schema.KindCustomLimit {
-		n.Limit.Limit, n.WindowSize = o.Limit, cmp.Or(o.WindowSize, n.WindowSize)
+		if n.Limit.Limit = o.Limit; n.WindowSize != 0 {
+			n.WindowSize = cmp.Or(o.WindowSize, n.WindowSize)
+		}
 		return n
 	}
-	most := int64(limit.MaxQuantity)
-	if n.Algorithm == limit.SlidingLog.String() {
-		most = limit.MaxLogQuantity
-	}
-	n.Limit.Limit = min(max(n.Limit.Limit*int64(o.Factor)/1000, 1), most)
+	algorithm, _ := limit.ParseAlgorithm(n.Algorithm)
+	n.Limit.Limit = min(max(n.Limit.Limit*int64(o.Factor)/1000, 1), policy.MostOf(algorithm))
 	return n
 }

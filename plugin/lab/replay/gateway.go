@@ -99,7 +99,7 @@ func (g *Gateway) newDecider(from *routeconfig.Config) (*admit.Decider, error) {
 		return nil, errors.Join(ofTokens...)
 	}
 	decider := &admit.Decider{
-		Now: func() limit.Micros { return g.now }, Buckets: g.buckets,
+		Now: func() limit.Micros { return g.now }, Buckets: withoutSlots{g.buckets},
 		Renderer:   response.New(config, func(int64) int64 { return 0 }),
 		FailClosed: config.OnInternalError == schema.FailClosed,
 	}
@@ -200,6 +200,18 @@ func (g *Gateway) findRoute(r *Request) error {
 	return nil
 }
 
+// withoutSlots admits every request under limits of concurrency: a log does not say when it ended.
+type withoutSlots struct{ admit.Buckets }
+
+func (b withoutSlots) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	for i := range bounds {
+		if bounds[i].Policy.Limit.Spec().Algorithm == limit.Concurrency {
+			bounds[i].Cost = 0
+		}
+	}
+	return b.Buckets.Take(ctx, bounds, statuses)
+}
+
 // sweepEvery is how often a gateway drops expired buckets, in the time of the log.
 const sweepEvery = 600 * limit.Second
 
@@ -213,9 +225,9 @@ func (g *Gateway) Notes() (notes []string) {
 			if p.Settle != nil {
 				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
 			}
-			if p.Limit.IsConcurrency() {
-				const note = "policy %s counts requests at once: each counts for all of max_duration here"
-				notes = append(notes, fmt.Sprintf(note, p.Name))
+			if p.Limit.Spec().Algorithm == limit.Concurrency {
+				notes = append(notes, fmt.Sprintf("policy %s counts requests at once: a log does not say how long they last, so "+
+					"it denies none here", p.Name))
 			}
 			if p.Fair != nil {
 				notes = append(notes, fmt.Sprintf("policy %s is shared fairly: who comes first is served first here", p.Name))

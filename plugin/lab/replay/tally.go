@@ -30,12 +30,11 @@ type rowKey struct{ tenant, policy, endpoint string }
 
 type row struct {
 	Row
-	window limit.Micros
-	limit  int64 // of the tenant in a window; 0: there is no such limit
-	number int64 // of the window now
-	now    Window
-	worst  Window
-	began  int64 // the number of the worst
+	spec  limit.Spec   // the zero value: it is no limit
+	limit int64        // of the tenant in a window; 0: there is no such limit
+	end   limit.Micros // of the window now
+	now   Window
+	worst Window
 }
 
 // Run decides the requests of a stream and returns the report. decided, if it is not nil, is called with each decision;
@@ -150,7 +149,7 @@ func (t *tally) rowOf(key rowKey, d *decision.Decision, p *policy.Policy) *row {
 		return w
 	}
 	spec := p.Limit.Spec()
-	w.Mode, w.Limit, w.window = p.Mode.String(), p.Describe(), spec.Window
+	w.Mode, w.Limit, w.spec = p.Mode.String(), p.Describe(), spec
 	whole := p.Scope == policy.Tenant || p.Scope == policy.TenantEndpoint && !p.ByRoute()
 	if whole && key.tenant != Anonymous { // else the limit counts parts of a tenant, or several
 		w.limit = spec.Quantity
@@ -165,12 +164,13 @@ func (w *row) add(r *Request, denied bool, tokens int64) {
 			w.FirstDenied, w.FirstLine = new(instantTime(r.At)), r.where()
 		}
 	}
-	if w.window == 0 {
+	if w.spec.Quantity == 0 || w.spec.Algorithm == limit.Concurrency {
 		return
 	}
-	if number := int64(r.At / w.window); number != w.number {
+	if r.At >= w.end {
 		w.closeWindow()
-		w.number, w.now = number, Window{}
+		from, to := policy.WindowAt(w.spec, r.At)
+		w.end, w.now = to, Window{From: instantTime(from), Seconds: int64((to - from) / limit.Second)}
 	}
 	w.now.Requests++
 	w.now.Tokens += tokens
@@ -183,7 +183,7 @@ func (w *row) add(r *Request, denied bool, tokens int64) {
 // tokens requested.
 func (w *row) closeWindow() {
 	if cmp.Or(cmp.Compare(w.now.Denied, w.worst.Denied), cmp.Compare(w.now.Tokens, w.worst.Tokens)) > 0 {
-		w.worst, w.began = w.now, w.number
+		w.worst = w.now
 	}
 }
 
@@ -191,7 +191,6 @@ func (w *row) result() Row {
 	w.closeWindow()
 	if w.worst.Requests > 0 {
 		w.Worst = &w.worst
-		w.Worst.From, w.Worst.Seconds = instantTime(limit.Micros(w.began)*w.window), int64(w.window/limit.Second)
 		w.Worst.Percent = percent(w.worst.Tokens, w.limit)
 	}
 	return w.Row

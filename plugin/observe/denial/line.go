@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
 )
 
@@ -72,9 +73,24 @@ type event struct {
 
 // rate is the limit of a policy for the request, as an override has changed it.
 type rate struct {
-	Quantity      int64 `json:"quantity"`
-	WindowSeconds int64 `json:"window_seconds"`
-	Burst         int64 `json:"burst"`
+	Quantity      int64  `json:"quantity"`
+	WindowSeconds int64  `json:"window_seconds"`
+	Per           string `json:"per,omitempty"`
+	Burst         int64  `json:"burst"`
+}
+
+// periodText returns what a limit counts over, in words, unless that is a window: "per month (Europe/Berlin)".
+func periodText(spec *limit.Spec) string {
+	if window := policy.WindowOf(*spec); window.WindowSize == 0 {
+		return window.Per()
+	}
+	return ""
+}
+
+// windowSeconds returns the length of the window in which the first denial of g was.
+func (g *group) windowSeconds() int64 {
+	start, end := policy.WindowAt(g.spec, limit.Micros(g.first))
+	return int64((end - start) / limit.Second)
 }
 
 func (r *Recorder) encode(g *group) (Line, error) {
@@ -124,7 +140,7 @@ func (r *Recorder) describe(e *event, g *group) {
 		return // no policy denied
 	}
 	e.PolicyID, e.Scope, e.Cost = g.policyID, g.scope.String(), &g.cost
-	e.Limit = &rate{g.spec.Quantity, int64(g.spec.Window / limit.Second), g.spec.Burst}
+	e.Limit = &rate{g.spec.Quantity, g.windowSeconds(), periodText(&g.spec), g.spec.Burst}
 	e.Source, e.Failure = g.source.String(), g.failure.String()
 }
 

@@ -39,7 +39,7 @@ type Recent struct {
 	Policy        string    `json:"policy"`                // "", as Scope: no policy denied, or several
 	Scope         string    `json:"scope"`                 // with Limit and WindowSeconds
 	Limit         int64     `json:"limit,omitempty"`       // tokens
-	WindowSeconds int64     `json:"window_size,omitempty"` // seconds
+	WindowSeconds int64     `json:"window_size,omitempty"` // of the window or period then; 0: it counts requests at once
 	Reason        string    `json:"reason"`
 	Shadow        bool      `json:"shadow"`
 	Count         uint64    `json:"count"`
@@ -147,7 +147,9 @@ func (r *Recorder) newRecent(g *group, k recentKey, tenant string) *Recent {
 	}
 	if g.scope != 0 {
 		row.Scope, row.Limit = g.scope.String(), g.spec.Quantity
-		row.WindowSeconds = int64(g.spec.Window / limit.Second)
+		if g.spec.Algorithm != limit.Concurrency {
+			row.WindowSeconds = g.windowSeconds()
+		}
 	}
 	row.merge(g, user, ip)
 	return row
