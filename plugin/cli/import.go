@@ -34,8 +34,6 @@ Examples:
 		c.complete("report", formatTable, formatJSON, formatYAML)
 		c.flags.BoolVar(&f.options.SideBySide, "side-by-side", false,
 			"add the new entries in shadow mode, beside Kong's, which go on enforcing")
-		c.flags.BoolVar(&f.options.Approximate, "approximate", false,
-			"also convert month and year, as windows of 30 and 365 days that are not those of the calendar")
 		c.flags.StringVar(&f.options.Redis, "redis", "",
 			"the `address` (HOST:PORT) of the Redis that counts for entries that count in Kong's database")
 		c.check(f.check)

@@ -12,10 +12,10 @@ import (
 
 // window is one limit of Kong's plugins.
 type window struct {
-	name    string
-	limit   int64
-	seconds int64
-	settle  map[string][]source
+	name   string
+	limit  int64
+	over   schema.Window
+	settle map[string][]source
 }
 
 // counting says what requests are counted by, in this plugin's words.
@@ -109,12 +109,14 @@ func (e *entry) count(c counting, windows []window, algorithm string, v visibili
 	limitsOf := func(scope, endpoint string) *limits {
 		l := &limits{}
 		for _, w := range windows {
-			l.Limits = append(l.Limits, limit{w.name, scope, endpoint, w.limit, w.seconds, algorithm, w.settle})
+			l.Limits = append(l.Limits, limit{
+				w.name, scope, endpoint, w.limit, w.over.WindowSize, w.over.Period, algorithm, w.settle,
+			})
 		}
 		return l
 	}
 	for _, w := range windows {
-		e.limits = append(e.limits, fmt.Sprintf("%s: %d per %d s, %s, %s", w.name, w.limit, w.seconds, algorithm, c.words))
+		e.limits = append(e.limits, fmt.Sprintf("%s: %d %s, %s, %s", w.name, w.limit, w.over.Per(), algorithm, c.words))
 	}
 	if len(c.tenant) > 0 {
 		e.config.Tiers = []tier{{"all", *limitsOf(c.scope, "")}}

@@ -192,7 +192,8 @@ type limit struct {
 	Scope      string              `yaml:"scope"`
 	Endpoint   string              `yaml:"endpoint,omitempty"`
 	Limit      int64               `yaml:"limit"`
-	WindowSize int64               `yaml:"window_size"`
+	WindowSize int64               `yaml:"window_size,omitempty"`
+	Period     string              `yaml:"period,omitempty"`
 	Algorithm  string              `yaml:"algorithm"`
 	Settle     map[string][]source `yaml:"settle,omitempty"`
 }

@@ -28,8 +28,6 @@ import (
 type Options struct {
 	// SideBySide adds the new entries beside Kong's, in shadow mode and without headers, in place of replacing them.
 	SideBySide bool
-	// Approximate also converts values that have only a near counterpart: windows of months and years.
-	Approximate bool
 	// Redis is the host and port of the Redis that counts for entries that count in Kong's database. "": none, and such
 	// entries stay.
 	Redis string

@@ -71,8 +71,7 @@ func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
 			var got strings.Builder
 			describe(&got, "replaced", convert(t, text, fromkong.Options{}))
 			describe(&got, "side by side", convert(t, text, fromkong.Options{SideBySide: true}))
-			describe(&got, "with approximations and a Redis", convert(t, text,
-				fromkong.Options{Approximate: true, Redis: "redis.internal:6380"}))
+			describe(&got, "with a Redis", convert(t, text, fromkong.Options{Redis: "redis.internal:6380"}))
 			golden.Check(t, strings.TrimSuffix(file, ".yml")+".golden", got.String())
 		})
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
 
-// periods lists the windows of rate-limiting and response-ratelimiting. Kong's months and years are those of the
-// calendar; their seconds here are an approximation.
+// periods lists the windows of rate-limiting and response-ratelimiting. Months and years are those of the calendar in
+// UTC. rate-limiting-advanced has windows of so many seconds since 1970 in their place, under the same names.
 var periods = [...]struct {
 	name     string
 	seconds  int64
@@ -67,18 +67,18 @@ func (e *entry) periods(path, prefix string, l periodLimits) []window {
 		case err != nil || f <= 0 || f > maxLimit:
 			e.fault(docpath.Member(path, p.name), "is %s, and a limit of this plugin is from 1 to %d", n, int64(maxLimit))
 			continue
-		case p.calendar && !e.options.Approximate:
-			e.fault(docpath.Member(path, p.name), "is a window of the calendar, which this plugin does not have: "+
-				"--approximate takes %d days", p.seconds/86400)
-			continue
-		case p.calendar:
-			e.differs("calendar-windows")
 		}
 		whole := math.Ceil(f) // Kong admits requests while something is left
 		if whole != f {
 			e.differs("rounded-limit")
 		}
-		windows = append(windows, window{name: prefix + p.name, limit: int64(whole), seconds: p.seconds})
+		w := window{name: prefix + p.name, limit: int64(whole)}
+		if p.calendar {
+			w.over.Period = p.name
+		} else {
+			w.over.WindowSize = p.seconds
+		}
+		windows = append(windows, w)
 	}
 	return windows
 }

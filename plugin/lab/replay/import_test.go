@@ -60,7 +60,7 @@ func replayedImport(t *testing.T, config string, requests []loggedRequest) []boo
 	t.Helper()
 	text := fmt.Sprintf(`{_format_version: "3.0", services: [{name: echo, routes: [{name: all, paths: [/]}],
 		plugins: [{name: rate-limiting, config: %s}]}]}`, config)
-	result, err := fromkong.Convert([]byte(text), fromkong.Options{Approximate: true})
+	result, err := fromkong.Convert([]byte(text), fromkong.Options{})
 	if err != nil || result.Converted() < len(result.Entries) {
 		t.Fatalf("not converted: %v, %+v", err, result)
 	}
@@ -168,17 +168,11 @@ func TestDeniedRequestsOfKongInRedisSpendTheirOtherWindows(t *testing.T) {
 	}
 }
 
-// A month of the calendar and 30 days since 1970 begin at different instants: the difference is real, and so is the
-// equality of the other windows.
-func TestOnlyWindowsOfTheCalendarAreApproximated(t *testing.T) {
+func TestMonthsAndYearsAreThoseOfTheCalendar(t *testing.T) {
 	requests := traffic(rand.New(rand.NewPCG(5, 6)), 2500)
-	here := replayedImport(t, "{minute: 9, month: 200}", requests)
-	kong := kongModel{limits: map[string]float64{"minute": 9, "month": 200}, limitBy: "consumer"}
-	if c := compare(modeled(kong, requests), here); c.onlyKong == 0 {
-		t.Errorf("a month of the calendar is as one of 30 days: does the log reach its limit? %+v", c)
-	}
-	kong.limits = map[string]float64{"minute": 9, "30 days": 200}
-	if c := compare(modeled(kong, requests), here); c.onlyKong+c.onlyHere > 0 {
-		t.Errorf("decided otherwise than by windows of 30 days: %+v", c)
+	here := replayedImport(t, "{minute: 9, month: 200, year: 1500}", requests)
+	kong := kongModel{limits: map[string]float64{"minute": 9, "month": 200, "year": 1500}, limitBy: "consumer"}
+	if c := compare(modeled(kong, requests), here); c.onlyKong+c.onlyHere > 0 || c.both == 0 || c.neither == 0 {
+		t.Errorf("decided otherwise: %+v", c)
 	}
 }

@@ -86,10 +86,7 @@ func startOf(period string, at time.Time) time.Time {
 		return time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, time.UTC)
 	case "month":
 		return time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, time.UTC)
-	case "year":
+	default: // year
 		return time.Date(at.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
-	default: // "30 days", which Kong does not have
-		const seconds = 30 * 86400
-		return time.Unix(at.Unix()/seconds*seconds, 0)
 	}
 }

@@ -291,7 +291,6 @@ func TestABatchIsSentAgainUnderItsNumberUnlessItIsRejected(t *testing.T) {
 	}
 }
 
-// Windows of 30 days are what ratelimit import --approximate makes of months.
 func TestAnAssignedTenantKeepsWhatItHasSpentUnderAnotherAlgorithmAndWindow(t *testing.T) {
 	for algorithm, back := range map[string]int{
 		"token_bucket": 0, "sliding_window": 0, "sliding_log": 0,
