@@ -38,10 +38,15 @@ ALTER TABLE rate_limiter.policies
         OR (soft_threshold_pct IS NULL AND hard_threshold_pct IS NULL AND NOT soft_only)),
     ADD CONSTRAINT policies_accuracy_concurrency CHECK (algorithm <> 'concurrency' OR accuracy <> 'leased'),
     ADD CONSTRAINT policies_cost_concurrency CHECK (algorithm <> 'concurrency' OR cost <= 1);
+
+-- The version of the time zones by which a node counts periods; null: it is of a version without these.
+ALTER TABLE rate_limiter.nodes
+    ADD zone_data text CONSTRAINT nodes_zone_data CHECK (octet_length(zone_data) <= 64);
 -- +goose StatementEnd
 
 -- +goose Down
 -- +goose StatementBegin
+ALTER TABLE rate_limiter.nodes DROP zone_data;
 DELETE FROM rate_limiter.policies WHERE window_size IS NULL;
 ALTER TABLE rate_limiter.policies
     DROP CONSTRAINT policies_algorithm,

@@ -342,6 +342,7 @@ var bad = map[string][]row{
 	"nodes_faults":      {{"faults": "{}"}},
 	"nodes_faults_size": {{"faults": `["` + strings.Repeat("x", 64<<10) + `"]`}},
 	"nodes_leases":      {{"leases": -1}},
+	"nodes_zone_data":   {{"zone_data": strings.Repeat("x", 65)}},
 	"nodes_redis":       {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
 	"nodes_instants": {
 		{"enforced_at": "infinity"},

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
 
@@ -80,14 +81,17 @@ func commands() []*command {
 }
 
 var versionCommand = &command{
-	words: "version", brief: "print the version",
+	words: "version", brief: "print the version, and that of the time zones by which limits count periods",
 	define: func(c *call) action {
 		c.outputFlag()
 		return func(context.Context) error {
 			version := struct {
-				Version string `json:"version"`
-			}{process.Version}
-			return c.print(version, func(out *page) { out.line("%s", version.Version) })
+				Version  string `json:"version"`
+				ZoneData string `json:"zone_data"`
+			}{process.Version, calendar.DataVersion}
+			return c.print(version, func(out *page) {
+				out.line("%s (zone data %s)", version.Version, version.ZoneData)
+			})
 		}
 	},
 }

@@ -56,7 +56,8 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 // nodeColumns lists the columns of a Node, where $1 is the largest age of the last report of a live one. JSON holds all
 // instants that the constraint nodes_instants admits.
 const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at,
-	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, coalesce(leases, 0) AS leases, redis`
+	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, coalesce(leases, 0) AS leases, redis,
+	coalesce(zone_data, '') AS zone_data`
 
 // Node describes a node by its last report.
 type Node struct {
@@ -69,8 +70,9 @@ type Node struct {
 	Source     string          `json:"source"`
 	Faults     json.RawMessage `json:"faults"`
 
-	Leases int64       `json:"leases"          doc:"Buckets of which it holds tokens."`
-	Redis  []NodeRedis `json:"redis,omitempty" doc:"Each Redis that the node uses, those that do not answer first."`
+	Leases   int64       `json:"leases"              doc:"Buckets of which it holds tokens."`
+	Redis    []NodeRedis `json:"redis,omitempty"     doc:"Each Redis that the node uses, those that do not answer first."`
+	ZoneData string      `json:"zone_data,omitempty" doc:"The version of the time zones by which it counts periods." example:"2025c"`
 }
 
 // NodeRedis describes a Redis that a node uses.
@@ -115,7 +117,7 @@ type Fleet struct {
 // fleetSQL reads the newest 2,000 reports, as many as the trigger nodes_bound keeps: several transactions together may
 // insert more. After 4 MB of their details, the newest first, it leaves out those of the other nodes.
 const fleetSQL = `SELECT ` + nodeColumns + ` FROM (
-		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases,
+		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases, zone_data,
 			CASE WHEN bytes <= 4194304 THEN redis END AS redis,
 			CASE WHEN bytes <= 4194304 THEN faults ELSE jsonb_build_array(jsonb_build_object('table', 'nodes', 'key', node,
 				'field', 'faults', 'problem', 'left out, as its Redis: newer reports have 4 MB of details')) END AS faults
