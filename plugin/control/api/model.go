@@ -50,6 +50,7 @@ func describeRecords(r huma.Registry) {
 	describeInput(weights, schema.Fields[schema.Fair]())
 	weights.Required = nil
 	weights.PrecomputeMessages()
+	describeInput(r.Map()["Anchor"], schema.Fields[schema.Anchor]())
 }
 
 func describeFields[T any](s *huma.Schema, fields []schema.Field[T]) {

@@ -198,9 +198,11 @@ func (w *world) previewed(body string) answers.OverridePreview {
 func TestAPreviewShowsTheLimitsThatAnOverrideChanges(t *testing.T) {
 	t.Parallel()
 	w := previews(t)
-	day := func(n int64) answers.LimitNumbers { return answers.LimitNumbers{
-		Limit: n, Window: schema.Window{WindowSize: 86400}, Burst: n,
-	} }
+	day := func(n int64) answers.LimitNumbers {
+		return answers.LimitNumbers{
+			Limit: n, Window: schema.Window{WindowSize: 86400}, Burst: n,
+		}
+	}
 	for body, want := range map[string][]answers.LimitChange{
 		`{"kind":"custom_limit","policy":"daily","limit":2000,"reason":"r","expires_at":"2031-01-01T00:00:00Z"}`: {
 			{Policy: "daily", Scope: "tenant", Algorithm: "token_bucket", Before: day(1000), After: day(2000)},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestLimitsAreDescribedInPlainWords(t *testing.T) {
