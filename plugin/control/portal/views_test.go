@@ -33,6 +33,14 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 		"500 tokens per day, for each credential of acme, in any day, of which a request spends 5": {
 			Limit: 500, Burst: 500, Window: schema.Window{WindowSize: 86400}, Scope: "credential", Algorithm: "sliding_log", Cost: 5,
 		},
+		"10,000 requests per month (Europe/Berlin), shared by all users of acme, by the calendar": {
+			Limit: 10000, Burst: 10000, Scope: "tenant", Algorithm: "fixed_window",
+			Window: schema.Window{Period: "month", TimeZone: "Europe/Berlin"},
+		},
+		"10 requests at once to POST /exports, for each user of acme, each for at most 10 minutes": {
+			Limit: 10, Burst: 10, Scope: "user", Algorithm: "concurrency", Endpoint: "POST /exports",
+			Window: schema.Window{MaxDuration: 600},
+		},
 		"60 requests per 90 seconds, shared by all tenants, evenly spaced, at most 1 at once": {
 			Limit: 60, Burst: 1, Window: schema.Window{WindowSize: 90}, Scope: "global", Algorithm: "leaky_bucket", Cost: 1,
 		},

@@ -57,6 +57,14 @@ func TestTheReportOfACandidateHasCountsExamplesAndSeenWindows(t *testing.T) {
 		t.Errorf("the windows are seen as %+v", r.Windows)
 	}
 
+	_, err = pool.Exec(t.Context(), `UPDATE rate_limiter.policies SET window_size = NULL, period = 'month',
+		algorithm = 'fixed_window'`)
+	require.NoError(t, err)
+	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{})
+	if err != nil || r.Windows[1].WindowSize != 30*86400 || r.Windows[1].Seen > 0.1 {
+		t.Errorf("a month is seen as %+v (%v)", r.Windows, err)
+	}
+
 	r, err = s.CandidateReport(t.Context(), july, rows.CandidateReportFilter{Tenant: "acme", Requests: true, Max: 1})
 	if err != nil || len(r.Items) != 1 || r.Items[0].Requests != 100 || r.Total.Requests != 153 {
 		t.Errorf("of a tenant there is %+v (%v)", r.Items, err)

@@ -122,13 +122,17 @@ func byNamespace(rows []Policy, config *resolve.Plan) map[string][]Policy {
 	return lists
 }
 
-// raised returns the warnings of overshoots for the limits that an override changes. A limit of all tenants that the
-// override names is compared with itself: the override allows its tenant more of the bucket that all share.
+// raised returns the warnings of overshoots for the limits that an override changes, and of a window that changes
+// nothing. A limit of all tenants that the override names is compared with itself: the override allows its tenant more
+// of the bucket that all share.
 func (g *guard) raised(o *Override) []string {
 	var warnings []string
 	for _, n := range g.existing {
 		if !g.covers(o, n) {
 			continue
+		}
+		if o.WindowSize != 0 && n.WindowSize == 0 {
+			warnings = append(warnings, fmt.Sprintf("window_size has no effect on %s, which allows %s", n, n.Rate()))
 		}
 		changed := changedBy(o, n)
 		switch {

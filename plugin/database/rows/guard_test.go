@@ -117,6 +117,61 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 	}
 }
 
+// over changes what a policy counts over.
+func over(p rows.Policy, algorithm string, w schema.Window) rows.Policy {
+	p.Algorithm, p.WindowSize, p.Period, p.TimeZone, p.MaxDuration = algorithm, w.WindowSize, w.Period, w.TimeZone,
+		w.MaxDuration
+	return p
+}
+
+func TestPeriodsAndRequestsAtOnceAreComparedWithTheirLike(t *testing.T) {
+	const fixed, atOnce = schema.AlgorithmFixedWindow, schema.AlgorithmConcurrency
+	month, day, slots := schema.Window{Period: "month"}, schema.Window{WindowSize: 86400}, schema.Window{MaxDuration: 60}
+	all, one := ofLimit("all", "global", 100), ofLimit("one", "tenant", 101)
+	for name, c := range map[string]struct {
+		all, one rows.Policy
+		why      string
+	}{
+		"of one period":         {over(all, fixed, month), over(one, fixed, month), "allows one tenant 101 per month (UTC),"},
+		"a window and a period": {over(all, fixed, month), over(one, fixed, day), "allows one tenant 101 per 86400 s,"},
+		"a period and a window": {over(all, fixed, day), over(one, fixed, month), ""},
+		"requests at once":      {over(all, atOnce, slots), over(one, atOnce, schema.Window{MaxDuration: 9}), "101 at once,"},
+		"at once and a window":  {over(all, atOnce, slots), over(one, fixed, day), ""},
+		"a window and at once":  {over(all, fixed, day), over(one, atOnce, slots), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := open(t)
+			put(t, s, c.one)
+			review, err := s.Review(t.Context(), nil, "", c.all)
+			require.NoError(t, err)
+			if locks := len(review.LockOuts) > 0; locks != (c.why != "") || locks &&
+				!strings.Contains(review.LockOuts[0].Why, c.why) {
+				t.Errorf("the review is %+v, want %q", review, c.why)
+			}
+		})
+	}
+}
+
+func TestAnOverrideWarnsOfAWindowThatACalendarIgnores(t *testing.T) {
+	s, _ := open(t)
+	monthly := over(ofLimit("monthly", "tenant", 100), schema.AlgorithmFixedWindow, schema.Window{Period: "month"})
+	monthly.Tier, monthly.Tenant = "", "acme"
+	put(t, s, monthly)
+	for window, want := range map[int64]bool{60: true, 0: false} {
+		warnings, err := s.OverrideWarnings(t.Context(), nil, func(string) bool { return true }, rows.Override{
+			Override: schema.Override{
+				Kind: schema.KindCustomLimit, Tenant: "acme", Policy: "monthly", Limit: 7, WindowSize: window,
+			},
+		})
+		isOfWindow := func(text string) bool {
+			return text == "window_size has no effect on policy monthly of tenant acme, which allows 100 per month (UTC)"
+		}
+		if err != nil || slices.ContainsFunc(warnings, isOfWindow) != want {
+			t.Errorf("window %d: %q (%v)", window, warnings, err)
+		}
+	}
+}
+
 func TestASetWarnsOnceOfEachNewTier(t *testing.T) {
 	s, _ := open(t)
 	put(t, s, ofLimit("old", "tenant", 4))

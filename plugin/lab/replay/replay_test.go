@@ -34,6 +34,22 @@ func TestRequestsAreDecidedAtTheirTimes(t *testing.T) {
 	}
 }
 
+func TestPeriodsAreThoseOfTheCalendarAndRequestsAtOnceAreAdmitted(t *testing.T) {
+	const config = `plugins: [{name: tenant-rate-limiting, config: {on_missing_tenant: skip, tiers: [{name: all, limits: [
+		{name: daily, scope: tenant, limit: 1, algorithm: fixed_window, period: day, time_zone: Asia/Kathmandu},
+		{name: exports, scope: tenant, limit: 1, algorithm: concurrency, max_duration: 86400}]}]}}]`
+	const midnight = 6*3600 + 15*60 // of Kathmandu, in seconds after noon UTC
+	log := logOf(t, replay.LogOptions{}, entry(0, "acme"), entry(midnight-1, "acme"), entry(midnight, "acme"),
+		entry(midnight+1, "acme"))
+	report, outcomes := replayed(t, config, replay.GatewayOptions{}, log)
+	if outcomes != ".D.D" {
+		t.Errorf("outcomes %s, want .D.D", outcomes)
+	}
+	if w := report.Rows[0].Worst; !w.From.Equal(noon.Add((midnight-86400)*time.Second)) || w.Seconds != 86400 || w.Denied != 1 {
+		t.Errorf("worst period %+v", w)
+	}
+}
+
 func TestRequestsAreSortedWithinTenMinutes(t *testing.T) {
 	log := logOf(t, replay.LogOptions{},
 		entry(30, "acme"), entry(0, "acme"), entry(10, "globex"), entry(620, "acme"), entry(25, "acme"), entry(700, "acme"),

@@ -1,6 +1,7 @@
 package denial
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -8,8 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
@@ -36,6 +40,35 @@ func taken(t *testing.T, options Options, observe func(r *Recorder)) (rows []*Re
 		}
 	})
 	return rows
+}
+
+func TestADenialByTheCalendarHasThePeriodThenAndOneOfConcurrencyNoWindow(t *testing.T) {
+	month, err := calendar.New(calendar.Month, calendar.Anchor{}, "Europe/Berlin")
+	require.NoError(t, err)
+	for _, c := range []struct {
+		spec   limit.Spec
+		window int64 // of a recent denial: the clock shows January 2000
+		line   rate
+	}{
+		{
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Calendar: month}, 31 * 86400,
+			rate{10, 31 * 86400, "per month (Europe/Berlin)", 10},
+		},
+		{limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second}, 0, rate{10, 60, "at once", 10}},
+	} {
+		p := named("plan", policy.Tenant)
+		p.Limit, err = limit.New(c.spec)
+		require.NoError(t, err)
+		rows := taken(t, Options{Singles: 5}, func(r *Recorder) { r.Observe(decided("acme", answered{p, denies})) })
+		assert.Equal(t, c.window, rows[0].WindowSeconds)
+		synctest.Test(t, func(t *testing.T) {
+			var e event
+			line := written(t, complete, decided("acme", answered{p, denies}))[0].Text
+			require.NoError(t, json.Unmarshal(line, &e))
+			require.NoError(t, check(readSchema(t), line))
+			assert.Equal(t, c.line, *e.Limit)
+		})
+	}
 }
 
 func TestTheFirstRecentDenialsOfACauseStandAloneAndTheNextCountTheOthers(t *testing.T) {
