@@ -265,17 +265,6 @@ func WindowOf(spec limit.Spec) schema.Window {
 	}
 }
 
-// WindowAt returns the window of a limit that contains an instant: the period of a calendar, or the one that begins at a
-// multiple of its length since 1970.
-func WindowAt(spec limit.Spec, at limit.Micros) (start, end limit.Micros) {
-	if spec.Calendar != nil {
-		start, end := spec.Calendar.Window(int64(at))
-		return limit.Micros(start), limit.Micros(end)
-	}
-	start = at - at%spec.Window
-	return start, start + spec.Window
-}
-
 // Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
 func Rate(spec limit.Spec) string { return fmt.Sprintf("%d %s", spec.Quantity, WindowOf(spec).Per()) }
 

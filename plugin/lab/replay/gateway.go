@@ -205,7 +205,7 @@ type withoutSlots struct{ admit.Buckets }
 
 func (b withoutSlots) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	for i := range bounds {
-		if bounds[i].Policy.Limit.Spec().Algorithm == limit.Concurrency {
+		if bounds[i].Policy.Limit.IsConcurrency() {
 			bounds[i].Cost = 0
 		}
 	}
@@ -225,7 +225,7 @@ func (g *Gateway) Notes() (notes []string) {
 			if p.Settle != nil {
 				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
 			}
-			if p.Limit.Spec().Algorithm == limit.Concurrency {
+			if p.Limit.IsConcurrency() {
 				notes = append(notes, fmt.Sprintf("policy %s counts requests at once: a log does not say how long they last, so "+
 					"it denies none here", p.Name))
 			}

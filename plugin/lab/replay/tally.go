@@ -30,11 +30,11 @@ type rowKey struct{ tenant, policy, endpoint string }
 
 type row struct {
 	Row
-	spec  limit.Spec   // the zero value: it is no limit
-	limit int64        // of the tenant in a window; 0: there is no such limit
-	end   limit.Micros // of the window now
-	now   Window
-	worst Window
+	counts *limit.Limit // nil: no windows
+	limit  int64        // of the tenant in a window; 0: there is no such limit
+	end    limit.Micros // of the window now
+	now    Window
+	worst  Window
 }
 
 // Run decides the requests of a stream and returns the report. decided, if it is not nil, is called with each decision;
@@ -149,7 +149,10 @@ func (t *tally) rowOf(key rowKey, d *decision.Decision, p *policy.Policy) *row {
 		return w
 	}
 	spec := p.Limit.Spec()
-	w.Mode, w.Limit, w.spec = p.Mode.String(), p.Describe(), spec
+	w.Mode, w.Limit = p.Mode.String(), p.Describe()
+	if !p.Limit.IsConcurrency() {
+		w.counts = &p.Limit
+	}
 	whole := p.Scope == policy.Tenant || p.Scope == policy.TenantEndpoint && !p.ByRoute()
 	if whole && key.tenant != Anonymous { // else the limit counts parts of a tenant, or several
 		w.limit = spec.Quantity
@@ -164,12 +167,12 @@ func (w *row) add(r *Request, denied bool, tokens int64) {
 			w.FirstDenied, w.FirstLine = new(instantTime(r.At)), r.where()
 		}
 	}
-	if w.spec.Quantity == 0 || w.spec.Algorithm == limit.Concurrency {
+	if w.counts == nil {
 		return
 	}
 	if r.At >= w.end {
 		w.closeWindow()
-		from, to := policy.WindowAt(w.spec, r.At)
+		from, to := w.counts.PeriodAt(r.At)
 		w.end, w.now = to, Window{From: instantTime(from), Seconds: int64((to - from) / limit.Second)}
 	}
 	w.now.Requests++

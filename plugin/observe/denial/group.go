@@ -78,7 +78,7 @@ type group struct {
 	override, penalty       int64
 	exemption               resolve.Exemption // that lifted other limits
 	scope                   policy.Scope
-	spec                    limit.Spec
+	limit                   *limit.Limit
 	policyFor               string // for recent denials
 	cost, capacity          int64
 	remaining               int64 // -1: unknown
@@ -136,7 +136,7 @@ func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause)
 		return g
 	}
 	p := c.bound.Policy
-	g.policyID, g.scope, g.spec = p.Row, p.Scope, p.Limit.Spec()
+	g.policyID, g.scope, g.limit = p.Row, p.Scope, &p.Limit
 	if r.recent != nil {
 		g.policyFor = p.Match()
 	}

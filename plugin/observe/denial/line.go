@@ -79,18 +79,15 @@ type rate struct {
 	Burst         int64  `json:"burst"`
 }
 
-// periodText returns what a limit counts over, in words, unless that is a window: "per month (Europe/Berlin)".
-func periodText(spec *limit.Spec) string {
-	if window := policy.WindowOf(*spec); window.WindowSize == 0 {
-		return window.Per()
+// rate returns the limit of the first denial of g, with the length of its window then.
+func (g *group) rate() *rate {
+	spec := g.limit.Spec()
+	r := &rate{Quantity: spec.Quantity, Burst: spec.Burst}
+	r.WindowSeconds = int64(g.limit.WindowAt(limit.Micros(g.first)) / limit.Second)
+	if window := policy.WindowOf(spec); window.WindowSize == 0 {
+		r.Per = window.Per()
 	}
-	return ""
-}
-
-// windowSeconds returns the length of the window in which the first denial of g was.
-func (g *group) windowSeconds() int64 {
-	start, end := policy.WindowAt(g.spec, limit.Micros(g.first))
-	return int64((end - start) / limit.Second)
+	return r
 }
 
 func (r *Recorder) encode(g *group) (Line, error) {
@@ -140,7 +137,7 @@ func (r *Recorder) describe(e *event, g *group) {
 		return // no policy denied
 	}
 	e.PolicyID, e.Scope, e.Cost = g.policyID, g.scope.String(), &g.cost
-	e.Limit = &rate{g.spec.Quantity, g.windowSeconds(), periodText(&g.spec), g.spec.Burst}
+	e.Limit = g.rate()
 	e.Source, e.Failure = g.source.String(), g.failure.String()
 }
 

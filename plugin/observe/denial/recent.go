@@ -146,9 +146,9 @@ func (r *Recorder) newRecent(g *group, k recentKey, tenant string) *Recent {
 		Shadow: k.mode != policy.Enforce, User: user, IP: ip,
 	}
 	if g.scope != 0 {
-		row.Scope, row.Limit = g.scope.String(), g.spec.Quantity
-		if g.spec.Algorithm != limit.Concurrency {
-			row.WindowSeconds = g.windowSeconds()
+		rate := g.rate()
+		if row.Scope, row.Limit = g.scope.String(), rate.Quantity; !g.limit.IsConcurrency() {
+			row.WindowSeconds = rate.WindowSeconds
 		}
 	}
 	row.merge(g, user, ip)
