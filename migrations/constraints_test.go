@@ -168,7 +168,8 @@ var bad = map[string][]row{
 	"policies_time_zone":        {monthly.with(row{"time_zone": "../etc"})},
 	"policies_time_zone_period": {{"time_zone": "UTC"}},
 	"policies_anchor": {
-		monthly.with(row{"anchor": `[]`}), monthly.with(row{"anchor": `{"day": 0}`}), monthly.with(row{"anchor": `{"day": 32}`}),
+		monthly.with(row{"anchor": `[]`}), monthly.with(row{"anchor": `{"day": 0}`}),
+		monthly.with(row{"anchor": `{"day": 32}`}),
 		monthly.with(row{"anchor": `{"day": 1.5}`}), monthly.with(row{"anchor": `{"hour": 24}`}),
 		monthly.with(row{"period": "year", "anchor": `{"month": 13}`}), monthly.with(row{"anchor": `{"day": "1"}`}),
 		monthly.with(row{"period": "week", "anchor": `{"weekday": "someday"}`}),
@@ -462,12 +463,12 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]row{
-		"a month": monthly, "requests at once": atOnce.with(row{"accuracy": "exact", "cost": 0}),
+		"a month": monthly.with(row{}), "requests at once": atOnce.with(row{"accuracy": "exact", "cost": 0}),
 		"an anchor": monthly.with(row{"period": "year", "anchor": `{"day": 29, "month": 2, "hour": 0}`}),
 		"a week":    monthly.with(row{"period": "week", "anchor": `{"weekday": "sunday"}`, "time_zone": "Europe/Berlin"}),
 	} {
-		if err := insert(t, pool, "policies", good["policies"].with(row{"name": strings.ReplaceAll(name, " ", "-")}).with(
-			change)); err != nil {
+		change["name"] = strings.ReplaceAll(name, " ", "-")
+		if err := insert(t, pool, "policies", good["policies"].with(change)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

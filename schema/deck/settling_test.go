@@ -92,7 +92,8 @@ func TestALimitOfConcurrencyNeedsTheSettlingPlugin(t *testing.T) {
 		"{name: exports, scope: tenant, limit: 10, algorithm: concurrency, max_duration: 600}]}]}}"
 	const want = "max_duration: needs the plugin tenant-rate-settling for the same requests, else each counts as in " +
 		`flight for all of this time: add "- name: tenant-rate-settling" to plugins`
-	if got := lines(deck.Validate(strings.NewReader("plugins: ["+limits+"]"), "kong.yml")); !strings.Contains(got, want) {
+	got := lines(deck.Validate(strings.NewReader("plugins: ["+limits+"]"), "kong.yml"))
+	if !strings.Contains(got, want) {
 		t.Errorf("without it: got %q, want %q", got, want)
 	}
 	file := "plugins: [" + limits + ", " + fmt.Sprintf(settling, "") + "]"

@@ -47,7 +47,9 @@ func TestAForecastIsWhenNothingIsLeftAtTheSameRate(t *testing.T) {
 		},
 	} {
 		b := answers.BucketUsage{Limit: c.use.capacity, Used: c.use.used, Reset: c.use.reset}
-		l := answers.LimitInForce{Limit: c.use.limit, Window: schema.Window{WindowSize: c.use.window}, Algorithm: c.use.algorithm}
+		l := answers.LimitInForce{
+			Limit: c.use.limit, Window: schema.Window{WindowSize: c.use.window}, Algorithm: c.use.algorithm,
+		}
 		at := exhaustedAt(&b, &l, c.use.rate, noon)
 		switch {
 		case c.want == 0 && !at.IsZero(), c.want > 0 && at.Sub(noon.Add(c.want)).Abs() > time.Second:
@@ -83,7 +85,8 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 		name, endpoint string, quantity, window int64, edit ...func(*answers.LimitInForce),
 	) answers.LimitInForce {
 		l := answers.LimitInForce{
-			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity, Window: schema.Window{WindowSize: window},
+			Policy: name, Mode: "enforce", Scope: "tenant", Endpoint: endpoint, Limit: quantity,
+			Window: schema.Window{WindowSize: window},
 		}
 		for _, e := range edit {
 			e(&l)

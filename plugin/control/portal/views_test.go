@@ -13,25 +13,28 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
+// over returns a window of so many seconds.
+func over(seconds int64) schema.Window { return schema.Window{WindowSize: seconds} }
+
 func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 	for want, l := range map[string]answers.LimitInForce{
 		"1,000 requests per minute, shared by all users of acme, in whole minutes UTC": {
-			Limit: 1000, Burst: 1000, Window: schema.Window{WindowSize: 60}, Scope: "tenant", Algorithm: "fixed_window",
+			Limit: 1000, Burst: 1000, Window: over(60), Scope: "tenant", Algorithm: "fixed_window",
 		},
 		"1 request per second, for each user of acme, refilled evenly, at most 5 at once": {
-			Limit: 1, Burst: 5, Window: schema.Window{WindowSize: 1}, Scope: "user", Algorithm: "token_bucket",
+			Limit: 1, Burst: 5, Window: over(1), Scope: "user", Algorithm: "token_bucket",
 		},
 		"10 requests per 10 minutes to POST /records, for each endpoint, shared by all users of acme, " +
 			"in steps of 10 minutes UTC": {
-			Limit: 10, Burst: 10, Window: schema.Window{WindowSize: 600}, Scope: "tenant+endpoint", Algorithm: "fixed_window",
+			Limit: 10, Burst: 10, Window: over(600), Scope: "tenant+endpoint", Algorithm: "fixed_window",
 			Endpoint: "POST /records",
 		},
 		"1,000,000 tokens per 7 days, shared by all users of acme, in about the last 7 days": {
-			Limit: 1_000_000, Burst: 1_000_000, Window: schema.Window{WindowSize: 604800}, Scope: "tenant", Algorithm: "sliding_window",
+			Limit: 1_000_000, Burst: 1_000_000, Window: over(604800), Scope: "tenant", Algorithm: "sliding_window",
 			Settles: true,
 		},
 		"500 tokens per day, for each credential of acme, in any day, of which a request spends 5": {
-			Limit: 500, Burst: 500, Window: schema.Window{WindowSize: 86400}, Scope: "credential", Algorithm: "sliding_log", Cost: 5,
+			Limit: 500, Burst: 500, Window: over(86400), Scope: "credential", Algorithm: "sliding_log", Cost: 5,
 		},
 		"10,000 requests per month (Europe/Berlin), shared by all users of acme, by the calendar": {
 			Limit: 10000, Burst: 10000, Scope: "tenant", Algorithm: "fixed_window",
@@ -42,7 +45,7 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 			Window: schema.Window{MaxDuration: 600},
 		},
 		"60 requests per 90 seconds, shared by all tenants, evenly spaced, at most 1 at once": {
-			Limit: 60, Burst: 1, Window: schema.Window{WindowSize: 90}, Scope: "global", Algorithm: "leaky_bucket", Cost: 1,
+			Limit: 60, Burst: 1, Window: over(90), Scope: "global", Algorithm: "leaky_bucket", Cost: 1,
 		},
 	} {
 		if got := limitWords(&l, "acme"); got != want {
@@ -50,7 +53,7 @@ func TestLimitsAreDescribedInPlainWords(t *testing.T) {
 		}
 	}
 	const own = "2 requests per hour, for each user of your organization, refilled evenly"
-	perUser := answers.LimitInForce{Limit: 2, Burst: 2, Window: schema.Window{WindowSize: 3600}, Scope: "user", Algorithm: "token_bucket"}
+	perUser := answers.LimitInForce{Limit: 2, Burst: 2, Window: over(3600), Scope: "user", Algorithm: "token_bucket"}
 	if got := limitWords(&perUser, ""); got != own {
 		t.Errorf("without a name the limit is %q, want %q", got, own)
 	}

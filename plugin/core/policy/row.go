@@ -76,7 +76,8 @@ func (p *PolicyRow) match() (match, string) {
 // Override is an override that a database holds. Its key is ID.
 //
 // An IPv6 address stands for its /64. A custom_limit without a window has the policy's, without a burst the algorithm's
-// default; windows have no burst and ignore it, as limits by the calendar and of concurrency ignore a window. An empty Source is commercial, or scheduled beside StartsAt.
+// default; windows have no burst and ignore it, as limits by the calendar and of concurrency ignore a window. An empty
+// Source is commercial, or scheduled beside StartsAt.
 type Override struct {
 	ID int64 `json:"id"`
 	schema.Override

@@ -127,15 +127,16 @@ func over(p rows.Policy, algorithm string, w schema.Window) rows.Policy {
 func TestPeriodsAndRequestsAtOnceAreComparedWithTheirLike(t *testing.T) {
 	const fixed, atOnce = schema.AlgorithmFixedWindow, schema.AlgorithmConcurrency
 	month, day, slots := schema.Window{Period: "month"}, schema.Window{WindowSize: 86400}, schema.Window{MaxDuration: 60}
+	short := schema.Window{MaxDuration: 9}
 	all, one := ofLimit("all", "global", 100), ofLimit("one", "tenant", 101)
 	for name, c := range map[string]struct {
 		all, one rows.Policy
 		why      string
 	}{
-		"of one period":         {over(all, fixed, month), over(one, fixed, month), "allows one tenant 101 per month (UTC),"},
-		"a window and a period": {over(all, fixed, month), over(one, fixed, day), "allows one tenant 101 per 86400 s,"},
+		"of one period":         {over(all, fixed, month), over(one, fixed, month), "one tenant 101 per month (UTC),"},
+		"a window and a period": {over(all, fixed, month), over(one, fixed, day), "one tenant 101 per 86400 s,"},
 		"a period and a window": {over(all, fixed, day), over(one, fixed, month), ""},
-		"requests at once":      {over(all, atOnce, slots), over(one, atOnce, schema.Window{MaxDuration: 9}), "101 at once,"},
+		"requests at once":      {over(all, atOnce, slots), over(one, atOnce, short), "101 at once,"},
 		"at once and a window":  {over(all, atOnce, slots), over(one, fixed, day), ""},
 		"a window and at once":  {over(all, fixed, day), over(one, atOnce, slots), ""},
 	} {

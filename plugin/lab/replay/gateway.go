@@ -226,8 +226,8 @@ func (g *Gateway) Notes() (notes []string) {
 				notes = append(notes, fmt.Sprintf("policy %s settles: a request is charged what it reserves", p.Name))
 			}
 			if p.Limit.IsConcurrency() {
-				notes = append(notes, fmt.Sprintf("policy %s counts requests at once: a log does not say how long they last, so "+
-					"it denies none here", p.Name))
+				const note = "policy %s counts requests at once: a log does not say how long they last, so it denies none here"
+				notes = append(notes, fmt.Sprintf(note, p.Name))
 			}
 			if p.Fair != nil {
 				notes = append(notes, fmt.Sprintf("policy %s is shared fairly: who comes first is served first here", p.Name))

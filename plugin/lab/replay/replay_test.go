@@ -35,7 +35,7 @@ func TestRequestsAreDecidedAtTheirTimes(t *testing.T) {
 }
 
 func TestPeriodsAreThoseOfTheCalendarAndRequestsAtOnceAreAdmitted(t *testing.T) {
-	const config = `plugins: [{name: tenant-rate-limiting, config: {on_missing_tenant: skip, tiers: [{name: all, limits: [
+	const config = `plugins: [{name: tenant-rate-limiting, config: {on_missing_tenant: skip, tiers: [{name: a, limits: [
 		{name: daily, scope: tenant, limit: 1, algorithm: fixed_window, period: day, time_zone: Asia/Kathmandu},
 		{name: exports, scope: tenant, limit: 1, algorithm: concurrency, max_duration: 86400}]}]}}]`
 	const midnight = 6*3600 + 15*60 // of Kathmandu, in seconds after noon UTC
@@ -45,7 +45,8 @@ func TestPeriodsAreThoseOfTheCalendarAndRequestsAtOnceAreAdmitted(t *testing.T) 
 	if outcomes != ".D.D" {
 		t.Errorf("outcomes %s, want .D.D", outcomes)
 	}
-	if w := report.Rows[0].Worst; !w.From.Equal(noon.Add((midnight-86400)*time.Second)) || w.Seconds != 86400 || w.Denied != 1 {
+	begin := noon.Add((midnight - 86400) * time.Second)
+	if w := report.Rows[0].Worst; !w.From.Equal(begin) || w.Seconds != 86400 || w.Denied != 1 {
 		t.Errorf("worst period %+v", w)
 	}
 }

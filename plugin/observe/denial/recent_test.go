@@ -54,7 +54,10 @@ func TestADenialByTheCalendarHasThePeriodThenAndOneOfConcurrencyNoWindow(t *test
 			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Calendar: month}, 31 * 86400,
 			rate{10, 31 * 86400, "per month (Europe/Berlin)", 10},
 		},
-		{limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second}, 0, rate{10, 60, "at once", 10}},
+		{
+			limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second}, 0,
+			rate{10, 60, "at once", 10},
+		},
 	} {
 		p := named("plan", policy.Tenant)
 		p.Limit, err = limit.New(c.spec)
