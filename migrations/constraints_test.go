@@ -71,11 +71,12 @@ var good = map[string]row{
 	"candidate_tenants": {"candidate": "july", "tenant": "acme"},
 }
 
-// ban, exempt and multiplier change the good override into other kinds.
+// ban, exempt, multiplier and topUp change the good override into other kinds.
 var (
 	exempt     = row{"kind": "exempt", "policy": "", "limit": nil, "window_size": nil}
 	ban        = row{"kind": "ban", "policy": "", "limit": nil, "window_size": nil}
 	multiplier = row{"kind": "multiplier", "limit": nil, "window_size": nil, "factor": 1500}
+	topUp      = row{"kind": "topup", "limit": nil, "window_size": nil, "amount": 100}
 )
 
 // ofUser and ofNetwork make the good policy one for a user, and for a network.
@@ -293,6 +294,13 @@ var bad = map[string][]row{
 		exempt.with(row{"credential": "c", "endpoint": "GET /a"}),
 		{"credential": "c", "user": "bob"},
 	},
+	"overrides_topup": {
+		topUp.with(row{"tenant": "", "credential": "c"}),
+		topUp.with(row{"ip": "10.0.0.1"}),
+		topUp.with(row{"permanent": true, "expires_at": nil}),
+		topUp.with(row{"starts_at": "2099-01-01", "source": "scheduled"}),
+		topUp.with(row{"source": "detector"}),
+	},
 	"overrides_tag": {
 		exempt.with(row{"tenant": "", "tag": strings.Repeat("x", 129)}),
 		exempt.with(row{"tenant": "", "tag": "x*"}),
@@ -312,6 +320,9 @@ var bad = map[string][]row{
 	"overrides_factor":               {multiplier.with(row{"factor": 0}), multiplier.with(row{"factor": 1_000_001})},
 	"overrides_factor_missing":       {multiplier.with(row{"factor": nil})},
 	"overrides_factor_unused":        {{"factor": 5}, ban.with(row{"factor": 5})},
+	"overrides_amount":               {topUp.with(row{"amount": 0}), topUp.with(row{"amount": 1_000_000_000_001})},
+	"overrides_amount_missing":       {topUp.with(row{"amount": nil})},
+	"overrides_amount_unused":        {{"amount": 5}, ban.with(row{"amount": 5})},
 	"overrides_reason":               {{"reason": ""}, {"reason": " \t"}, {"reason": strings.Repeat("x", 1025)}},
 	"overrides_author":               {{"author": ""}, {"author": "  "}},
 	"overrides_expires_at":           {{"expires_at": "2000-01-01"}, {"expires_at": "infinity"}},
@@ -473,7 +484,8 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]row{
-		"a ban": ban, "a multiplier": multiplier, "forever": {"permanent": true, "expires_at": nil, "user": "bob"},
+		"a ban": ban, "a multiplier": multiplier, "a top-up": topUp, "another top-up": topUp.with(row{"amount": 7}),
+		"forever":    {"permanent": true, "expires_at": nil, "user": "bob"},
 		"an address": {"tenant": "", "ip": "10.0.0.1"}, "a prefix": {"tenant": "", "ip": "2001:db8::/64"},
 		"a network": {"tenant": "", "ip": "10.0.0.0/8"}, "a tag": exempt.with(row{"tenant": "", "tag": "x"}),
 		"a tag and an endpoint":      exempt.with(row{"tenant": "", "tag": "x", "endpoint": "GET /a"}),

@@ -13,6 +13,7 @@ import (
 const (
 	KindCustomLimit = "custom_limit" // replaces the limit of a policy
 	KindMultiplier  = "multiplier"   // scales limits
+	KindTopUp       = "topup"        // adds to a calendar limit until its period ends
 	KindBan         = "ban"          // denies all requests
 	KindExempt      = "exempt"       // admits all requests
 )
@@ -33,8 +34,8 @@ const (
 // An empty text, a zero number and a zero time mean absent.
 type Override struct {
 	// The kind of change: custom_limit replaces the limit of a policy, multiplier scales limits, ban denies all requests,
-	// exempt admits all requests. Required.
-	Kind string `json:"kind" kong:"required,one_of=custom_limit|multiplier|ban|exempt"`
+	// exempt admits all requests, topup adds to a calendar limit of a tenant until its period ends. Required.
+	Kind string `json:"kind" kong:"required,one_of=custom_limit|multiplier|ban|exempt|topup"`
 
 	// The tenant whose limits change; required unless a credential or an ip is given, or a tag or an endpoint is exempt.
 	Tenant string `json:"tenant,omitempty" kong:"as=Policy.tenant" example:"acme"`
@@ -55,8 +56,8 @@ type Override struct {
 	// matches any method.
 	Endpoint string `json:"endpoint,omitempty" kong:"as=Limit.endpoint" alias:"endpointPattern" example:"POST /records"`
 
-	// Only limits of the policy with this name. Required for custom_limit; without it, a multiplier changes all limits of
-	// its subject.
+	// Only limits of the policy with this name. Required for custom_limit and topup; without it, a multiplier changes all
+	// limits of its subject.
 	Policy string `json:"policy,omitempty" kong:"as=Limit.name" example:"daily"`
 
 	// For custom_limit: how many tokens a window allows.
@@ -71,6 +72,9 @@ type Override struct {
 	// For multiplier: the factor to multiply limits by, from 0.001 to 1000, with at most three decimals.
 	Factor Factor `json:"factor,omitempty" kong:"between=1..1000000" kong_err:"must be a decimal number with at most three places, such as 1.5, from 0.001 to 1000" unit:"thousandths" example:"1.5"`
 
+	// For topup: how many tokens it adds to the limit that applies otherwise. Several top-ups add up.
+	Amount int64 `json:"amount,omitempty" kong:"as=Limit.limit" unit:"tokens" example:"100000"`
+
 	// Why the override is there; recorded in the audit and in the override, and not shown to tenants. Required.
 	Reason string `json:"reason,omitempty" kong:"required,len_max=1024" kong_err:"is required, in 1 to 1024 bytes: why is this change made?" example:"launch week"`
 
@@ -80,7 +84,8 @@ type Override struct {
 	// When the override begins, such as on a launch day. Default: at once.
 	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be from 1970 to 9999"`
 
-	// When the override ends. Give either this or permanent.
+	// When the override ends. Give either this or permanent. A topup ends with the period in which it is made: it needs
+	// this only where the writer does not know the plugin's config.
 	ExpiresAt time.Time `json:"expires_at,omitzero" kong_err:"must be in the future"`
 
 	// The override never ends. Give either this or an end.
@@ -185,7 +190,10 @@ func (o Override) Conflicts() []Fault {
 	}
 	faults.addProblem(o.startProblem())
 	faults.addProblem("expires_at", o.endProblem())
-	if o.Source == SourceDetector && (o.Kind == KindExempt || o.Kind == KindCustomLimit || o.Factor >= 1000) {
+	if o.Kind == KindTopUp && o.Permanent {
+		faults.add("permanent", "must be left out of a topup, which ends with the period in which it is made")
+	}
+	if o.Source == SourceDetector && (o.Kind != KindBan && o.Kind != KindMultiplier || o.Factor >= 1000) {
 		faults.add("source", "must not be detector: a detector may only ban, or scale down by a factor below 1")
 	}
 	return faults
@@ -199,13 +207,17 @@ func (o Override) OwnSource() string {
 	return SourceScheduled
 }
 
-var overrideKinds = [...]string{KindCustomLimit, KindMultiplier, KindBan, KindExempt}
+var overrideKinds = [...]string{KindCustomLimit, KindMultiplier, KindBan, KindExempt, KindTopUp}
 
 func (o Override) subjectFaults() []Fault {
 	const subject = "an override is for a tenant, perhaps with a user, an endpoint or both; or for a credential; or for an " +
 		"ip; an exempt also for a tag, or for an endpoint of all tenants"
 	isExempt := o.Kind == KindExempt
 	switch {
+	case o.Kind == KindTopUp && o.Tenant == "":
+		return []Fault{{"tenant", "is required for a topup, which adds to a limit of one tenant"}}
+	case o.Kind == KindTopUp && o.IP != "":
+		return []Fault{{"ip", "must be left out of a topup, which adds to a limit of one tenant"}}
 	case o.Tag != "" && !isExempt:
 		return []Fault{{"tag", "must be left out: it belongs to an exempt alone"}}
 	case o.Tag != "" && o.Tenant != "":
@@ -246,6 +258,8 @@ func (o Override) policyProblem() string {
 	switch {
 	case o.Kind == KindCustomLimit && o.Policy == "":
 		return "is required for a custom_limit: it replaces the limit of the policy that it names"
+	case o.Kind == KindTopUp && o.Policy == "":
+		return "is required for a topup: it adds to the limit of the policy that it names"
 	case (o.Kind == KindBan || o.Kind == KindExempt) && o.Policy != "":
 		return "must be left out of a ban or an exempt, which is for all policies"
 	}
@@ -264,6 +278,7 @@ func (o Override) numberFaults() []Fault {
 		{"window_size", KindCustomLimit, o.WindowSize, false, ""},
 		{"burst", KindCustomLimit, o.Burst, false, ""},
 		{"factor", KindMultiplier, int64(o.Factor), true, ", such as 1.5"},
+		{"amount", KindTopUp, o.Amount, true, ", such as 100000"},
 	} {
 		switch {
 		case o.Kind != number.kind && number.value != 0:
@@ -277,6 +292,8 @@ func (o Override) numberFaults() []Fault {
 
 func (o Override) startProblem() (field, problem string) {
 	switch hasStart := !o.StartsAt.IsZero(); {
+	case hasStart && o.Kind == KindTopUp:
+		return "starts_at", "must be left out of a topup, which begins at once: top-ups of later periods are not supported"
 	case hasStart && (o.StartsAt.UnixMicro() <= 0 || o.StartsAt.UTC().Year() > maxYear):
 		return "starts_at", FieldNamed[Override]("starts_at").Must()
 	case hasStart && !o.ExpiresAt.IsZero() && !o.StartsAt.Before(o.ExpiresAt):
@@ -293,6 +310,8 @@ func (o Override) startProblem() (field, problem string) {
 
 func (o Override) endProblem() string {
 	switch {
+	case o.Kind == KindTopUp && o.ExpiresAt.IsZero():
+		return "" // the writer finds when the period ends
 	case o.Permanent && !o.ExpiresAt.IsZero():
 		return "must be left out of a permanent override"
 	case !o.Permanent && o.ExpiresAt.IsZero():

@@ -262,7 +262,7 @@ type Tenant struct {
 	// The tier of the tenant. Default: the tier that its requests claim, else the plugin config's default.
 	Tier string `json:"tier,omitempty" kong:"as=Policy.tier"`
 
-	// The IANA name of its time zone. Default: UTC.
+	// The IANA name of its time zone, in which the periods of its calendar limits begin. Default: the policy's, else UTC.
 	TimeZone string `json:"time_zone,omitempty" kong:"len_max=64" kong_err:"must be the IANA name of a time zone, such as Europe/Berlin, or left out for UTC" unit:"name"`
 }
 

@@ -1379,7 +1379,8 @@ CREATE TABLE rate_limiter.override_history (
     starts_at timestamp with time zone,
     ended_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_by text NOT NULL,
-    end_reason text NOT NULL
+    end_reason text NOT NULL,
+    amount bigint
 );
 
 ALTER TABLE rate_limiter.override_history OWNER TO owner;
@@ -1407,6 +1408,10 @@ CREATE TABLE rate_limiter.overrides (
     public_note text DEFAULT ''::text NOT NULL,
     tag text DEFAULT ''::text NOT NULL,
     starts_at timestamp with time zone,
+    amount bigint,
+    CONSTRAINT overrides_amount CHECK (((amount >= 1) AND (amount <= '1000000000000'::bigint))),
+    CONSTRAINT overrides_amount_missing CHECK (((kind <> 'topup'::text) OR (amount IS NOT NULL))),
+    CONSTRAINT overrides_amount_unused CHECK (((kind = 'topup'::text) OR (amount IS NULL))),
     CONSTRAINT overrides_author CHECK (((author ~ '\S'::text) AND (octet_length(author) <= 256))),
     CONSTRAINT overrides_burst CHECK (((burst >= 1) AND (burst <= '1000000000000'::bigint))),
     CONSTRAINT overrides_burst_unused CHECK (((kind = 'custom_limit'::text) OR (burst IS NULL))),
@@ -1420,13 +1425,13 @@ CREATE TABLE rate_limiter.overrides (
     CONSTRAINT overrides_factor_unused CHECK (((kind = 'multiplier'::text) OR (factor IS NULL))),
     CONSTRAINT overrides_ip CHECK (((ip = ''::text) OR rate_limiter.is_address(ip))),
     CONSTRAINT overrides_ip_all CHECK (((kind <> 'exempt'::text) OR (ip !~~ '%/0'::text))),
-    CONSTRAINT overrides_kind CHECK ((kind = ANY (ARRAY['custom_limit'::text, 'multiplier'::text, 'ban'::text, 'exempt'::text]))),
+    CONSTRAINT overrides_kind CHECK ((kind = ANY (ARRAY['custom_limit'::text, 'multiplier'::text, 'ban'::text, 'exempt'::text, 'topup'::text]))),
     CONSTRAINT overrides_limit CHECK ((("limit" >= 1) AND ("limit" <= '1000000000000'::bigint))),
     CONSTRAINT overrides_limit_missing CHECK (((kind <> 'custom_limit'::text) OR ("limit" IS NOT NULL))),
     CONSTRAINT overrides_limit_unused CHECK (((kind = 'custom_limit'::text) OR ("limit" IS NULL))),
     CONSTRAINT overrides_policy CHECK ((policy ~ '^[A-Za-z0-9_.-]{0,64}$'::text)),
-    CONSTRAINT overrides_policy_missing CHECK (((kind <> 'custom_limit'::text) OR (policy <> ''::text))),
-    CONSTRAINT overrides_policy_unused CHECK (((kind = ANY (ARRAY['custom_limit'::text, 'multiplier'::text])) OR (policy = ''::text))),
+    CONSTRAINT overrides_policy_missing CHECK (((kind <> ALL (ARRAY['custom_limit'::text, 'topup'::text])) OR (policy <> ''::text))),
+    CONSTRAINT overrides_policy_unused CHECK (((kind = ANY (ARRAY['custom_limit'::text, 'multiplier'::text, 'topup'::text])) OR (policy = ''::text))),
     CONSTRAINT overrides_public_note CHECK (((octet_length(public_note) <= 1024) AND (public_note !~ '[[:cntrl:]]'::text))),
     CONSTRAINT overrides_reason CHECK (((reason ~ '\S'::text) AND (octet_length(reason) <= 1024))),
     CONSTRAINT overrides_source CHECK ((source = ANY (ARRAY['commercial'::text, 'detector'::text, 'scheduled'::text]))),
@@ -1444,6 +1449,7 @@ END),
     CONSTRAINT overrides_tag CHECK (((octet_length(tag) <= 128) AND (strpos(tag, '*'::text) = 0))),
     CONSTRAINT overrides_tag_unused CHECK (((kind = 'exempt'::text) OR (tag = ''::text))),
     CONSTRAINT overrides_tenant CHECK ((octet_length(tenant) <= 128)),
+    CONSTRAINT overrides_topup CHECK (((kind <> 'topup'::text) OR ((tenant <> ''::text) AND (ip = ''::text) AND (NOT permanent) AND (starts_at IS NULL) AND (source = 'commercial'::text)))),
     CONSTRAINT overrides_user CHECK ((octet_length("user") <= 128)),
     CONSTRAINT overrides_window_size CHECK (((window_size >= 1) AND (window_size <= 31622400))),
     CONSTRAINT overrides_window_size_unused CHECK (((kind = 'custom_limit'::text) OR (window_size IS NULL)))
@@ -2106,7 +2112,7 @@ CREATE INDEX override_history_tenant ON rate_limiter.override_history USING btre
 
 CREATE INDEX overrides_expiry ON rate_limiter.overrides USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 
-CREATE UNIQUE INDEX overrides_one_per_subject ON rate_limiter.overrides USING btree (tenant, "user", rate_limiter.canonical_endpoint(endpoint), credential, ip, tag, kind, policy, source, COALESCE(starts_at, '-infinity'::timestamp with time zone));
+CREATE UNIQUE INDEX overrides_one_per_subject ON rate_limiter.overrides USING btree (tenant, "user", rate_limiter.canonical_endpoint(endpoint), credential, ip, tag, kind, policy, source, COALESCE(starts_at, '-infinity'::timestamp with time zone)) WHERE (kind <> 'topup'::text);
 
 CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies USING btree (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential, ip, "for");
 

@@ -113,8 +113,8 @@ func (a *ActiveOverrides) BanOrExemption() *ActiveOverride {
 	return strongest
 }
 
-// Change changes the limit of a bound by the overrides that cover it: first by the strongest commercial one, then by a
-// detector's penalty.
+// Change changes the limit of a bound by the overrides that cover it: first by the strongest commercial one, then by
+// all top-ups, then by a detector's penalty.
 func (a *ActiveOverrides) Change(b *Bound) {
 	commercial, penalty := a.Strongest(b, false), a.Strongest(b, true)
 	if commercial != nil {
@@ -122,11 +122,36 @@ func (a *ActiveOverrides) Change(b *Bound) {
 			b.Policy, b.Override = changed, commercial.ID
 		}
 	}
+	a.topUp(b)
 	if penalty != nil {
 		if changed := penalty.apply(b.Policy); changed != b.Policy {
 			b.Policy, b.Penalty = changed, penalty.ID
 		}
 	}
+}
+
+// topUp adds the top-ups that cover a bound to its limit. The derived limits are cached one on top of another: the order
+// of the list is always the same.
+func (a *ActiveOverrides) topUp(b *Bound) {
+	for i := range a.list {
+		o := &a.list[i]
+		if o.kind != topUp || !o.Covers(b) {
+			continue
+		}
+		before := b.Policy.Limit.Spec().Quantity
+		b.Policy = o.apply(b.Policy)
+		b.TopUp += b.Policy.Limit.Spec().Quantity - before
+	}
+}
+
+// TopUps returns the ids of the top-ups that cover a bound.
+func (a *ActiveOverrides) TopUps(b *Bound) (ids []int64) {
+	for i := range a.list {
+		if o := &a.list[i]; o.kind == topUp && o.Covers(b) {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
 }
 
 // Find returns the override with an id, or nil if it does not apply to the request.
@@ -144,7 +169,7 @@ func (a *ActiveOverrides) Strongest(b *Bound, detector bool) *ActiveOverride {
 	var found *ActiveOverride
 	for i := range a.list {
 		o := &a.list[i]
-		if o.kind != ban && o.kind != exempt && o.Detector == detector && o.Covers(b) {
+		if (o.kind == customLimit || o.kind == multiplier) && o.Detector == detector && o.Covers(b) {
 			found = stronger(found, o)
 		}
 	}

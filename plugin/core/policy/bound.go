@@ -103,6 +103,7 @@ type Policy struct {
 
 	Pattern int // index of Endpoint among the config's patterns; -1 for every endpoint, and for a row's
 	Limit   limit.Limit
+	zones   *zoneCache // nil: the limit has no calendar, or is that of a zone
 
 	Description string // what denied clients read about the limit; empty: nothing
 	PublicNote  string // shown to the tenant; "" for none
@@ -193,6 +194,7 @@ type Bound struct {
 	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation; of concurrency it is 1 or 0
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none
+	TopUp    int64 // tokens that top-ups have added to the limit after that
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none
 }
 

@@ -50,6 +50,7 @@ func (r *CompiledPolicy) Variant(modes Modes) *Policy {
 func (r *CompiledPolicy) derive(modes Modes) *Policy {
 	p := r.Policy
 	p.Mode, p.FailMode, p.Accuracy = modes.Mode, modes.FailMode, modes.Accuracy
+	p.cacheZones()
 	return &p
 }
 
@@ -229,6 +230,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		p.Fair = &Fair{Record: config.Fair, Rate: rate, Capacity: float64(compiled.Capacity())}
 	}
 	p.Quota = p.quotaItem()
+	p.cacheZones()
 	return p, nil
 }
 

@@ -16,9 +16,12 @@ const (
 	exempt
 	customLimit
 	multiplier
+	topUp
 )
 
-var kindNames = [...]string{schema.KindBan, schema.KindExempt, schema.KindCustomLimit, schema.KindMultiplier}
+var kindNames = [...]string{
+	schema.KindBan, schema.KindExempt, schema.KindCustomLimit, schema.KindMultiplier, schema.KindTopUp,
+}
 
 // target selects what an override applies to, the most specific first.
 type target uint8
@@ -55,7 +58,7 @@ type CompiledOverride struct {
 	endpoint string
 
 	targetName     string // the user, credential, network or tag; "" for a tenant's and an endpoint's
-	quantity       int64  // tokens; a multiplier's factor in thousandths
+	quantity       int64  // tokens, of a top-up those that it adds; a multiplier's factor in thousandths
 	window         limit.Micros
 	burst          int64
 	reason, author string
@@ -73,9 +76,12 @@ func (o *CompiledOverride) apply(base *Policy) *Policy {
 
 func (o *CompiledOverride) derive(base *Policy) *Policy {
 	spec := base.Limit.Spec()
-	if o.kind == customLimit {
+	switch o.kind {
+	case customLimit:
 		spec = o.withCustomLimit(spec)
-	} else {
+	case topUp:
+		spec.Quantity, spec.Burst = min(spec.Quantity+o.quantity, limit.MaxQuantity), 0
+	default:
 		spec = scaled(spec, o.quantity)
 	}
 	compiled, err := limit.New(spec)
@@ -88,7 +94,7 @@ func (o *CompiledOverride) derive(base *Policy) *Policy {
 		return base
 	}
 	p := *base
-	p.Limit = compiled
+	p.Limit, p.zones = compiled, nil
 	p.Quota = p.quotaItem()
 	return &p
 }
@@ -147,15 +153,24 @@ func (o *CompiledOverride) IsBan() bool { return o.kind == ban }
 // IsExemption reports whether o lifts all limits from the requests that it covers.
 func (o *CompiledOverride) IsExemption() bool { return o.kind == exempt }
 
+// IsTopUp reports whether o adds to a limit until its period ends.
+func (o *CompiledOverride) IsTopUp() bool { return o.kind == topUp }
+
 // TargetText returns what kind of thing o applies to, in words: "user+endpoint", "tenant".
 func (o *CompiledOverride) TargetText() string { return targetNames[o.target] }
 
 // Covers reports whether o changes the limit of a bound. An override that names a policy changes that policy. One that
 // names none changes the limits with buckets of its target alone. So a user's factor does not change the limit of the
-// whole tenant, and a tenant's does not change shared limits.
+// whole tenant, and a tenant's does not change shared limits. A top-up changes a calendar limit of its policy, if that
+// has buckets of its target.
 func (o *CompiledOverride) Covers(b *Bound) bool {
-	if o.policy != "" {
-		return o.policy == b.Policy.Name
+	switch {
+	case o.policy != "" && o.policy != b.Policy.Name:
+		return false
+	case o.kind == topUp && b.Policy.Limit.Spec().Calendar == nil:
+		return false
+	case o.policy != "" && o.kind != topUp:
+		return true
 	}
 	byEndpoint := b.Key.Endpoint != "" && b.Key.Group == ByTenant
 	switch o.target {
@@ -205,6 +220,8 @@ func (o *CompiledOverride) Normalized() Override {
 		out.Limit, out.WindowSize, out.Burst = o.quantity, int64(o.window/limit.Second), o.burst
 	case multiplier:
 		out.Factor = schema.Factor(o.quantity)
+	case topUp:
+		out.Amount = o.quantity
 	default:
 	}
 	if o.Detector {
@@ -230,6 +247,8 @@ func compileOverride(in Override) *CompiledOverride {
 		o.quantity, o.window, o.burst = in.Limit, windowMicros(in.WindowSize), in.Burst
 	case multiplier:
 		o.quantity = int64(in.Factor)
+	case topUp:
+		o.quantity = in.Amount
 	default:
 	}
 	return o
@@ -247,6 +266,7 @@ func (in *Override) valid() bool {
 		len(in.Tenant) <= maxPart && len(in.User) <= maxPart && len(in.Credential) <= maxPart && len(in.Tag) <= maxPart &&
 		(in.Policy == "" || isName(in.Policy)) && isNote(in.PublicNote) &&
 		(in.Kind != schema.KindMultiplier || in.Factor >= 1 && int64(in.Factor) <= maxFactor) &&
+		(in.Kind != schema.KindTopUp || in.Amount >= 1 && in.Amount <= limit.MaxQuantity && !in.ExpiresAt.IsZero()) &&
 		(in.Kind != schema.KindExempt || CheckExemptable(in.Endpoint) == nil)
 }
 

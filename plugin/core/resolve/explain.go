@@ -67,8 +67,11 @@ type ExplainedBound struct {
 	FailMode string `json:"fail_mode"`
 	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease from it
 	Cost     int64  `json:"cost"`
-	Override int64  `json:"override,omitempty"` // id of the commercial override that changed the limit
-	Penalty  int64  `json:"penalty,omitempty"`  // id of the detector's override that changed it after that
+	Zone     string `json:"time_zone,omitempty"`        // of a calendar limit
+	ZoneFrom string `json:"time_zone_source,omitempty"` // row: the tenant's; policy; or default
+	Override int64  `json:"override,omitempty"`         // id of the commercial override that changed the limit
+	TopUp    int64  `json:"top_up,omitempty"`           // tokens that top-ups add to it, included in the limit
+	Penalty  int64  `json:"penalty,omitempty"`          // id of the detector's override that changed it after that
 }
 
 // ExplainedPolicy describes a policy that could apply.
@@ -124,14 +127,30 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 		e.Tenant, e.TierFrom = id.Tenant.ID, p.TierFrom(id)
 	}
 	for _, b := range r.Bounds {
+		zone, from := r.zoneOf(&b)
 		e.Bounds = append(e.Bounds, ExplainedBound{
+			Zone: zone, ZoneFrom: from,
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
 			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: p.AccuracyOf(&b).String(),
-			Cost: b.Cost, Override: b.Override, Penalty: b.Penalty,
+			Cost: b.Cost, Override: b.Override, TopUp: b.TopUp, Penalty: b.Penalty,
 		})
 	}
 	e.explainPolicies(considered)
 	return e.Explanation
+}
+
+// zoneOf returns the time zone of a bound with a calendar limit, and where it comes from; "" for other limits.
+func (r *Resolution) zoneOf(b *policy.Bound) (zone, from string) {
+	in := b.Policy.Limit.Spec().Calendar
+	switch {
+	case in == nil:
+		return "", ""
+	case r.zone != "" && b.Key.Group == policy.ByTenant:
+		return in.Zone(), "row"
+	case in.Zone() == "UTC":
+		return in.Zone(), "default"
+	}
+	return in.Zone(), "policy"
 }
 
 // AccuracyOf returns how a bound is counted: Leased only if nodes do lease tokens of its bucket.

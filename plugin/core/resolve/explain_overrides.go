@@ -117,6 +117,10 @@ func (r *Resolution) changes(o *policy.ActiveOverride) []Outcome {
 		}
 		outcome := Outcome{Bound: b, Limit: b.Policy.Name}
 		switch strongest := r.overrides.Strongest(b, o.Detector); {
+		case o.IsTopUp() && b.TopUp > 0:
+			outcome.Applied = true
+		case o.IsTopUp():
+			outcome.Why = "the limit is the largest that there can be"
 		case strongest != o:
 			outcome.Why = policy.WhyBefore(strongest, o)
 		case b.Override == o.ID || b.Penalty == o.ID:

@@ -76,6 +76,7 @@ type Resolution struct {
 	rowMatches     []int                    // the same of the snapshot
 	overrides      policy.ActiveOverrides   // active for the request
 	rows           []*policy.CompiledPolicy // that replace the config's policies of their names
+	zone           string                   // of the tenant's row; "": none
 	exemptNetworks []netip.Prefix           // of the config's exemptions: those that the address is in
 	exemptPatterns []int                    // of the config's exemptions: those that match
 	considered     *[]*policy.Policy        // by bind, for explanations; nil: they are not recorded
@@ -129,10 +130,19 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	}
 }
 
+// TopUps returns the ids of the top-ups that have raised the limit of one of r's bounds.
+func (r *Resolution) TopUps(b *policy.Bound) []int64 {
+	if b.TopUp == 0 {
+		return nil
+	}
+	return r.overrides.TopUps(b)
+}
+
 // bind appends the bounds of a request, whose tenant has rows (nil: none).
 func (p *Plan) bind(rows *policy.TenantRows, id *identity.Identity, r *Resolution) {
 	r.Cost = p.requestCost(id, r)
 	cost := r.Cost.Tokens
+	r.zone = rows.Zone()
 	hasTier := p.hasTierOf(id)
 	if hasTier {
 		r.Tier, r.TierSource = p.tierOf(rows, id)
@@ -231,6 +241,10 @@ func (p *Plan) appendBound(applied *policy.Policy, id *identity.Identity, cost i
 		mayDeny := applied.Mode == policy.Enforce || p.modes.Mode != policy.Enforce
 		r.UserRequired = r.UserRequired || applied.Scope.ByUser() && mayDeny
 		return
+	}
+	if bound.Key.Group == policy.ByTenant {
+		applied = applied.InZone(r.zone)
+		bound.Policy = applied
 	}
 	if applied.Cost >= 0 {
 		bound.Cost = applied.Cost

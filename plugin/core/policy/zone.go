@@ -1,0 +1,74 @@
+package policy
+
+import (
+	"maps"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+)
+
+// zoneCache keeps the variants of a policy by time zone. Its key is a zone of the embedded data, which bounds it.
+type zoneCache struct {
+	atomic.Pointer[map[string]*Policy]
+}
+
+// InZone returns the policy with its calendar in a time zone: that of the tenant that the bucket belongs to. The policy
+// itself is returned if it has no calendar, or for "". The first request that needs a zone derives the variant; later
+// ones get the cached one.
+func (p *Policy) InZone(zone string) *Policy {
+	if p.zones == nil || zone == "" {
+		return p
+	}
+	for {
+		cached := p.zones.Load()
+		if cached != nil {
+			if variant := (*cached)[zone]; variant != nil {
+				return variant
+			}
+		}
+		variants := map[string]*Policy{zone: p.inZone(zone)}
+		if cached != nil {
+			maps.Copy(variants, *cached)
+		}
+		p.zones.CompareAndSwap(cached, &variants) // if another request was faster, this one gets its result
+	}
+}
+
+func (p *Policy) inZone(zone string) *Policy {
+	spec := p.Limit.Spec()
+	zoned, err := spec.Calendar.In(zone)
+	if err != nil || zoned == spec.Calendar {
+		return p
+	}
+	spec.Calendar, spec.Burst = zoned, 0 // a window has no burst
+	compiled, err := limit.New(spec)
+	if err != nil {
+		return p
+	}
+	variant := *p
+	variant.Limit, variant.zones = compiled, nil
+	variant.Quota = variant.quotaItem()
+	return &variant
+}
+
+// cacheZones gives a policy that was copied or compiled a cache of its own.
+func (p *Policy) cacheZones() {
+	if p.zones = nil; p.Limit.Spec().Calendar != nil {
+		p.zones = new(zoneCache)
+	}
+}
+
+// IsZone reports whether text is the name of a time zone.
+func IsZone(text string) bool {
+	_, err := calendar.New(calendar.Day, calendar.Anchor{}, text)
+	return err == nil
+}
+
+// Zone returns the time zone of the tenant's row, or "" if it has no row, or none that is known.
+func (a *TenantRows) Zone() string {
+	if a == nil || !a.knowsZone {
+		return ""
+	}
+	return a.timeZone
+}
