@@ -131,6 +131,9 @@ func (set Set) diffOverrides(ctx context.Context, q querier, actor string) (*Row
 	desired, ended := make([]Override, 0, len(set.Overrides)), 0
 	for _, o := range set.Overrides {
 		o.Source, o.Author, o.IP = o.OwnSource(), cmp.Or(o.Author, actor, "document"), canonicalIP(o.IP)
+		if o.Kind == schema.KindTopUp {
+			return nil, &InvalidError{o.String(), "kind", "must not be topup in a document: use ratelimit topup, once"}
+		}
 		o.StartsAt, o.ExpiresAt = o.StartsAt.Truncate(time.Microsecond), o.ExpiresAt.Truncate(time.Microsecond)
 		if err := o.check(); err != nil {
 			return nil, err
@@ -162,10 +165,11 @@ func keepOverride(before, after Override) (Override, bool) {
 	return after, !same || plain != before
 }
 
-// declaredOverrides returns the overrides that a document has: those of people that have not ended.
+// declaredOverrides returns the overrides that a document has: those of people that have not ended, without top-ups,
+// which are made once.
 func declaredOverrides(ctx context.Context, q querier) ([]Override, error) {
 	return readAll[Override](ctx, q, "list overrides", overrideTable.selects+" WHERE "+stateColumn+" <> '"+StateEnded+
-		"' AND source <> 'detector' ORDER BY id")
+		"' AND source <> 'detector' AND kind <> 'topup' ORDER BY id")
 }
 
 // written returns the rows that are created, and those that are changed, as they are then.

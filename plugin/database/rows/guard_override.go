@@ -83,7 +83,7 @@ const overlapping = `SELECT o.id, coalesce(o.starts_at, '0001-01-01 00:00:00+00'
 // raisedAbove returns a warning for each limit of all tenants that is below what an override allows one of them, and
 // not below what its policy does.
 func raisedAbove(ctx context.Context, q querier, config *resolve.Plan, o Override) ([]string, error) {
-	if o.Kind != schema.KindCustomLimit && o.Kind != schema.KindMultiplier {
+	if o.Kind == schema.KindBan || o.Kind == schema.KindExempt {
 		return nil, nil
 	}
 	var w where
@@ -173,6 +173,10 @@ func changedBy(o *Override, n neighbour) neighbour {
 		if n.Limit.Limit = o.Limit; n.WindowSize != 0 {
 			n.WindowSize = cmp.Or(o.WindowSize, n.WindowSize)
 		}
+		return n
+	}
+	if o.Kind == schema.KindTopUp {
+		n.Limit.Limit += o.Amount
 		return n
 	}
 	algorithm, _ := limit.ParseAlgorithm(n.Algorithm)

@@ -79,7 +79,7 @@ type OverrideMatch struct {
 	IP         string `query:"ip"         maxLength:"64"   doc:"Only overrides of exactly this address or network."`
 	Tag        string `query:"tag"        maxLength:"128"  doc:"Only exemptions of this tag of consumers."`
 	Endpoint   string `query:"endpoint"   maxLength:"1024" doc:"Only overrides of this endpoint, as written in the override; the names of parameters do not matter."`
-	Kind       string `query:"kind"                        doc:"Only overrides of this kind."   enum:"custom_limit,multiplier,ban,exempt"`
+	Kind       string `query:"kind"                        doc:"Only overrides of this kind."   enum:"custom_limit,multiplier,ban,exempt,topup"`
 	Source     string `query:"source"                      doc:"Only overrides of this source." enum:"commercial,detector,scheduled"`
 	State      string `query:"state"                       doc:"Only those that have not begun, are in force, or have expired and are not in the history yet." enum:"scheduled,in_force,ended"`
 	Expired    bool   `query:"expired"                     doc:"Include overrides that have expired and are not in the history yet."`
@@ -157,15 +157,26 @@ func (o Override) revision() int64 { return o.Revision }
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
 func (s *DB) AddOverride(ctx context.Context, c Change, o Override) (Override, int64, error) {
+	return s.addOverride(ctx, c, o, func(_ querier, o Override) (Override, error) { return o, nil })
+}
+
+// addOverride adds an override as complete makes it from what is there when it is written.
+func (s *DB) addOverride(
+	ctx context.Context, c Change, o Override, complete func(querier, Override) (Override, error),
+) (Override, int64, error) {
 	o = o.completed(c)
 	if err := o.check(); err != nil {
 		return Override{}, 0, err
 	}
-	row, err := encodeOverrides([]Override{o})
-	if err != nil {
-		return Override{}, 0, fmt.Errorf("add %v: %w", o, err)
-	}
 	return write(ctx, s, "add "+o.String(), c, func(tx pgx.Tx) (Override, error) {
+		o, err := complete(tx, o)
+		if err != nil {
+			return Override{}, err
+		}
+		row, err := encodeOverrides([]Override{o})
+		if err != nil {
+			return Override{}, err
+		}
 		if _, err := tx.Exec(ctx, endExpiredOverrides, row); err != nil {
 			return Override{}, err
 		}
@@ -247,8 +258,8 @@ const (
 	sameSubject = `SELECT o.id FROM rate_limiter.overrides o, jsonb_populate_recordset(NULL::rate_limiter.overrides, $1) n
 		WHERE (o.expires_at IS NULL OR o.expires_at > clock_timestamp()) AND ` + samePlace
 
-	// samePlace is that of the index overrides_one_per_subject.
-	samePlace = `o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
+	// samePlace is that of the index overrides_one_per_subject. Top-ups add up: none takes the place of another.
+	samePlace = `o.kind <> 'topup' AND o.source = n.source AND o.starts_at IS NOT DISTINCT FROM n.starts_at AND ` + sameTarget
 
 	sameTarget = `o.kind = n.kind AND o.tenant = coalesce(n.tenant, '') AND o."user" = coalesce(n."user", '')
 			AND rate_limiter.canonical_endpoint(o.endpoint) = rate_limiter.canonical_endpoint(coalesce(n.endpoint, ''))
@@ -293,6 +304,8 @@ func (o Override) changesTo(next Override) error {
 	switch {
 	case o.State == StateEnded:
 		return &ConflictError{What: what, Problem: "it has ended: add another override"}
+	case o.Kind == schema.KindTopUp:
+		return &InvalidError{what, "kind", "is topup, which does not change: end it, or add another"}
 	case o.Source == schema.SourceDetector:
 		return &InvalidError{what, "source", "is detector, whose penalties do not change: end it, or add another override"}
 	}

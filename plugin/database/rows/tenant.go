@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -22,7 +23,7 @@ func (t Tenant) Faults() []schema.Fault { return t.Tenant.Faults(hasTimeZone) }
 
 // hasTimeZone returns an error, as schema.Faults, unless the time zone of a tenant exists.
 func hasTimeZone(t schema.Tenant) error {
-	if location, err := time.LoadLocation(t.TimeZone); err == nil && location != time.Local {
+	if policy.IsZone(t.TimeZone) {
 		return nil
 	}
 	return schema.Faults{{Path: "time_zone", Message: schema.FieldNamed[schema.Tenant]("time_zone").Must()}}
