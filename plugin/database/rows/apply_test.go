@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // named returns policies like daily, with names.
@@ -136,3 +137,26 @@ func canonicalKey(p rows.Policy) string {
 }
 
 func values(p rows.Policy) string { return fmt.Sprint(p.Endpoint, p.Limit.Limit) }
+
+func TestADocumentHasNoTopUpsAndLeavesThem(t *testing.T) {
+	s, _ := open(t)
+	topUp := row(schema.Override{
+		Kind: schema.KindTopUp, Tenant: "acme", Policy: "monthly", Amount: 5, ExpiresAt: ban().ExpiresAt,
+	})
+	add(t, s, topUp)
+	add(t, s, topUp)
+	set, err := s.Dump(t.Context(), "")
+	require.NoError(t, err)
+	require.Empty(t, set.Overrides)
+	set.Overrides = []rows.Override{}
+	diff, _, err := s.Apply(t.Context(), ann, set)
+	require.NoError(t, err)
+	require.True(t, diff.Empty())
+	topUp.Author, topUp.Reason = "ann", "r"
+	set.Overrides = []rows.Override{topUp}
+	_, _, err = s.Apply(t.Context(), ann, set)
+	wantInvalid(t, "a document with a top-up", err, "kind")
+	all, err := s.Overrides(t.Context(), rows.OverrideFilter{})
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+}

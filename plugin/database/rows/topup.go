@@ -42,7 +42,7 @@ type topUpReview struct {
 	tenant    Tenant // zero without a row
 	overrides []Override
 	limits    []toppedUp // that the tenant may have, of the policy
-	names     []string   // of the policies that the tenant may have
+	names     []string   // of the policies that can be topped up
 	isKnown   bool       // the plugin's config is
 }
 
@@ -128,7 +128,7 @@ func (r *topUpReview) add(g *guard, limits []toppedUp, seen []string) {
 		if of.Policy = l.Name; others || !g.covers(&of, l.neighbour) {
 			continue
 		}
-		if !slices.Contains(r.names, l.Name) {
+		if l.ofTenant() && l.spec.Calendar != nil && !slices.Contains(r.names, l.Name) {
 			r.names = append(r.names, l.Name)
 		}
 		if l.Name == r.Policy {
@@ -137,7 +137,13 @@ func (r *topUpReview) add(g *guard, limits []toppedUp, seen []string) {
 	}
 }
 
-func (r *topUpReview) fault(field, format string, args ...any) error {
+// ofTenant reports whether each bucket of the limit belongs to one tenant.
+func (l *toppedUp) ofTenant() bool {
+	scope, _ := policy.ScopeOf(l.Scope)
+	return scope != policy.IP && !scope.Shared()
+}
+
+func topUpFault(field, format string, args ...any) error {
 	return &InvalidError{Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
@@ -145,13 +151,13 @@ func (r *topUpReview) fault(field, format string, args ...any) error {
 func (r *topUpReview) end(now time.Time) (time.Time, error) {
 	for _, o := range r.overrides {
 		if o.Kind == schema.KindExempt && o.User+o.Endpoint+o.Credential+o.IP == "" {
-			return now, r.fault("kind", "tenant %s has no limits: override %d exempts it", r.Tenant, o.ID)
+			return now, topUpFault("kind", "tenant %s has no limits: override %d exempts it", r.Tenant, o.ID)
 		}
 	}
 	switch {
 	case len(r.limits) == 0 && !r.isKnown && !r.ExpiresAt.IsZero():
 		if !r.ExpiresAt.After(now) {
-			return now, r.fault("expires_at", "%s", expiryProblem)
+			return now, topUpFault("expires_at", "%s", expiryProblem)
 		}
 		return r.ExpiresAt, nil
 	case len(r.limits) == 0:
@@ -168,11 +174,11 @@ func (r *topUpReview) end(now time.Time) (time.Time, error) {
 		}
 	}
 	if len(ends) > 1 {
-		return now, r.fault("policy", "has periods that end at different times for tenant %s, such as %s and %s: "+
+		return now, topUpFault("policy", "has periods that end at different times for tenant %s, such as %s and %s: "+
 			"set the tenant's tier first", r.Tenant, ends[0].Format(time.RFC3339), ends[1].Format(time.RFC3339))
 	}
 	if !r.ExpiresAt.IsZero() && !r.ExpiresAt.Equal(ends[0]) {
-		return now, r.fault("expires_at", "must be left out: a topup that is made now ends with the period, at %s",
+		return now, topUpFault("expires_at", "must be left out: a topup that is made now ends with the period, at %s",
 			ends[0].Format(time.RFC3339))
 	}
 	return ends[0], nil
@@ -186,30 +192,31 @@ func (r *topUpReview) unknown() error {
 		text += " (tier " + r.tenant.Tier + ")"
 	}
 	if len(r.names) > 0 {
-		text += "; those that do: " + strings.Join(r.names, ", ")
+		text += "; limits to top up: " + strings.Join(r.names, ", ")
 	}
 	if !r.isKnown {
 		text += "; for a limit of the plugin's config, which is not known here, give the config, or expires_at, the end " +
 			"of the period"
 	}
-	return r.fault("policy", "%s", text)
+	return topUpFault("policy", "%s", text)
 }
 
 // endOf returns when the period of a limit ends, or why it cannot be topped up.
 func (r *topUpReview) endOf(l toppedUp, now time.Time) (time.Time, error) {
 	scope, _ := policy.ScopeOf(l.Scope)
+	counts := r.Policy + " counts " + policy.PerScope(l.Scope)
 	switch {
-	case scope == policy.IP || scope.Shared():
-		return now, r.fault("policy", "must be a limit of one tenant: %s counts %s", r.Policy, policy.PerScope(l.Scope))
+	case !l.ofTenant():
+		return now, topUpFault("policy", "must be a limit of one tenant: %s", counts)
 	case l.spec.Calendar == nil:
-		return now, r.fault("policy", "must have a period, such as month: %s is a rolling limit: raise it by a "+
+		return now, topUpFault("policy", "must have a period, such as month: %s is a rolling limit: raise it by a "+
 			"custom_limit with an end", r.Policy)
 	case r.User != "" && !scope.ByUser():
-		return now, r.fault("user", "must be left out: %s counts %s", r.Policy, policy.PerScope(l.Scope))
+		return now, topUpFault("user", "must be left out: %s", counts)
 	case r.Credential != "" && scope != policy.Credential:
-		return now, r.fault("credential", "must be left out: %s counts %s", r.Policy, policy.PerScope(l.Scope))
+		return now, topUpFault("credential", "must be left out: %s", counts)
 	case r.Endpoint != "" && !scope.ByEndpoint():
-		return now, r.fault("endpoint", "must be left out: %s counts %s", r.Policy, policy.PerScope(l.Scope))
+		return now, topUpFault("endpoint", "must be left out: %s", counts)
 	}
 	zoned := inZone(l.spec.Calendar, r.tenant.TimeZone)
 	_, end := zoned.Window(now.UnixMicro())
@@ -243,7 +250,7 @@ func (r *topUpReview) checkAmount() error {
 		}
 	}
 	if left := limit.MaxQuantity - most - added; r.Amount > left {
-		return r.fault("amount", "must be at most %d: the limit is %d, top-ups in force add %d, and no limit exceeds %d",
+		return topUpFault("amount", "must be at most %d: the limit is %d, top-ups in force add %d, and no limit exceeds %d",
 			max(left, 0), most, added, limit.MaxQuantity)
 	}
 	return nil
