@@ -81,7 +81,7 @@ type PassedOver struct {
 // OverrideInForce is an override on these requests. The complete one is at .../overrides/{id}.
 type OverrideInForce struct {
 	ID       int64  `json:"id"`
-	Kind     string `json:"kind"               enum:"custom_limit,multiplier,ban,exempt"`
+	Kind     string `json:"kind"               enum:"custom_limit,multiplier,ban,exempt,topup"`
 	Target   string `json:"target"                                                       doc:"What it is on."                                    example:"tenant"`
 	Endpoint string `json:"endpoint,omitempty"`
 
@@ -90,6 +90,7 @@ type OverrideInForce struct {
 	WindowSize int64   `json:"window_size,omitempty" doc:"Of a custom_limit: seconds; absent: as the policy has it."`
 	Burst      int64   `json:"burst,omitempty"       doc:"Of a custom_limit: the most tokens at once; absent: as the algorithm has it."`
 	Factor     float64 `json:"factor,omitempty"      doc:"Of a multiplier."                                               example:"1.5"`
+	Amount     int64   `json:"amount,omitempty"      doc:"Of a topup: tokens that it adds to the limit."`
 
 	From   time.Time `json:"from,omitzero"                                                doc:"Absent: it began when it was made."`
 	Until  time.Time `json:"until,omitzero"                                               doc:"Absent: it is permanent."`

@@ -112,7 +112,7 @@ type exceptionKey struct {
 // changedPolicy identifies a policy with the overrides that changed it.
 type changedPolicy struct {
 	origin
-	override, penalty int64
+	override, penalty, topUp int64
 }
 
 // addResolution adds the limits of requests to one endpoint.
@@ -129,10 +129,10 @@ func (w *inForceReport) addResolution(id *identity.Identity, r *resolve.Resoluti
 		if !w.view.readsBound(b) {
 			continue
 		}
-		if key := (changedPolicy{source, b.Override, b.Penalty}); !w.listed[key] {
+		if key := (changedPolicy{source, b.Override, b.Penalty, b.TopUp}); !w.listed[key] {
 			w.listed[key] = true
 			if hasRoom(w.Limits, w.most, &w.leftOff.Limits) {
-				w.Limits = append(w.Limits, w.limitInForce(b, source))
+				w.Limits = append(w.Limits, w.limitInForce(r, b, source))
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func (w *inForceReport) exceptionOf(r *resolve.Resolution) answers.Exception {
 	return x
 }
 
-func (w *inForceReport) limitInForce(b *policy.Bound, from origin) answers.LimitInForce {
+func (w *inForceReport) limitInForce(r *resolve.Resolution, b *policy.Bound, from origin) answers.LimitInForce {
 	p := b.Policy
 	spec := p.Limit.Spec()
 	l := answers.LimitInForce{
@@ -194,7 +194,7 @@ func (w *inForceReport) limitInForce(b *policy.Bound, from origin) answers.Limit
 	if from.row != 0 {
 		l.Source = "row"
 	}
-	for _, id := range [...]int64{b.Override, b.Penalty} {
+	for _, id := range slices.Concat([]int64{b.Override}, r.TopUps(b), []int64{b.Penalty}) {
 		if id == 0 {
 			continue
 		}
@@ -247,6 +247,7 @@ func (w *inForceReport) listOverrides() {
 		item := answers.OverrideInForce{
 			ID: o.ID, Kind: o.Kind, Target: x.Target, Endpoint: o.Endpoint, From: o.StartsAt, Until: o.ExpiresAt,
 			Policy: o.Policy, Limit: o.Limit, WindowSize: o.WindowSize, Burst: o.Burst, Factor: float64(o.Factor) / 1000,
+			Amount: o.Amount,
 			Reason: o.Reason, Author: o.Author, PublicNote: o.PublicNote, General: o.Tenant == "",
 		}
 		if w.view.tenant {

@@ -115,8 +115,9 @@ func (*OverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Sche
 	for _, name := range []string{"starts_at", "expires_at"} {
 		s.Properties[name].Extensions = instantForm
 	}
-	s.Properties["expires_at"].Description = "When the override ends. Give one of expires_at, expires_in and permanent."
-	redescribe(s.Properties["kind"], "Default: custom_limit with limit, multiplier with factor.")
+	s.Properties["expires_at"].Description = "When the override ends. Give one of expires_at, expires_in and permanent. " +
+		"A topup ends with the period of its limit: it needs expires_at only if this process does not know the limit."
+	redescribe(s.Properties["kind"], "Default: custom_limit with limit, multiplier with factor, topup with amount.")
 	describeAliases(s, overrideAliases)
 	return s
 }
@@ -179,6 +180,8 @@ func (b *OverrideBody) override(org string, now time.Time) (rows.Override, error
 		o.Kind = schema.KindCustomLimit
 	case o.Factor != 0:
 		o.Kind = schema.KindMultiplier
+	case o.Amount != 0:
+		o.Kind = schema.KindTopUp
 	}
 	window, err := windowSeconds(b.WindowSize, b.Window)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -56,7 +57,7 @@ func (s *Server) registerOverrides() {
 			return s.Rows.Overrides(ctx, f)
 		})
 	create(ofOrg, ofOrg.operation("create-override", http.MethodPost, "",
-		"Create an override for an org: a limit of its own, a multiplier, a ban or an exemption"), "make an override",
+		"Create an override for an org: a limit of its own, a multiplier, a top-up, a ban or an exemption"), "make an override",
 		s.createOverride)
 	preview := &place{s, overridesPath, ofOrg.tag, readAccess, readAccess}
 	serve(s, preview.operation("preview-override", http.MethodPost, "/preview",
@@ -153,6 +154,9 @@ func (s *Server) createOverride(ctx context.Context, in *createOverrideInput) (m
 	if err != nil {
 		return made, err
 	}
+	if desired.Kind == schema.KindTopUp {
+		return made.with(s.Rows.AddTopUp(ctx, made.change, s.configPlan(), desired))
+	}
 	return made.with(s.Rows.AddOverride(ctx, made.change, desired))
 }
 
@@ -230,7 +234,11 @@ func (s *Server) previewOverride(ctx context.Context, in *previewOverrideInput) 
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
 	}
-	o.Author = callerOf(ctx).Token
+	if o.Author = callerOf(ctx).Token; o.Kind == schema.KindTopUp {
+		if o, err = s.Rows.CheckTopUp(ctx, s.configPlan(), o); err != nil {
+			return nil, err
+		}
+	}
 	next, err := withOverride(plan, policy.Override{ID: previewedID, Override: o.Override})
 	if err != nil {
 		return nil, unprocessable(fault("body", err.Error(), nil))
