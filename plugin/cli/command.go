@@ -66,6 +66,7 @@ func commands() []*command {
 		costCommands,
 		candidateCommands,
 		overrideCommands,
+		[]*command{topUpCommand},
 		documentCommands,
 		[]*command{dumpCommand, replayCommand, suggestCommand, explainCommand, auditCommand},
 		[]*command{fleetCommand, forgetCommand, topCommand},

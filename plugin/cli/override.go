@@ -132,12 +132,13 @@ func (c *call) overrideFlags() *rows.Override {
 	o := new(rows.Override)
 	// The reason and the author are the change's; startFlags and expiryFlags define the start and the end.
 	fields := schema.FieldsWithout[schema.Override](
-		"reason", "author", "starts_at", "expires_at", "permanent", "source")
+		"reason", "author", "starts_at", "expires_at", "permanent", "source", "amount")
 	for i := range fields {
 		fieldFlag(c, &fields[i], &o.Override)
 	}
 	c.flags.Lookup("kind").Usage += " (required)"
 	c.wrongIf(func() bool { return o.Kind == "" }, "--kind is required: %s", strings.Join(fields[0].OneOf, ", "))
+	c.wrongIf(func() bool { return o.Kind == schema.KindTopUp }, "use ratelimit topup, which finds when the period ends")
 	return o
 }
 
