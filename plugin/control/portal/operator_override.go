@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 
 // untilLayout is how browsers send a date with a time.
 const untilLayout = "2006-01-02T15:04"
+
+// kindTopUp is the kind of an override that adds to a limit until its period ends.
+const kindTopUp = "topup"
 
 // permanently is the value of expires for an override without an end.
 const permanently = "permanent"
@@ -35,6 +39,10 @@ func overrideBody(form url.Values) map[string]any {
 		setInteger(body, "burst", typed("burst"))
 	case "multiplier":
 		texts = append(texts, "policy", "factor")
+	case kindTopUp:
+		texts = append(texts, "policy")
+		setInteger(body, "amount", typed("amount"))
+		expires = "" // it ends with the period
 	}
 	for _, name := range texts {
 		if text := typed(name); text != "" {
@@ -132,7 +140,8 @@ func (o *overrideView) readPolicies(v *visit) error {
 
 func serveNewOverride(v *visit) error {
 	o := &overrideView{Org: v.org(), Form: url.Values{
-		"kind": {"custom_limit"}, "expires": {"1d"}, "policy": {v.r.URL.Query().Get("policy")},
+		"kind":    {cmp.Or(v.r.URL.Query().Get("kind"), "custom_limit")},
+		"expires": {"1d"}, "policy": {v.r.URL.Query().Get("policy")},
 	}}
 	if err := o.readPolicies(v); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -92,6 +94,32 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 	w.want(b.get("/portal/audit?kind=override"), http.StatusOK, "delete override 1", "insert override 1", "− removed",
 		"<del>2000000</del>", "+ added", "<ins>2000000</ins>", "launch week", "over")
 	w.want(b.get("/portal/audit?actor=eve"), http.StatusOK, "There are no such changes.")
+}
+
+func TestATopUpIsPreviewedWithTheNumbersBeforeAndAfter(t *testing.T) {
+	t.Parallel()
+	monthly := schema.Limit{Name: "monthly", Scope: "tenant", Limit: 20_000, Algorithm: "fixed_window", Period: "month"}
+	w := overDatabase(t, pgtest.Pool(t, pgtest.Shared(t).Database(t)), policy.Rows{}, setting{
+		config: schema.Config{OnMissingUser: "skip", Tiers: []schema.Tier{{Name: "free", Limits: []schema.Limit{monthly}}}},
+		now:    time.Now(),
+	})
+	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "/portal/tenants/acme/overrides/new?kind=topup")
+	w.want(b.get("/portal/tenants/acme/overrides/new?kind=topup"), http.StatusOK, `<option value="topup" selected`)
+	form := url.Values{
+		"kind": {"topup"}, "policy": {"monthly"}, "amount": {"100,000"}, "reason": {"ticket"}, "expires": {"1d"},
+	}
+	preview := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK,
+		"acme: monthly 20,000 → 120,000 per month", "Apply")
+	applied := hiddenFields(preview.text)
+	w.location(b.post("/portal/tenants/acme/overrides", applied))
+	w.location(b.post("/portal/tenants/acme/overrides", applied)) // a second click
+	all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10})
+	if err != nil || len(all) != 1 || all[0].Amount != 100_000 || all[0].ExpiresAt.UTC().Day() != 1 {
+		t.Fatalf("the overrides are %+v (%v), want one top-up", all, err)
+	}
+	form.Set("amount", "lots")
+	w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusUnprocessableEntity, "body.amount")
 }
 
 // hiddenFields returns the hidden fields of a page's forms.

@@ -76,6 +76,8 @@ func overrideWords(o answers.OverrideInForce) string {
 		}
 	case "multiplier":
 		what = fmt.Sprint(o.Factor, " × ", policy)
+	case kindTopUp:
+		what = "+" + humanize.Comma(o.Amount) + " " + policy
 	case "ban":
 		what = "No requests"
 	case "exempt":

@@ -286,7 +286,8 @@ func TestAnOverrideIsShownWithItsNumbers(t *testing.T) {
 		"daily 2,000 per 10 minutes, at most 50 at once": {
 			Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000, WindowSize: 600, Burst: 50,
 		},
-		"No requests": {Kind: "ban", Target: "tenant"},
+		"+100,000 monthly": {Kind: "topup", Target: "tenant", Policy: "monthly", Amount: 100_000},
+		"No requests":      {Kind: "ban", Target: "tenant"},
 	} {
 		if got := overrideWords(o); got != want {
 			t.Errorf("%+v is %q, want %q", o, got, want)
