@@ -48,8 +48,8 @@ func TestAShellCompletesEnumsAndNamesOfTheDatabase(t *testing.T) {
 	x.must("policy", "put", "daily", "--tenant", "northwind", "--limit", "5", "--window", "60", "--reason", "a test")
 	x.must("tenant", "set", "northwind", "--tier", "gold", "--reason", "a test")
 	for _, c := range []struct{ typed, want string }{
-		{"override add --kind ", "custom_limit multiplier ban exempt"},
-		{"override list --kind ", "custom_limit multiplier ban exempt"},
+		{"override add --kind ", "custom_limit multiplier ban exempt topup"},
+		{"override list --kind ", "custom_limit multiplier ban exempt topup"},
 		{"policy put daily --scope ", "tenant user credential ip endpoint global tenant+endpoint user+endpoint"},
 		{"override add --tenant ", "acme northwind"},
 		{"usage show n", "northwind"},

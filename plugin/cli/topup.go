@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -49,11 +48,12 @@ when the period ends.
 		c.flags.Func("expires-at", "when the period ends, only for a limit of a config that is not given",
 			reads(parseInstant, &o.ExpiresAt))
 		c.knownConfigFlag()
-		dryRun := c.flags.Bool("dry-run", false, "show the limits before and after, and change nothing; needs --config or --server")
+		dryRun := c.flags.Bool("dry-run", false,
+			"show the limits before and after, and change nothing; needs --config or --server")
+		c.wrongIf(func() bool { return *dryRun && !c.given("config") && !c.given("server") },
+			"--dry-run needs --config or --server")
 		write := c.writes(func() change {
-			r := ofOverride("added", change{method: http.MethodPost}, *o)
-			r.what = fmt.Sprintf("added %d to %s", o.Amount, o.Policy)
-			return r
+			return ofOverride("added", change{method: http.MethodPost}, *o)
 		})
 		return func(ctx context.Context) error {
 			if *dryRun {

@@ -48,7 +48,9 @@ func (o Override) String() string {
 	if o.ID != 0 {
 		text = fmt.Sprint(text, " ", o.ID)
 	}
-	text += ": " + o.Kind
+	if text += ": " + o.Kind; o.Amount != 0 {
+		text += fmt.Sprint(" of ", o.Amount)
+	}
 	if subject := o.Subject(); subject != "" {
 		text += ", " + subject
 	}
