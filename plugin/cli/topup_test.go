@@ -55,7 +55,9 @@ func TestATopUpIsTriedThenMadeThenExplained(t *testing.T) {
 	call(0, line)
 	assert.Contains(t, call(0, line+" --dry-run"), "monthly: 11000 becomes 11500")
 	explained := call(0, "explain --tenant acme --config "+deck)
-	for _, text := range []string{"11000 per month (Asia/Tokyo)", "TOP UP", "1000", "TIME ZONE SOURCE", "it changes monthly"} {
+	for _, text := range []string{
+		"11000 per month (Asia/Tokyo)", "TOP UP", "1000", "TIME ZONE SOURCE", "it changes monthly",
+	} {
 		assert.Contains(t, explained, text)
 	}
 	assert.Contains(t, call(0, "override list"), "AMOUNT")
@@ -73,7 +75,7 @@ func TestATopUpIsTriedThenMadeThenExplained(t *testing.T) {
 		"topup --tenant acme --policy monthly --amount 0 --reason r":                         "must be > 0, got 0",
 		"topup --tenant acme --policy monthly --amount -5 --reason r":                        "must be > 0, got -5",
 		"topup --policy monthly --amount 5 --reason r":                                       "--tenant is required",
-		"topup --tenant acme --policy monthly --amount 5 --reason r --dry-run":               "--dry-run needs --config or --server",
+		"topup --tenant acme --policy monthly --amount 5 --reason r --dry-run":               "needs --config or --server",
 		"override add --kind topup --tenant acme --policy monthly --permanent --reason more": "use ratelimit topup",
 	} {
 		assert.Contains(t, call(2, line), want, line)

@@ -21,7 +21,9 @@ import (
 
 // periodic is a limit of 1000 in each period.
 func periodic(name, scope, period string) schema.Limit {
-	return schema.Limit{Name: name, Scope: scope, Limit: 1000, Algorithm: "fixed_window", Period: period, TimeZone: "Europe/Berlin"}
+	return schema.Limit{
+		Name: name, Scope: scope, Limit: 1000, Algorithm: "fixed_window", Period: period, TimeZone: "Europe/Berlin",
+	}
 }
 
 // selling returns a server whose config has limits with periods. Acme is of tier gold, and in Tokyo.
@@ -34,7 +36,9 @@ func selling(t *testing.T, edit ...func(*api.Options)) *world {
 				periodic("monthly", "tenant", "month"), periodic("seats", "user", "day"), periodic("addresses", "ip", "day"),
 				{Name: "rolling", Scope: "tenant", Limit: 10, WindowSize: 60}, periodic("varied", "tenant", "month"),
 			}},
-			{Name: "silver", Limits: []schema.Limit{periodic("monthly", "tenant", "month"), periodic("varied", "tenant", "year")}},
+			{Name: "silver", Limits: []schema.Limit{
+				periodic("monthly", "tenant", "month"), periodic("varied", "tenant", "year"),
+			}},
 			{Name: "unlimited"},
 		},
 		Global: schema.Global{Limits: []schema.Limit{periodic("all", "global", "month")}},
@@ -72,7 +76,8 @@ func TestATopUpEndsWithTheMonthOfItsTenantAndCountsOnceForAKey(t *testing.T) {
 	again := w.want(w.as("POST", overrides, topUpBody, "Idempotency-Key", "k"), http.StatusCreated)
 	assert.Equal(t, "true", again.Header().Get("Idempotent-Replayed"))
 	assert.Equal(t, o, read[overrideWritten](w, again).Override)
-	w.want(w.as("POST", overrides, strings.Replace(topUpBody, "500", "7", 1), "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
+	another := strings.Replace(topUpBody, "500", "7", 1)
+	w.want(w.as("POST", overrides, another, "Idempotency-Key", "k"), http.StatusUnprocessableEntity)
 	w.want(w.as("POST", overrides, topUpBody), http.StatusCreated)
 	list := read[answers.Page[api.Override]](w, w.as("GET", overrides+"?kind=topup", "")).Items
 	require.Len(t, list, 2, "a top-up without a key adds to the one before")
@@ -111,10 +116,10 @@ func TestATopUpWithoutAnEffectIsDenied(t *testing.T) {
 	w := selling(t)
 	w.want(w.as("POST", overrides, topUpBody), http.StatusCreated)
 	for fields, want := range map[string][2]string{
-		`"policy":"rolling","amount":5`:                                    {"policy", "raise it by a custom_limit with an end"},
+		`"policy":"rolling","amount":5`:                                    {"policy", "by a custom_limit with an end"},
 		`"policy":"addresses","amount":5`:                                  {"policy", "addresses counts per ip"},
 		`"policy":"all","amount":5`:                                        {"policy", "all counts in total"},
-		`"policy":"weekly","amount":5`:                                     {"policy", "limits to top up: monthly, seats, varied"},
+		`"policy":"weekly","amount":5`:                                     {"policy", "to top up: monthly, seats, varied"},
 		`"policy":"monthly","amount":0`:                                    {"amount", "must be > 0, got 0"},
 		`"policy":"monthly","amount":-5`:                                   {"amount", "must be > 0, got -5"},
 		`"policy":"monthly","amount":1000000000000`:                        {"amount", "must be at most 999999998500: "},
@@ -155,12 +160,14 @@ func TestATopUpOfAnUnknownConfigNeedsTheEndOfThePeriod(t *testing.T) {
 	path, saying := w.fault(w.as("POST", overrides, topUpBody), 422)
 	assert.Equal(t, "body.policy", path)
 	assert.Contains(t, saying, "expires_at, the end of the period")
-	w.want(w.as("POST", overrides, topUpBody[:len(topUpBody)-1]+`,"expires_at":"2099-12-01T00:00:00Z"}`), http.StatusCreated)
-	over := topUpBody[:len(topUpBody)-1] + `,"expires_at":"2020-12-01T00:00:00Z"}`
+	until := func(end string) string { return strings.TrimSuffix(topUpBody, "}") + `,"expires_at":"` + end + `"}` }
+	w.want(w.as("POST", overrides, until("2099-12-01T00:00:00Z")), http.StatusCreated)
+	over := until("2020-12-01T00:00:00Z")
 	w.wantFaults(w.as("POST", overrides, over), "body.expires_at")
 
 	// The period of a row is known without a config.
-	row := `{"tier":"gold","name":"monthly","scope":"tenant","limit":5,"algorithm":"fixed_window","period":"month","reason":"sold"}`
+	row := `{"tier":"gold","name":"monthly","scope":"tenant","limit":5,"algorithm":"fixed_window","period":"month",
+		"reason":"sold"}`
 	w.want(w.as("PUT", policies+"?overwrite=true", row), http.StatusCreated)
 	made := w.want(w.as("POST", overrides, topUpBody), http.StatusCreated)
 	assert.Equal(t, endOfMonth(t, "Asia/Tokyo"), read[overrideWritten](w, made).Override.ExpiresAt.UTC())

@@ -75,7 +75,9 @@ func TestACalendarLimitIsInTheZoneOfItsTenant(t *testing.T) {
 			"monthly": want[0], "users": want[1], "rolling": " ", "addresses": utc, "all": "Asia/Tokyo policy",
 		}, zones, name)
 	}
-	for name, zone := range map[string]string{"acme": "Asia/Kathmandu", "tonga": "Pacific/Tongatapu", "beta": "Europe/Berlin"} {
+	for name, zone := range map[string]string{
+		"acme": "Asia/Kathmandu", "tonga": "Pacific/Tongatapu", "beta": "Europe/Berlin",
+	} {
 		var r resolve.Resolution
 		plan.ResolveAt(of(name), inNovember, &r)
 		_, end := r.Bounds[0].Policy.Limit.Spec().Calendar.Window(int64(inNovember))
@@ -107,6 +109,7 @@ func toppedUp(name string, amount int64, end limit.Micros, o schema.Override) sc
 func TestATopUpAddsToTheCalendarLimitsOfItsTargetAlone(t *testing.T) {
 	end := nextMonth(t, "UTC")
 	acme, user := schema.Override{Tenant: "acme"}, schema.Override{Tenant: "acme", User: "u"}
+	atX := schema.Override{Tenant: "acme", Endpoint: "GET /x"}
 	for _, c := range []struct {
 		name    string
 		topUp   schema.Override
@@ -118,7 +121,7 @@ func TestATopUpAddsToTheCalendarLimitsOfItsTargetAlone(t *testing.T) {
 		{"another user's", toppedUp("users", 5, end, schema.Override{Tenant: "acme", User: "v"}), ""},
 		{"another tenant's", toppedUp("monthly", 5, end, schema.Override{Tenant: "beta"}), ""},
 		{"a user's, of a limit per tenant", toppedUp("monthly", 5, end, user), ""},
-		{"an endpoint's, of a limit per tenant", toppedUp("monthly", 5, end, schema.Override{Tenant: "acme", Endpoint: "GET /x"}), ""},
+		{"an endpoint's, of a limit per tenant", toppedUp("monthly", 5, end, atX), ""},
 		{"a rolling limit", toppedUp("rolling", 5, end, acme), ""},
 		{"a limit per address", toppedUp("addresses", 5, end, acme), ""},
 		{"a limit in total", toppedUp("all", 5, end, acme), ""},
