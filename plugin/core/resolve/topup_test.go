@@ -146,14 +146,27 @@ func TestATopUpIsGoneAtTheFirstInstantOfTheNextPeriod(t *testing.T) {
 	rows.Overrides = numbered(toppedUp("monthly", 500, end, schema.Override{Tenant: "acme"}))
 	snapshot, _ := policy.NewSnapshot(rows, nil)
 	plan := compile(t, planned).With(snapshot)
-	for at, want := range map[limit.Micros]int64{inNovember: 1500, end - 1: 1500, end: 1000, end + 1: 1000} {
+	var state limit.State
+	for _, at := range []struct {
+		now               limit.Micros
+		limit, used, wait int64 // wait: until there is room for all of the limit, in µs
+	}{
+		{inNovember, 1500, 0, 0},
+		{inNovember + 1, 1500, 1500, int64(end - inNovember - 1)},
+		{end - 1, 1500, 1500, 1},
+		{end, 1000, 0, 0},
+		{end + 1, 1000, 1000, int64(time.Hour/time.Microsecond)*24*31 - 1},
+	} {
 		var r resolve.Resolution
-		plan.ResolveAt(of("acme"), at, &r)
-		spec := r.Bounds[0].Policy.Limit.Spec()
-		start, next := spec.Calendar.Window(int64(at))
-		assert.Equal(t, want, spec.Quantity, at)
-		assert.Equal(t, at < end, limit.Micros(start) < end, at)
-		assert.Equal(t, at < end, limit.Micros(next) == end, at)
+		plan.ResolveAt(of("acme"), at.now, &r)
+		l := r.Bounds[0].Policy.Limit
+		quantity := l.Spec().Quantity
+		l.Advance(&state, at.now)
+		got := []int64{quantity, l.Status(&state, at.now).Used, int64(l.Wait(&state, at.now, quantity))}
+		assert.Equal(t, []int64{at.limit, at.used, at.wait}, got, "%d", at.now-end)
+		if at.used == 0 {
+			l.Spend(&state, at.now, quantity)
+		}
 	}
 }
 
