@@ -27,6 +27,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/share"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -172,6 +173,8 @@ type Central interface {
 	store.Keeper
 	// Ping returns nil if every server of the Redis answers.
 	Ping(ctx context.Context) error
+	// Raise charges fixed windows and periods with what is missing to so many tokens, see [redis.Store.Raise].
+	Raise(ctx context.Context, bounds []policy.Bound, least []int64) (charged []int64, err error)
 }
 
 // ErrNotCentral is the error of a config whose buckets each node keeps for itself.

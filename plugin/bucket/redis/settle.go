@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -14,6 +15,7 @@ import (
 type settlement struct {
 	receipt limit.Receipt
 	actual  int64 // tokens, of the bound's cost
+	most    int64 // units up to which a charge fills the bucket; 0: as far as the limit can owe
 }
 
 // Settle implements store.Store, for the statuses with the source Redis. In a cluster each group of bounds with one
@@ -30,7 +32,7 @@ func (s *Store) Settle(
 	runAll(s.partsOf(bounds, changes), func(p *part) {
 		settlements := make([]settlement, len(p.indexes))
 		for j, i := range p.indexes {
-			settlements[j] = settlement{statuses[i].Receipt, actual[i]}
+			settlements[j] = settlement{receipt: statuses[i].Receipt, actual: actual[i]}
 		}
 		changes, err := s.runSettle(ctx, p.bounds, settlements)
 		switch {
@@ -91,7 +93,7 @@ func (p *scriptCall) settle(bounds []policy.Bound, settlements []settlement) err
 		l, r := &bounds[i].Policy.Limit, settlements[i].receipt
 		cost := unitsToReturn(l, bounds[i].Cost, settlements[i].actual)
 		if cost < 0 {
-			r.Debt = l.Units().Ceiling
+			r.Debt = cmp.Or(settlements[i].most, l.Units().Ceiling)
 		}
 		p.appendRecord(&p.records[i])
 		p.appendNumbers(cost, int64(r.At), r.Debt, r.Mark)
