@@ -137,7 +137,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
 	}
 	if s.Keeper != nil {
-		server.background = append(server.background, s.newLeading(d, tiers, numbers, log)...)
+		server.background = append(server.background, s.newLeading(d, tiers, store, numbers, log)...)
 	}
 	relays, err := s.newTopics(numbers, log)
 	server.background = append(server.background, relays...)
@@ -146,9 +146,9 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 
 // newLeading returns the tasks of the process that leads, and registers their numbers.
 func (s *Settings) newLeading(
-	d *decider, tiers *api.Tiers, numbers *prometheus.Registry, log *slog.Logger,
+	d *decider, tiers *api.Tiers, store *rows.DB, numbers *prometheus.Registry, log *slog.Logger,
 ) []func(context.Context) error {
-	watcher := d.newWatcher(tiers)
+	watcher := d.newWatcher(tiers, store)
 	s.Abuse.Log, s.Abuse.TierOf = log, tiers.Trusted
 	detector := abuse.New(s.Abuse)
 	leader := s.Keeper.newLeader(log, watcher, detector)

@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -35,6 +36,10 @@ type decider struct {
 	config *routeconfig.Config // nil: none
 	ledger *reservation.Ledger // what checks reserve
 	log    *slog.Logger
+
+	// What the leader reads and restores buckets by, as rest.OperatorBuckets; nil: the process reads no buckets.
+	operators bucket.Central
+	marks     quota.Marks
 }
 
 // newDecider returns a decider. Without a config it decides nothing and follows no rows.
@@ -148,6 +153,10 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
+	if d.marks, _, err = d.Stores.OpenMirror(&config.Config); err != nil {
+		return fmt.Errorf("%s: %w", config.Where, err)
+	}
+	d.operators = operators
 	d.rest.Buckets, d.rest.Ping, d.rest.OperatorBuckets = shared, shared.Ping, operators
 	return nil
 }

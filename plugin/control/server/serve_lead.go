@@ -49,10 +49,18 @@ func (d *Database) newLeader(log *slog.Logger, watcher *quota.Watcher, detector 
 	return usage.NewLeader(o)
 }
 
-// newWatcher returns what looks for used quotas, or nil if the process has no limits whose buckets it can read.
-func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
-	if d.rest.OperatorBuckets == nil {
+// marksOfCluster is the number of marks in a cluster: enough that each server has some.
+const marksOfCluster = 64
+
+// newWatcher returns what looks for used quotas and lost counts, or nil if the process has no limits whose buckets it
+// can read. History is read from the store.
+func (d *decider) newWatcher(tiers *api.Tiers, store *rows.DB) *quota.Watcher {
+	if d.operators == nil {
 		return nil
+	}
+	restore := &quota.Restore{History: store, Marks: d.marks, Number: 1, Raise: d.operators.Raise}
+	if len(d.config.Config.Redis.ClusterNodes) > 0 {
+		restore.Number = marksOfCluster
 	}
 	return quota.NewWatcher(quota.Options{
 		Routes: slices.Sorted(maps.Keys(d.config.Routes)),
@@ -63,9 +71,11 @@ func (d *decider) newWatcher(tiers *api.Tiers) *quota.Watcher {
 			return nil
 		},
 		Tiers:  tiers,
-		Peek:   d.rest.OperatorBuckets.Peek,
+		Peek:   d.operators.Peek,
 		Report: reportNotices,
 		Log:    d.log,
+
+		Restore: restore,
 	})
 }
 

@@ -98,7 +98,8 @@ func quietDetector() *abuse.Detector {
 func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	server := pgtest.Granted(t)
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
-	watcher := d.newWatcher(d.knownTiers(rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))))
+	store := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
+	watcher := d.newWatcher(d.knownTiers(store), store)
 	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
 	d.rest.Decider.Policies.Store(d.rest.Decider.Policies.Load().With(snapshot)) // as if the rows were loaded
 	var x admit.Exchange

@@ -34,6 +34,8 @@ type Notice struct {
 	Used        int64      `json:"used"`      // tokens
 	WindowStart time.Time  `json:"window_start"`
 	WindowEnd   time.Time  `json:"window_end"`
+	Period      string     `json:"period,omitempty"` // of a limit by the calendar
+	TimeZone    string     `json:"time_zone,omitempty"`
 	ExhaustedAt *time.Time `json:"exhausted_at,omitempty"`
 	Late        bool       `json:"late,omitempty"`
 
@@ -80,11 +82,15 @@ func reached(b *policy.Bound, s *decision.Status) (threshold int64) {
 func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
 	spec, ref := b.Policy.Limit.Spec(), b.Ref()
 	start, end := b.Policy.Limit.PeriodAt(s.Now)
-	return Notice{
+	n := Notice{
 		Version: 1, Tenant: b.Key.GroupID, Policy: ref.Name, PolicyID: ref.Row, Tier: ref.Tier, namespace: ref.Namespace,
 		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used,
 		WindowStart: timeOf(start), WindowEnd: timeOf(end),
 	}
+	if spec.Calendar != nil {
+		n.Period, n.TimeZone = spec.Calendar.Period().String(), spec.Calendar.Zone()
+	}
+	return n
 }
 
 // rateSpan returns the time before now over which the rate of a quota is measured: a 24th of its window, at least 5

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,6 +56,8 @@ type Options struct {
 	// Report adds the events of new notices in the transaction that writes them, at a time.
 	Report func(ctx context.Context, tx pgx.Tx, at time.Time, notices []Notice) error
 	Log    *slog.Logger
+
+	Restore *Restore // nil: no counts are restored
 }
 
 // Tiers knows the tiers of tenants without a row.
@@ -67,11 +70,14 @@ type Tiers interface {
 
 // Watcher looks for quotas that tenants have used up to a threshold.
 type Watcher struct {
-	options Options
-	unread  leadership.Fault
+	options    Options
+	unread     leadership.Fault
+	unrestored leadership.Fault
+	lost       atomic.Bool // the last check has found that Redis lost its data
 
 	mu        sync.Mutex
 	written   map[int64]int64 // notices by threshold
+	restored  int64           // buckets
 	checkedAt time.Time       // when all quotas in use were last looked at
 }
 
@@ -80,6 +86,9 @@ func NewWatcher(o Options) *Watcher {
 	return &Watcher{options: o, written: map[int64]int64{}, unread: leadership.Fault{
 		Log: o.Log, Level: slog.LevelWarn, Begins: "buckets cannot be read, so notices of used quotas wait",
 		Ends: "buckets can be read again, and notices of used quotas are written",
+	}, unrestored: leadership.Fault{
+		Log: o.Log, Level: slog.LevelWarn, Ends: "the counts of periods can be restored again",
+		Begins: "whether Redis has lost counts of periods cannot be seen, or they cannot be restored: it is tried again",
 	}}
 }
 
@@ -94,6 +103,7 @@ func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
 		return fmt.Errorf("look for used quotas: %w", err)
 	}
 	c := &check{Watcher: w, plan: plan}
+	w.unrestored.Record(c.restore(ctx, session))
 	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
 		c.tx = tx
 		return c.run(ctx)
@@ -347,6 +357,7 @@ func (c *check) insert(ctx context.Context) error {
 // Stats counts what a watcher has done as the leader.
 type Stats struct {
 	Notices   map[string]int64 `metric:"quota_notices_total threshold"` // that it wrote
+	Restored  int64            `metric:"periods_restored_total"`        // buckets that it raised
 	CheckedAt time.Time        `metric:"quota_checked_timestamp_seconds"`
 }
 
@@ -354,7 +365,7 @@ type Stats struct {
 func (w *Watcher) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := Stats{map[string]int64{}, w.checkedAt}
+	s := Stats{map[string]int64{}, w.restored, w.checkedAt}
 	for _, threshold := range Thresholds {
 		s.Notices[strconv.FormatInt(threshold, 10)] = w.written[threshold]
 	}

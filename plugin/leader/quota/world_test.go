@@ -69,12 +69,16 @@ func newWorld(t *testing.T, limits ...schema.Limit) *world {
 	w.pool = pgtest.Pool(t, w.dsn)
 	w.buckets = memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(w.clock.UnixMicro()) }})
 	w.enforce(policy.Rows{}, limits...)
-	w.watcher = quota.NewWatcher(quota.Options{
+	w.watcher = quota.NewWatcher(w.options())
+	return w
+}
+
+func (w *world) options() quota.Options {
+	return quota.Options{
 		Routes: []string{"a", "b", "route"},
 		Plan:   func() *resolve.Plan { return w.plan }, Peek: w.peek, Report: w.report, Tiers: w.tiers,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
-	})
-	return w
+	}
 }
 
 // enforce puts limits and rows in force.

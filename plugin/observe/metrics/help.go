@@ -72,6 +72,8 @@ var help = map[string]string{
 		"counted them instead: prefix (a bucket that a /24 or /48 shares) or local (this process).",
 	"panics_total":       "Panics that were caught. on_internal_error decides an event that panicked.",
 	"parked_settlements": "Requests that have ended and wait until their reservation can be claimed in Redis now.",
+	"periods_restored_total": "Counts of calendar periods that this process raised as the leader, after Redis had " +
+		"lost its data.",
 	"policies_connected": "1 while Postgres is followed; 0: the last good rows stay in force.",
 	"policies_mirrored": "1 while the rows in force are a copy in Redis, after a start without Postgres and without " +
 		"saved rows; else 0.",
