@@ -29,9 +29,12 @@ hours for 60 days and days for 3 years. Without --step, the step follows from --
 and days beyond. Steps are cut at UTC; steps without requests are not listed.
 
 With --policy it shows what that policy did: the tokens that it charged, and the least that was left of its limit.
+With --period too it shows that for the current or the previous period of the policy, such as a month of the tenant's
+time zone, in one row: then it needs the plugin's config (--config, or --server, which has its own).
 
   ratelimit usage show acme --last 7d
-  ratelimit usage show acme --by policy --step 1d --last 30d`,
+  ratelimit usage show acme --by policy --step 1d --last 30d
+  ratelimit usage show acme --policy monthly --period previous --config kong.yml`,
 	define: func(c *call) action {
 		last, step, by, query := 24*time.Hour, "", "", url.Values{}
 		c.flags.Func("last", "show this `duration` until now (default 24h)", reads(parseSpan, &last))
@@ -40,12 +43,32 @@ With --policy it shows what that policy did: the tokens that it charged, and the
 			sets(query, "endpoint"))
 		c.flags.Func("policy", "show what this `policy` did, instead of the requests", sets(query, "policy"))
 		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
+		c.flags.Func("period", "show this `period` of the policy in one row: current or previous", sets(query, "period"))
+		f := c.configFlag()
+		c.flags.Lookup("config").Usage += "; only for --period without --server"
+		c.configure = func(ctx context.Context, o *api.Options) error {
+			if !query.Has("period") {
+				return nil
+			}
+			return c.configurePlan(ctx, f, o)
+		}
 		c.check(func() error {
 			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy"}); err != nil {
 				return wrong("--by: %q: must be endpoint, policy or endpoint,policy", by)
 			}
 			if by != "" {
 				query.Set("group_by", strings.ReplaceAll(by, ",", "+"))
+			}
+			if period := query.Get("period"); period != "" {
+				switch {
+				case oneOf(period, []string{"current", "previous"}) != nil:
+					return wrong("--period: %q: must be current or previous", period)
+				case !query.Has("policy"):
+					return wrong("--period: name the policy by --policy")
+				case c.given("last") || step != "":
+					return wrong("--period takes the place of --last and --step: leave them out")
+				}
+				return nil
 			}
 			now := c.now()
 			query.Set("from", now.Add(-last).Format(time.RFC3339Nano))

@@ -85,7 +85,9 @@ func (in *usageInput) Resolve(ctx huma.Context, at *huma.PathBuffer) []error {
 // usage returns an answers.Usage or a rows.UsageHistory.
 func (s *Server) usage(ctx context.Context, in *usageInput) (any, error) {
 	if in.Period != (Period{}) {
-		return s.usageHistory(ctx, &usageHistoryInput{in.OrgPath, in.Period, in.Endpoint, in.Policy})
+		return s.usageHistory(ctx, &usageHistoryInput{
+			OrgPath: in.OrgPath, Period: in.Period, Endpoint: in.Endpoint, Policy: in.Policy,
+		})
 	}
 	found, err := s.findBuckets(ctx, in.Org, &in.Requests, in.Policy)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -28,12 +29,24 @@ type Period struct {
 type usageHistoryInput struct {
 	OrgPath
 	Period
+	Of       string `query:"period"  doc:"What the policy of policy did in its current or previous period of the org, such as a month of the org's time zone, in one row; instead of from, to and step." enum:"current,previous"`
 	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only requests of this endpoint: a policy's pattern, or a route's name."                                           example:"POST /records/{id}"`
 	Policy   string `query:"policy"  maxLength:"64" doc:"What the policies of this name did, instead of the requests themselves, each in rows of its own. Not for the token of an org."                            example:"daily"`
 }
 
 // defaultSteps has the number of steps of a history without a begin.
 var defaultSteps = map[string]time.Duration{"1m": 1440, "1h": 7 * 24, "1d": 30}
+
+// Resolve implements [huma.Resolver].
+func (in *usageHistoryInput) Resolve(huma.Context) (faults []error) {
+	if in.Of != "" && in.Policy == "" {
+		faults = append(faults, fault("query.period", "is that of a policy: name it by policy", in.Of))
+	}
+	if in.Of != "" && (!in.From.IsZero() || !in.To.IsZero() || in.Step != "") {
+		faults = append(faults, fault("query.period", "takes the place of from, to and step: leave them out", in.Of))
+	}
+	return faults
+}
 
 func (in *usageHistoryInput) query(now time.Time) (rows.UsageQuery, error) {
 	name := cmp.Or(in.Step, "1h")
@@ -61,10 +74,56 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
 		return found, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
 	}
-	if err == nil {
-		found, err = s.Rows.Usage(ctx, q)
+	if err != nil || in.Of == "" {
+		if err == nil {
+			found, err = s.Rows.Usage(ctx, q)
+		}
+		return found, err
 	}
+	calendar, err := s.calendarOf(ctx, in)
+	if err != nil {
+		return found, err
+	}
+	start, end := calendar.Window(s.Now().UnixMicro())
+	if in.Of == "previous" {
+		start, end = calendar.Bounds(start).Before, start
+	}
+	q.From, q.To, q.Step = time.UnixMicro(start), time.UnixMicro(end), rows.UsagePeriod
+	found, err = s.Rows.Usage(ctx, q)
+	found.Period, found.TimeZone = calendar.Period().String(), calendar.Zone()
 	return found, err
+}
+
+// calendarOf returns the calendar of the policies of a name that apply to an org, to the endpoint if one is given. The
+// error is an answer.
+func (s *Server) calendarOf(ctx context.Context, in *usageHistoryInput) (*calendar.Calendar, error) {
+	policies, err := s.loadedPlan()
+	if err != nil {
+		return nil, err
+	}
+	policies = policies.ForTenant(in.Org)
+	requests := Requests{Endpoint: in.Endpoint, User: otherUser, Credential: otherUser}
+	ids, err := requests.orgIdentities(ctx, policies, s.Tiers, in.Org)
+	if err != nil {
+		return nil, err
+	}
+	var found []*calendar.Calendar
+	for _, id := range ids {
+		for _, b := range requests.bounds(policies, id, s.now()) {
+			if c := b.Policy.Limit.Spec().Calendar; b.Policy.Name == in.Policy && c != nil && !slices.Contains(found, c) {
+				found = append(found, c)
+			}
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return nil, unprocessable(fault("query.policy", "no limit of this name that applies to the org has a period: use "+
+			"from and to", in.Policy))
+	}
+	return nil, unprocessable(fault("query.policy", "limits of this name have different periods: name an endpoint too, or "+
+		"use from and to", in.Policy))
 }
 
 // UsageTopQuery selects the orgs that used most.

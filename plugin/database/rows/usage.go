@@ -77,7 +77,10 @@ type UsageHistory struct {
 	Tenant      string     `json:"org_id"`
 	From        time.Time  `json:"from"         doc:"The begin of the first step."`
 	To          time.Time  `json:"to"           doc:"The end of the last step."`
-	Step        string     `json:"step"         enum:"1m,1h,1d"`
+	Step        string     `json:"step"         doc:"period: one row for all of it." enum:"1m,1h,1d,period"`
+	Period      string     `json:"period,omitempty"    doc:"With step period: what from and to bound." enum:"day,week,month,quarter,year"`
+	TimeZone    string     `json:"time_zone,omitempty" doc:"With step period: where the period begins."  example:"Europe/Berlin"`
+	Inexact     bool       `json:"inexact,omitempty"   doc:"With step period: part of the first or last hour, or day of UTC, is left out, because rows of minutes, or of hours, are no longer kept."`
 	ClosedUntil time.Time  `json:"closed_until" doc:"Days before this time are closed: their rows of step 1d do not change."`
 	Items       []UsageRow `json:"items"        doc:"Oldest first. A step without requests has no row."`
 }
@@ -88,7 +91,7 @@ func (q *UsageQuery) check() error {
 	if q.From, q.To, err = q.Step.cut(q.From, q.To); err != nil {
 		return err
 	}
-	if q.To.Sub(q.From) > MaxUsageSteps*q.Step.Span {
+	if q.Step.Name != UsagePeriod.Name && q.To.Sub(q.From) > MaxUsageSteps*q.Step.Span {
 		return &InvalidError{Field: "step", Problem: fmt.Sprintf(
 			"from and to are more than %d steps apart: choose a longer step or a shorter time", MaxUsageSteps)}
 	}
@@ -120,7 +123,7 @@ func (s UsageStep) cut(from, to time.Time) (first, end time.Time, err error) {
 
 // beginHistory reads when the last day was closed, and has Postgres read pages ahead in this transaction: the rows of a
 // tenant are on as many pages as there were minutes. It leaves a server that never reads ahead as it is.
-const beginHistory = `SELECT days_until, CASE WHEN current_setting('effective_io_concurrency') <> '0'
+const beginHistory = `SELECT days_until, clock_timestamp(), CASE WHEN current_setting('effective_io_concurrency') <> '0'
 		THEN set_config('effective_io_concurrency', '32', true) END
 	FROM rate_limiter.usage_state`
 
@@ -132,8 +135,10 @@ func (s *DB) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 	}
 	found := UsageHistory{Tenant: q.Tenant, From: q.From, To: q.To, Step: q.Step.Name}
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, nil); err == nil {
+		var now time.Time
+		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, &now, nil); err == nil {
 			found.ClosedUntil = found.ClosedUntil.UTC()
+			found.Inexact = q.Step.Name == UsagePeriod.Name && !(isExactAt(q.From, now) && isExactAt(q.To, now))
 			sql, args := q.sql()
 			found.Items, err = readAll[UsageRow](ctx, tx, "read usage", sql, args...)
 		}
@@ -214,14 +219,19 @@ func (q *UsageQuery) sql() (string, []any) {
 		rows.add(policyIs("%[1]s"), q.Policy)
 	}
 	ofPolicy := "policy IS DISTINCT FROM " + fmt.Sprintf(id, "''")
+	condition := strings.Join(rows.conditions, " AND ")
+	at, all := `date_trunc('`+q.Step.unit+`', at, 'UTC')`, q.Step.rows(condition)
+	if q.Step.Name == UsagePeriod.Name {
+		at, all = "$1::timestamptz", usageBetween("$1::timestamptz", "$2::timestamptz", condition)
+	}
 	return `SELECT at, (SELECT name FROM rate_limiter.usage_names WHERE id = endpoint) AS endpoint,
 			(SELECT name FROM rate_limiter.usage_names WHERE id = policy) AS policy,
 			admitted, soft, denied, shadow_denied, late, cost, remaining
 		FROM (
-			SELECT date_trunc('` + q.Step.unit + `', at, 'UTC') AS at, ` + endpoint + ` AS endpoint, ` + policy + ` AS policy,
+			SELECT ` + at + ` AS at, ` + endpoint + ` AS endpoint, ` + policy + ` AS policy,
 				` + usageSums + `, sum(cost) FILTER (WHERE ` + ofPolicy + `)::bigint AS cost,
 				min(remaining_min) FILTER (WHERE ` + ofPolicy + `) AS remaining
-			FROM (` + q.Step.rows(strings.Join(rows.conditions, " AND ")) + `) u GROUP BY 1, 2, 3
+			FROM (` + all + `) u GROUP BY 1, 2, 3
 		) groups ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
 }
 
