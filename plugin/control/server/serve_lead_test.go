@@ -14,7 +14,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
@@ -100,26 +103,8 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 	d := deciding(t, onRedis(t, redistest.Single(t)), nil)
 	store := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
 	watcher := d.newWatcher(d.knownTiers(store), store)
-	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
-	d.rest.Decider.Policies.Store(d.rest.Decider.Policies.Load().With(snapshot)) // as if the rows were loaded
-	var x admit.Exchange
-	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 20}}
-	request.Method, request.Path, request.Route = admit.Target("records")
-	if err := d.rest.Decider.Admit(t.Context(), request, &x); err != nil || x.Decision.Denied() {
-		t.Fatalf("%+v (%v)", x.Decision, err)
-	}
-	bounds := x.Decision.Resolution.Bounds
-	perRoute := slices.IndexFunc(bounds, func(b policy.Bound) bool { return b.Policy.Name == "per-route" })
-	b := usage.Batch{Epoch: "0123456789abcdef", Seq: 1, Rows: []usage.Row{{
-		Key:    usage.Key{Tenant: "acme", Endpoint: "records", Policy: bounds[perRoute].Ref().String()},
-		Counts: usage.Counts{Admitted: 1, Cost: 20, Remaining: 20},
-	}}}
-	payload, err := b.MarshalBinary()
-	require.NoError(t, err)
-	if _, err := pgtest.Pool(t, server.RoleDSN(pgtest.Node)).Exec(t.Context(),
-		`SELECT rate_limiter.report_usage('edge-1', $1, $2, '0 s', $3)`, b.Epoch, b.Seq, payload); err != nil {
-		t.Fatal(err)
-	}
+	load(d)
+	spendPerRoute(t, server, d)
 	lead(t, database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), watcher, quietDetector()))
 	operator := pgtest.Pool(t, server.RoleDSN(pgtest.Operator))
 	await.That(t, "a notice", func() bool {
@@ -132,4 +117,73 @@ func TestTheLeaderOfServeNoticesWhatRedisHasAsUsed(t *testing.T) {
 		require.NoError(t, err)
 		return n == 1
 	})
+}
+
+// load has a decider decide as if the rows were loaded.
+func load(d *decider) {
+	snapshot, _ := policy.NewSnapshot(policy.Rows{}, nil)
+	d.rest.Decider.Policies.Store(d.rest.Decider.Policies.Load().With(snapshot))
+}
+
+// spendPerRoute has acme spend 20 tokens on a route, and a node report it. It returns the bound of the limit per route.
+func spendPerRoute(t *testing.T, server *pgtest.Server, d *decider) policy.Bound {
+	t.Helper()
+	var x admit.Exchange
+	request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 20}}
+	request.Method, request.Path, request.Route = admit.Target("records")
+	if err := d.rest.Decider.Admit(t.Context(), request, &x); err != nil || x.Decision.Denied() {
+		t.Fatalf("%+v (%v)", x.Decision, err)
+	}
+	bounds := x.Decision.Resolution.Bounds
+	perRoute := bounds[slices.IndexFunc(bounds, func(b policy.Bound) bool { return b.Policy.Name == "per-route" })]
+	b := usage.Batch{Epoch: "0123456789abcdef", Seq: 1, Rows: []usage.Row{{
+		Key:    usage.Key{Tenant: "acme", Endpoint: "records", Policy: perRoute.Ref().String()},
+		Counts: usage.Counts{Admitted: 1, Cost: 20, Remaining: 20},
+	}}}
+	payload, err := b.MarshalBinary()
+	require.NoError(t, err)
+	if _, err := pgtest.Pool(t, server.RoleDSN(pgtest.Node)).Exec(t.Context(),
+		`SELECT rate_limiter.report_usage('edge-1', $1, $2, '0 s', $3)`, b.Epoch, b.Seq, payload); err != nil {
+		t.Fatal(err)
+	}
+	return perRoute
+}
+
+// The limit per route is made one of a year.
+func TestTheLeaderOfServeRestoresTheCountOfAPeriodThatRedisHasLost(t *testing.T) {
+	server, central := pgtest.Granted(t), redistest.Single(t)
+	d := deciding(t, onRedis(t, central), nil)
+	store := rows.New(pgtest.Pool(t, server.RoleDSN(pgtest.ServerRole)))
+	watcher := d.newWatcher(d.knownTiers(store), store)
+	year, err := calendar.New(calendar.Year, calendar.Anchor{}, "Europe/Berlin")
+	require.NoError(t, err)
+	for _, p := range d.rest.Decider.Policies.Load().Policies() {
+		if p.Name == "per-route" {
+			p.Limit, err = limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 40, Calendar: year})
+			require.NoError(t, err)
+		}
+	}
+	load(d)
+	spent := spendPerRoute(t, server, d)
+	leader := database(server.RoleDSN(pgtest.Keeper)).newLeader(slog.New(slog.DiscardHandler), watcher, quietDetector())
+	used := func(checks int) int64 {
+		for checks > 0 {
+			done, err := leader.Once(t.Context())
+			require.NoError(t, err)
+			if done.Leading {
+				checks--
+			}
+		}
+		statuses := make([]decision.Status, 1)
+		require.NoError(t, d.operators.Peek(t.Context(), []policy.Bound{spent}, statuses))
+		return statuses[0].Used
+	}
+	require.EqualValues(t, 20, used(2))
+	require.NoError(t, central.Client(t).FlushAll(t.Context()).Err())
+	require.EqualValues(t, 0, used(1))
+	require.EqualValues(t, 20, used(1))
+	require.EqualValues(t, 20, used(1))
+	if s := watcher.Stats(); s.Restored != 1 {
+		t.Errorf("the watcher has restored %d counts, want 1", s.Restored)
+	}
 }

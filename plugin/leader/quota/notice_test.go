@@ -94,6 +94,7 @@ func TestNoticesHaveThePublishedForm(t *testing.T) {
 	full := quota.Notice{
 		Version: 1, Tenant: "=cmd,\"b\"\n", Policy: "daily", Endpoint: "POST /a/{id}", Threshold: 80, Limit: 100, Used: 85,
 		WindowStart: noon, WindowEnd: noon.AddDate(0, 0, 1), ExhaustedAt: &at, Late: true,
+		Period: "month", TimeZone: "Europe/Berlin",
 	}
 	w := newWorld(t, daily(100), schema.Limit{Name: "each", Scope: "tenant+endpoint", Limit: 100, WindowSize: 3600})
 	w.spend("acme", "a", 80, 0)

@@ -71,18 +71,9 @@ func (w *lossy) newWatcher() *quota.Watcher {
 	return quota.NewWatcher(o)
 }
 
+// byCalendar makes the windows of all limits days of a zone that is five hours behind UTC.
 func (w *lossy) byCalendar() {
-	w.Helper()
-	at := w.clock.UTC().Add(-6 * time.Hour)
-	zone := "Etc/GMT+5"
-	day, err := calendar.New(calendar.Day, calendar.Anchor{Hour: at.Add(-5 * time.Hour).Hour()}, zone)
-	require.NoError(w, err)
-	for _, p := range w.plan.Policies() {
-		p.Limit, err = limit.New(limit.Spec{
-			Algorithm: limit.FixedWindow, Quantity: p.Limit.Spec().Quantity, Calendar: day,
-		})
-		require.NoError(w, err)
-	}
+	w.inPeriods(calendar.Day, calendar.Anchor{Hour: w.clock.UTC().Add(-11 * time.Hour).Hour()}, "Etc/GMT+5")
 }
 
 // lose loses the buckets and the marks, and empty only the buckets.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -36,6 +37,31 @@ func TestEachThresholdOfAWindowIsNoticedOnce(t *testing.T) {
 		n.WindowEnd.Sub(n.WindowStart) != 24*time.Hour {
 		t.Errorf("the window is from %v to %v", n.WindowStart, n.WindowEnd)
 	}
+}
+
+// Noon is 22 November: the month of Berlin began at 23:00 of 31 October in UTC.
+func TestEachThresholdOfAPeriodIsNoticedOnceAndForecastsItsEnd(t *testing.T) {
+	w := newWorld(t, daily(100))
+	w.inPeriods(calendar.Month, calendar.Anchor{}, "Europe/Berlin")
+	w.spend("acme", "a", 50, 30*time.Minute)
+	w.want("50 %", "acme daily 50% of 100: 50")
+	end := time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC)
+	n := w.event()
+	if !n.WindowStart.Equal(time.Date(2026, 10, 31, 23, 0, 0, 0, time.UTC)) || !n.WindowEnd.Equal(end) ||
+		n.Period != "month" || n.TimeZone != "Europe/Berlin" || n.ExhaustedAt == nil || n.ExhaustedAt.After(end) {
+		t.Errorf("the notice is %+v", n)
+	}
+	w.clock = end.Add(-24 * time.Hour) // 50 more at the rate of a day last until the end
+	w.spend("acme", "a", 30, 0)
+	w.want("80 %", "acme daily 80% of 100: 80")
+	assert.True(t, w.event().ExhaustedAt.Before(end))
+	w.clock = end.Add(-time.Hour)
+	w.spend("acme", "a", 9, 0)
+	w.want("in the last hour", "")
+	w.clock = end
+	w.spend("acme", "a", 60, 0)
+	w.want("the next month", "acme daily 50% of 100: 60")
+	assert.Equal(t, end, w.event().WindowStart)
 }
 
 func TestARushIsOneNoticeOfTheHighestThreshold(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -94,6 +95,19 @@ func (w *world) enforce(rows policy.Rows, limits ...schema.Limit) {
 		w.Fatal(faults)
 	}
 	w.plan = plan.With(snapshot)
+}
+
+// inPeriods makes the windows of all limits periods.
+func (w *world) inPeriods(period calendar.Period, anchor calendar.Anchor, zone string) {
+	w.Helper()
+	c, err := calendar.New(period, anchor, zone)
+	require.NoError(w, err)
+	for _, p := range w.plan.Policies() {
+		p.Limit, err = limit.New(limit.Spec{
+			Algorithm: limit.FixedWindow, Quantity: p.Limit.Spec().Quantity, Calendar: c,
+		})
+		require.NoError(w, err)
+	}
 }
 
 var errUnavailable = errors.New("connection refused")
