@@ -39,7 +39,8 @@ var apart = map[string][]string{
 	},
 	"plugin/leader": {"plugin/core", "plugin/database/leadership", "plugin/events", "plugin/observe/usage"},
 	"plugin/control/portal": {
-		"docs", "plugin/core/limit", "plugin/control/answers", "plugin/control/api", "plugin/control/portal",
+		"docs", "plugin/core/calendar", "plugin/core/limit", "plugin/control/answers", "plugin/control/api",
+		"plugin/control/portal",
 	},
 }
 

@@ -58,33 +58,37 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		t.Errorf("the document is %+v", found)
 	}
 	x.reports(map[string]string{
-		"usage show globex":                                       "items         -",
-		"usage show acme --step 5m":                               `--step: "5m": must be 1m`,
-		"usage show acme --by tenant":                             `--by: "tenant": must be`,
-		"usage show acme --step 1m --last 30d":                    "more than 1500 steps apart",
-		"usage show acme --last -1h":                              "must be a duration above 0",
-		"usage show":                                              "expected TENANT",
-		"usage top --last 1h":                                     "items  -",
-		"usage top --by soft":                                     "must be one of admitted",
-		"usage top --last 1h --from 2h":                           "--last: takes the place of",
-		"usage top --from 1h --to 2h":                             "from: must be before to",
-		"usage top --limit 2000":                                  "--limit: expected",
-		"usage top --limit 0":                                     "must be a whole number above",
-		"usage notices --limit 0":                                 "must be a whole number above 0",
-		"usage notices --last -1h":                                "--last: ",
-		"usage notices acme globex":                               "unexpected argument",
-		"top --every 10ms":                                        "--every must be at least 1s",
-		"top --every never":                                       "must be a duration above 0",
-		"top --by tenant":                                         "must be",
-		"top --limit 0":                                           "above 0",
-		"top --last -1h":                                          "--last: must be a time such as",
-		"top edge-1:9542":                                         "unexpected argument",
-		"top --limit 100000":                                      "--limit: ",
-		"usage export":                                            "--month: must be given",
-		"usage export --month 2026-13":                            "must be a month such as",
-		"usage export --month 2026-1":                             "--month: ",
-		"usage export --month 2026-11 --format xml":               `--format: "xml": must be`,
-		"usage export --month 2026-11 --by tenant":                `--by: "tenant": must be`,
+		"usage show globex":                                     "items         -",
+		"usage show acme --step 5m":                             `--step: "5m": must be 1m`,
+		"usage show acme --by tenant":                           `--by: "tenant": must be`,
+		"usage show acme --step 1m --last 30d":                  "more than 1500 steps apart",
+		"usage show acme --last -1h":                            "must be a duration above 0",
+		"usage show acme --period current":                      "name the policy by --policy",
+		"usage show acme --policy daily --period next":          `--period: "next": must be`,
+		"usage show acme --policy daily --period current":       "--config is required",
+		"usage show acme --policy a --period current --last 1h": "takes the place of --last",
+		"usage show":                                "expected TENANT",
+		"usage top --last 1h":                       "items  -",
+		"usage top --by soft":                       "must be one of admitted",
+		"usage top --last 1h --from 2h":             "--last: takes the place of",
+		"usage top --from 1h --to 2h":               "from: must be before to",
+		"usage top --limit 2000":                    "--limit: expected",
+		"usage top --limit 0":                       "must be a whole number above",
+		"usage notices --limit 0":                   "must be a whole number above 0",
+		"usage notices --last -1h":                  "--last: ",
+		"usage notices acme globex":                 "unexpected argument",
+		"top --every 10ms":                          "--every must be at least 1s",
+		"top --every never":                         "must be a duration above 0",
+		"top --by tenant":                           "must be",
+		"top --limit 0":                             "above 0",
+		"top --last -1h":                            "--last: must be a time such as",
+		"top edge-1:9542":                           "unexpected argument",
+		"top --limit 100000":                        "--limit: ",
+		"usage export":                              "--month: must be given",
+		"usage export --month 2026-13":              "must be a month such as",
+		"usage export --month 2026-1":               "--month: ",
+		"usage export --month 2026-11 --format xml": `--format: "xml": must be`,
+		"usage export --month 2026-11 --by tenant":  `--by: "tenant": must be`,
 		"usage export --month 2026-11 --by policy --policy daily": "use either --policy or",
 		"usage export acme --month 2026-11":                       `unexpected argument "acme"`,
 	})
@@ -190,6 +194,31 @@ func TestUsageNearLimitListsTenantsByTheLimitsInForce(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestUsageShowCoversThePeriodOfATenant(t *testing.T) {
+	x := onDatabase(t, usedHours+`; UPDATE rate_limiter.usage_state SET hours_until = '2099-01-01 12:00:00+00'`)
+	deck := filepath.Join(t.TempDir(), "kong.yml")
+	require.NoError(t, os.WriteFile(deck, []byte(`_format_version: "3.0"
+plugins:
+- name: tenant-rate-limiting
+  config:
+    default_tier: basic
+    tiers:
+    - name: basic
+      limits:
+      - {name: daily, scope: tenant, limit: 10, algorithm: fixed_window, period: month, time_zone: Europe/Berlin}
+`), 0o600))
+	call := []string{"usage", "show", "acme", "--policy", "daily", "--config", deck, "--period"}
+	got := x.must(append(call, "current")...)
+	require.Contains(t, got, `from          2098-12-31T23:00:00Z
+to            2099-01-31T23:00:00Z
+step          period
+period        month
+time zone     Europe/Berlin
+`)
+	require.Contains(t, got, "2098-12-31T23:00:00Z  daily   100       8     4       0              0     120   70\n")
+	require.Contains(t, x.must(append(call, "previous")...), "items         -")
 }
 
 // quotaNotices are three notices, one of them older than a day at noon.

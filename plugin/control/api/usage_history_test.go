@@ -23,9 +23,9 @@ import (
 const acmeHistory = acmePath + "/ratelimit/usage/history"
 
 // withHistory returns a world in which acme has used two endpoints in the last minute, and one policy.
-func withHistory(t *testing.T) *world {
+func withHistory(t *testing.T, edit ...func(*api.Options)) *world {
 	t.Helper()
-	w := open(t)
+	w := open(t, edit...)
 	_, err := w.pool.Exec(t.Context(), `SELECT rate_limiter.keep_usage_partitions();
 		INSERT INTO rate_limiter.usage_names (name) VALUES (''), ('acme'), ('GET /a'), ('=cmd,"b"'), ('daily');
 		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost,
@@ -65,6 +65,42 @@ func TestTheHistoryOfAnOrgIsFilteredAndGrouped(t *testing.T) {
 			t.Errorf("%s: %+v, want %d rows with %d admitted", query, got, want.rows, want.admitted)
 		}
 	}
+}
+
+func TestTheHistoryOfAPolicyCoversThePeriodOfAnOrg(t *testing.T) {
+	t.Parallel()
+	month := schema.Limit{
+		Name: "daily", Scope: "tenant", Limit: 1000, Algorithm: "fixed_window", Period: "month", TimeZone: "Asia/Tokyo",
+	}
+	limits := []schema.Limit{month, {Name: "rolling", Scope: "tenant", Limit: 10, WindowSize: 60}}
+	config := schema.Config{OnMissingUser: "skip", Global: schema.Global{Limits: limits}}.WithDefaults()
+	w := withHistory(t, func(o *api.Options) { o.Decider = deciderOf(t, config, shelf{}, policy.Rows{}) })
+	get := func(query string) rows.UsageHistory {
+		return read[rows.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
+	}
+	now, previous := get("?policy=daily&period=current"), get("?policy=daily&period=previous&group_by=endpoint")
+	if now.Step != "period" || now.Period != "month" || now.TimeZone != "Asia/Tokyo" || now.Inexact ||
+		len(now.Items) != 1 || now.Items[0].Admitted != 6 || *now.Items[0].Cost != 60 || !now.Items[0].At.Equal(now.From) {
+		t.Errorf("the current month is %+v", now)
+	}
+	midnight := now.From.Add(9 * time.Hour)
+	if !previous.To.Equal(now.From) || midnight.Day() != 1 || midnight.Hour() != 0 || len(previous.Items) != 0 ||
+		!previous.From.Add(9*time.Hour).Equal(midnight.AddDate(0, -1, 0)) {
+		t.Errorf("the previous month is %+v", previous)
+	}
+	for query, place := range map[string]string{
+		"?period=current":                                      "query.period",
+		"?policy=daily&period=current&step=1h":                 "query.period",
+		"?policy=daily&period=next":                            "query.period",
+		"?policy=rolling&period=current":                       "query.policy",
+		"?policy=none&period=current":                          "query.policy",
+		"?policy=daily&period=current&to=2026-11-01T00:00:00Z": "query.period",
+	} {
+		w.wantFaults(w.as("GET", acmeHistory+query, ""), place)
+	}
+	w.want(w.do(call{ofAcme, "GET", acmeHistory + "?policy=daily&period=current", "", nil}), http.StatusForbidden)
+	w = withHistory(t)
+	w.want(w.as("GET", acmeHistory+"?policy=daily&period=current", ""), http.StatusServiceUnavailable)
 }
 
 func TestTheTokenOfAnOrgReadsItsHistoryButNotThatOfPolicies(t *testing.T) {

@@ -242,6 +242,27 @@ func TestTheUsagePageSaysUntilWhenAQuotaLasts(t *testing.T) {
 	w.want(b.get("/portal/org/usage?span=30d"), http.StatusOK, "lasts", "until it resets", `aria-current="page">30 days`)
 }
 
+func TestAPeriodResetsByTheClocksOfItsTimeZone(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	answersWith(w, "monthly")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, `{"limits":[{"policy":"monthly","scope":"tenant",
+		"limit":20000,"burst":20000,"period":"month","time_zone":"Europe/Berlin","algorithm":"fixed_window",
+		"mode":"enforce"}]}`)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusOK, `{"items":[{"policy":"monthly","of":"the org",
+		"scope":"tenant","limit":20000,"used":12345,"remaining":7655,"fraction":0.617,"period":"month",
+		"time_zone":"Europe/Berlin","reset":"2026-11-30T23:00:00Z"}]}`)
+	b := w.signedIn(acmeSecret)
+	const reset = `resets <time datetime="2026-11-30T23:00:00Z">2026-12-01 00:00:00 Europe/Berlin</time>`
+	w.want(b.get("/portal/org"), http.StatusOK, "12,345 of 20,000 this month, 7,655 left; "+reset)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":30}]}`)
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "lasts", "until it "+strings.Replace(reset, "s <", "s, <", 1))
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":7655}]}`)
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up 59 minutes from now", "2026-11-22 12:59:59 UTC")
+}
+
 func TestALivePartOfATenantBeginsAsItsPageAndFollowsTheOrg(t *testing.T) {
 	t.Parallel()
 	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -115,6 +116,7 @@ func functions() template.FuncMap {
 		"number":  number,
 		"percent": percent,
 		"when":    when,
+		"resets":  resets,
 		"segment": answers.PathSegment,
 		"dict":    dict,
 		"pairs":   pairs,
@@ -158,6 +160,17 @@ func when(value any) (template.HTML, error) {
 	at = at.UTC()
 	text := `<time datetime="` + at.Format(time.RFC3339) + `">` + at.Format("2006-01-02 15:04:05") + ` UTC</time>`
 	return template.HTML(text), nil // #nosec G203 -- digits only
+}
+
+// resets returns when a bucket is full again, or its window ends: the end of a period by the clocks of its time zone.
+func resets(b answers.BucketUsage) (template.HTML, error) {
+	location, err := calendar.Location(b.TimeZone)
+	if b.Period == "" || err != nil {
+		return when(b.Reset)
+	}
+	text := fmt.Sprintf(`<time datetime="%s">%s %s</time>`, b.Reset.UTC().Format(time.RFC3339),
+		b.Reset.In(location).Format("2006-01-02 15:04:05"), location)
+	return template.HTML(text), nil // #nosec G203 -- digits, and the name of a zone that exists
 }
 
 // pairs returns texts two by two, such as the values and labels of a select.

@@ -37,7 +37,7 @@ var readable = map[events.Type]fields{
 		"before": changed, "after": changed,
 	},
 	events.QuotaThreshold: names("version", "org", "policy", "endpoint", "threshold", "limit", "used", "window_start",
-		"window_end", "exhausted_at", "late"),
+		"window_end", "period", "time_zone", "exhausted_at", "late"),
 	events.WebhookDisabled: names("version", "webhook", "org", "url", "reason", "failing_since"),
 }
 
