@@ -44,14 +44,7 @@ time zone, in one row: then it needs the plugin's config (--config, or --server,
 		c.flags.Func("policy", "show what this `policy` did, instead of the requests", sets(query, "policy"))
 		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
 		c.flags.Func("period", "show this `period` of the policy in one row: current or previous", sets(query, "period"))
-		f := c.configFlag()
-		c.flags.Lookup("config").Usage += "; only for --period without --server"
-		c.configure = func(ctx context.Context, o *api.Options) error {
-			if !query.Has("period") {
-				return nil
-			}
-			return c.configurePlan(ctx, f, o)
-		}
+		c.periodConfigFlag(query)
 		c.check(func() error {
 			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy"}); err != nil {
 				return wrong("--by: %q: must be endpoint, policy or endpoint,policy", by)
@@ -79,6 +72,18 @@ time zone, in one row: then it needs the plugin's config (--config, or --server,
 		})
 		return shows[rows.UsageHistory](c, "/v1/orgs/{}/ratelimit/usage/history", query)
 	},
+}
+
+// periodConfigFlag defines the flags of the config that a query with a period needs.
+func (c *call) periodConfigFlag(query url.Values) {
+	f := c.configFlag()
+	c.flags.Lookup("config").Usage += "; only for --period without --server"
+	c.configure = func(ctx context.Context, o *api.Options) error {
+		if !query.Has("period") {
+			return nil
+		}
+		return c.configurePlan(ctx, f, o)
+	}
 }
 
 // stepOf returns the step of a name; without one, the step that suits a duration.
@@ -184,18 +189,26 @@ unless --open is given; standard error names them. Days are kept for 3 years.
 Without --policy or --by a row counts each request once, and has no cost. The rows of policies have the tokens that each
 policy charged; a request is in those of several policies.
 
+With --policy and --period instead of --month a row is what the policy did for a tenant at an endpoint in its current or
+previous period, such as a month of the tenant's time zone. That needs the plugin's config (--config, or --server, which
+has its own).
+
 Every cell of CSV is quoted. A text that a spreadsheet could take for a formula gets an apostrophe, also after a comma,
 semicolon, bar, quote, tab or line break in it. Characters that are not printable are replaced in CSV; JSON has them.
 
   ratelimit usage export --month 2026-11 --format csv > november.csv
-  ratelimit usage export --month 2026-11 --policy tokens --format json`,
+  ratelimit usage export --month 2026-11 --policy tokens --format json
+  ratelimit usage export --policy monthly --period previous --config kong.yml`,
 	define: func(c *call) action {
 		query := c.queryFlags(api.UsageExportQuery{}, "limit")
-		c.flags.Lookup("month").Usage += " (required)"
+		c.periodConfigFlag(query)
 		format := formatCSV
 		c.choiceFlag(&format, "format", "", "the `format`", formatCSV, formatJSON)
 		c.check(func() error {
 			switch month, err := time.Parse("2006-01", query.Get("month")); {
+			case c.given("period") && (!c.given("policy") || c.given("month") || c.given("by") || c.given("open")):
+				return wrong("--period needs --policy, and takes the place of --month, --open and --by")
+			case c.given("period"):
 			case !c.given("month"):
 				return wrong("--month: must be given, such as 2026-11")
 			case err != nil || month.Year() < 1:
@@ -219,13 +232,19 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.Values, format string) (err error) {
 	var closed time.Time
 	list := exportedUsage(ctx, rest, query, &closed)
+	columns := []string{
+		"day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied", "late", "cost", "closed",
+		"policy_id", "tier",
+	}
+	if query.Has("period") {
+		columns = append(columns, "period", "time_zone", "from", "to", "inexact")
+	}
 	if format == formatJSON {
 		err = showJSON(c.stdout, list)
 	} else {
-		err = showCSV(c.stdout, list, "day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied",
-			"late", "cost", "closed", "policy_id", "tier")
+		err = showCSV(c.stdout, list, columns...)
 	}
-	if err != nil {
+	if err != nil || query.Has("period") {
 		return err
 	}
 	first, _ := time.Parse("2006-01", query.Get("month")) // which is checked

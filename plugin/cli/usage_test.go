@@ -88,6 +88,7 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		"usage export --month 2026-13":              "must be a month such as",
 		"usage export --month 2026-1":               "--month: ",
 		"usage export --month 2026-11 --format xml": `--format: "xml": must be`,
+		"usage export --period current":             "--period needs --policy",
 		"usage export --month 2026-11 --by tenant":  `--by: "tenant": must be`,
 		"usage export --month 2026-11 --by policy --policy daily": "use either --policy or",
 		"usage export acme --month 2026-11":                       `unexpected argument "acme"`,
@@ -219,6 +220,10 @@ time zone     Europe/Berlin
 `)
 	require.Contains(t, got, "2098-12-31T23:00:00Z  daily   100       8     4       0              0     120   70\n")
 	require.Contains(t, x.must(append(call, "previous")...), "items         -")
+	got = x.must("usage", "export", "--policy", "daily", "--period", "current", "--config", deck)
+	require.Equal(t, strings.TrimSuffix(exportHead, "\n")+`,"period","time_zone","from","to","inexact"
+"2099-01-01","acme","GET /a","daily","100","8","4","0","0","120","false","","","month","Europe/Berlin",`+
+		`"2098-12-31T23:00:00Z","2099-01-31T23:00:00Z",""`+"\n", got)
 }
 
 // quotaNotices are three notices, one of them older than a day at noon.

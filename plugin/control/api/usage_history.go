@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -80,23 +81,37 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found
 		}
 		return found, err
 	}
-	calendar, err := s.calendarOf(ctx, in)
-	if err != nil {
+	calendars, err := s.calendarsOf(ctx, in)
+	switch {
+	case err != nil:
 		return found, err
+	case len(calendars) == 0:
+		return found, unprocessable(fault("query.policy", "no limit of this name that applies to the org has a period: "+
+			"use from and to", in.Policy))
+	case len(calendars) > 1:
+		return found, unprocessable(fault("query.policy", "limits of this name have different periods: name an endpoint "+
+			"too, or use from and to", in.Policy))
 	}
-	start, end := calendar.Window(s.Now().UnixMicro())
-	if in.Of == "previous" {
-		start, end = calendar.Bounds(start).Before, start
+	return s.periodHistory(ctx, q, calendars[0], in.Of)
+}
+
+// periodHistory returns what q selects in the current or previous period of a calendar.
+func (s *Server) periodHistory(
+	ctx context.Context, q rows.UsageQuery, of *calendar.Calendar, which string,
+) (rows.UsageHistory, error) {
+	start, end := of.Window(s.Now().UnixMicro())
+	if which == "previous" {
+		start, end = of.Bounds(start).Before, start
 	}
 	q.From, q.To, q.Step = time.UnixMicro(start), time.UnixMicro(end), rows.UsagePeriod
-	found, err = s.Rows.Usage(ctx, q)
-	found.Period, found.TimeZone = calendar.Period().String(), calendar.Zone()
+	found, err := s.Rows.Usage(ctx, q)
+	found.Period, found.TimeZone = of.Period().String(), of.Zone()
 	return found, err
 }
 
-// calendarOf returns the calendar of the policies of a name that apply to an org, to the endpoint if one is given. The
+// calendarsOf returns the calendars of the policies of a name that apply to an org, to the endpoint if one is given. The
 // error is an answer.
-func (s *Server) calendarOf(ctx context.Context, in *usageHistoryInput) (*calendar.Calendar, error) {
+func (s *Server) calendarsOf(ctx context.Context, in *usageHistoryInput) (found []*calendar.Calendar, err error) {
 	policies, err := s.loadedPlan()
 	if err != nil {
 		return nil, err
@@ -107,7 +122,6 @@ func (s *Server) calendarOf(ctx context.Context, in *usageHistoryInput) (*calend
 	if err != nil {
 		return nil, err
 	}
-	var found []*calendar.Calendar
 	for _, id := range ids {
 		for _, b := range requests.bounds(policies, id, s.now()) {
 			if c := b.Policy.Limit.Spec().Calendar; b.Policy.Name == in.Policy && c != nil && !slices.Contains(found, c) {
@@ -115,15 +129,7 @@ func (s *Server) calendarOf(ctx context.Context, in *usageHistoryInput) (*calend
 			}
 		}
 	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		return nil, unprocessable(fault("query.policy", "no limit of this name that applies to the org has a period: use "+
-			"from and to", in.Policy))
-	}
-	return nil, unprocessable(fault("query.policy", "limits of this name have different periods: name an endpoint too, or "+
-		"use from and to", in.Policy))
+	return found, nil
 }
 
 // UsageTopQuery selects the orgs that used most.
@@ -189,7 +195,9 @@ func (s *Server) registerUsageExport() {
 		"List what every org used in a month, by endpoint and day\n"+
 			"An item for each org, endpoint and day of UTC, ordered by day, org, endpoint and policy. A day is "+
 			"closed an hour or more after its end, when all nodes have reported it, and then its items do not change. "+
-			"Without policy or by an item counts each request once, and has no cost. Days are kept for 3 years."),
+			"Without policy or by an item counts each request once, and has no cost. Days are kept for 3 years.\n\n"+
+			"With period and policy instead of month: an item for each org and endpoint, of what the policy did in its "+
+			"current or previous period of that org, such as a month of the org's time zone."),
 		"export usage", s.exportUsage)
 	serve(s, at.operation("list-quota-notices", http.MethodGet, "/notices",
 		"List the orgs that have used 50, 80 or 100 % of a quota, newest first\n"+
@@ -199,7 +207,8 @@ func (s *Server) registerUsageExport() {
 
 // UsageExportQuery has the parameters of an export.
 type UsageExportQuery struct {
-	Month  string                 `query:"month"  required:"true" doc:"The month of UTC, such as 2026-11."                                       pattern:"^[0-9]{4}-[0-9]{2}$" example:"2026-11"`
+	Month  string                 `query:"month"                  doc:"The month of UTC, such as 2026-11; required unless period is given."      pattern:"^[0-9]{4}-[0-9]{2}$" example:"2026-11"`
+	Period string                 `query:"period"                 doc:"Write what the policy did in this period of each org: current or previous." enum:"current,previous"`
 	Open   bool                   `query:"open"                   doc:"Also write days that are not closed, whose rows may still change."`
 	Policy string                 `query:"policy" maxLength:"64"  doc:"Write what this policy did, instead of the requests."                     example:"daily"`
 	By     string                 `query:"by"     enum:"policy"   doc:"Also write a row for each group."                                         value:"group"`
@@ -209,6 +218,12 @@ type UsageExportQuery struct {
 
 // Resolve implements [huma.Resolver].
 func (in *UsageExportQuery) Resolve(huma.Context) (faults []error) {
+	if in.Period != "" {
+		if in.Policy == "" || in.Month != "" || in.Open || in.By != "" {
+			faults = append(faults, fault("query.period", "needs policy, and takes the place of month, open and by", in.Period))
+		}
+		return faults
+	}
 	first, err := in.month()
 	if err != nil {
 		faults = append(faults, fault("query.month", "must be a month such as 2026-11", in.Month))
@@ -238,6 +253,9 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 	if err != nil {
 		return page, err
 	}
+	if in.Period != "" {
+		return page, s.exportPeriods(ctx, in, &page)
+	}
 	first, _ := in.month()
 	place := in.Cursor.place()
 	if place.Day.IsZero() {
@@ -259,6 +277,55 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 		page.NextCursor = string(newCursor(place))
 	}
 	return page, err
+}
+
+// exportPeriods adds to a page what a policy did in the current or previous period of each org that it applies to, by
+// endpoint. A page has all items of an org.
+func (s *Server) exportPeriods(ctx context.Context, in *UsageExportQuery, page *answers.UsageExport) error {
+	const longest = 2 * 370 * day // two periods
+	page.Items = []rows.UsageExportRow{}
+	orgs, err := s.Rows.UsageTenants(ctx, s.Now().Add(-longest))
+	if err != nil {
+		return err
+	}
+	if after := in.Cursor.place().After; len(after) > 0 {
+		orgs = orgs[sort.SearchStrings(orgs, after[0]+"\x00"):]
+	}
+	for _, org := range orgs {
+		if len(page.Items) >= in.Limit {
+			last := page.Items[len(page.Items)-1].Tenant
+			page.NextCursor = string(newCursor(exportCursor{After: []string{last}}))
+			return nil
+		}
+		calendars, err := s.calendarsOf(ctx, &usageHistoryInput{OrgPath: OrgPath{org}, Policy: in.Policy})
+		if err != nil {
+			return err
+		}
+		for _, of := range calendars {
+			q := rows.UsageQuery{Tenant: org, Policy: in.Policy, ByEndpoint: true}
+			found, err := s.periodHistory(ctx, q, of, in.Period)
+			if err != nil {
+				return err
+			}
+			page.Items = append(page.Items, exportItems(&found, found.From.In(of.Location()).Format(time.DateOnly))...)
+		}
+	}
+	return nil
+}
+
+// exportItems returns the items of an export that a history of a period has, whose first day is given.
+func exportItems(found *rows.UsageHistory, day string) (items []rows.UsageExportRow) {
+	for _, r := range found.Items {
+		items = append(items, rows.UsageExportRow{
+			Day: day, Tenant: found.Tenant, Endpoint: *r.Endpoint, Policy: *r.Policy, PolicyID: r.PolicyID, Tier: r.Tier,
+			Admitted: r.Admitted, Soft: r.Soft, Denied: r.Denied, ShadowDenied: r.ShadowDenied, Late: r.Late, Cost: r.Cost,
+			Closed: !found.ClosedUntil.Before(found.To),
+			UsagePeriodOf: rows.UsagePeriodOf{
+				Period: found.Period, TimeZone: found.TimeZone, From: found.From, To: found.To, Inexact: found.Inexact,
+			},
+		})
+	}
+	return items
 }
 
 // QuotaNoticeQuery has the parameters of a list of notices.

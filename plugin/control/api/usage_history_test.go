@@ -99,6 +99,22 @@ func TestTheHistoryOfAPolicyCoversThePeriodOfAnOrg(t *testing.T) {
 		w.wantFaults(w.as("GET", acmeHistory+query, ""), place)
 	}
 	w.want(w.do(call{ofAcme, "GET", acmeHistory + "?policy=daily&period=current", "", nil}), http.StatusForbidden)
+
+	const export = "/v1/ratelimit/usage/export?"
+	var list []rows.UsageExportRow
+	for cursor := ""; len(list) == 0 || cursor != ""; {
+		page := read[answers.UsageExport](w, w.want(w.as("GET", export+"policy=daily&period=current&limit=1&cursor="+cursor,
+			""), http.StatusOK))
+		list, cursor = append(list, page.Items...), page.NextCursor
+	}
+	if len(list) != 2 || list[0].Tenant != "acme" || list[0].Endpoint == list[1].Endpoint || *list[0].Cost != 30 ||
+		list[0].Day != midnight.Format(time.DateOnly) || !list[0].To.Equal(now.To) || list[0].TimeZone != "Asia/Tokyo" ||
+		list[0].Closed {
+		t.Errorf("the export is %+v", list)
+	}
+	w.wantFaults(w.as("GET", export+"period=current", ""), "query.period")
+	w.wantFaults(w.as("GET", export+"policy=daily&period=current&month=2026-11", ""), "query.period")
+	w.wantFaults(w.as("GET", export+"policy=daily", ""), "query.month")
 	w = withHistory(t)
 	w.want(w.as("GET", acmeHistory+"?policy=daily&period=current", ""), http.StatusServiceUnavailable)
 }

@@ -161,6 +161,9 @@ func (c *Calendar) Anchor() Anchor { return c.anchor }
 // Zone returns the IANA name of c's time zone.
 func (c *Calendar) Zone() string { return c.zone }
 
+// Location returns c's time zone.
+func (c *Calendar) Location() *time.Location { return c.location }
+
 // Hash identifies the definition: period, anchor and name of the zone. It does not depend on the zone data.
 func (c *Calendar) Hash() uint64 { return c.hash }
 

@@ -273,7 +273,7 @@ type UsageExportQuery struct {
 
 // UsageExportRow is what a tenant used of an endpoint on a day.
 type UsageExportRow struct {
-	Day          string `json:"day"                       doc:"The day of UTC."                                                     example:"2026-11-30"`
+	Day          string `json:"day"                       doc:"The day of UTC; with period, the date on which it began in time_zone." example:"2026-11-30"`
 	Tenant       string `json:"org_id"                    doc:"Empty: requests without an org."`
 	Endpoint     string `json:"endpoint"                  doc:"A policy's pattern, or a route's name; empty: none."`
 	Ref          string `json:"-" db:"policy"` // the text of a policy.Ref
@@ -287,6 +287,17 @@ type UsageExportRow struct {
 	Late         int64  `json:"late"                      doc:"Of admitted and denied: requests of earlier days that were reported after those days were closed."`
 	Cost         *int64 `json:"cost"                      doc:"Tokens that the policy charged; null for the requests themselves."`
 	Closed       bool   `json:"closed"                    doc:"The items of the day do not change any more."`
+
+	UsagePeriodOf
+}
+
+// UsagePeriodOf says which period of a tenant a row of an export covers. It is zero for a day.
+type UsagePeriodOf struct {
+	Period   string    `json:"period,omitempty"    db:"-" doc:"Present with period: day, week, month, quarter or year."`
+	TimeZone string    `json:"time_zone,omitempty" db:"-" doc:"Where the period begins and ends."  example:"Europe/Berlin"`
+	From     time.Time `json:"from,omitzero"       db:"-" doc:"The begin of the period."`
+	To       time.Time `json:"to,omitzero"         db:"-" doc:"The end of the period."`
+	Inexact  bool      `json:"inexact,omitempty"   db:"-" doc:"Parts of hours or days at its begin or end are no longer kept, and left out."`
 }
 
 // UsageClosedUntil returns the midnight before which all days are closed.

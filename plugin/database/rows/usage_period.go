@@ -61,13 +61,13 @@ func usageBetween(from, until, condition string) string {
 			AND (NOT late OR at >= $firstDay + interval '72 hours')`)
 }
 
-// UsageTenants returns the names of the tenants with usage since a time.
+// UsageTenants returns the names of the tenants with usage since a time, in the order of their bytes.
 func (s *DB) UsageTenants(ctx context.Context, since time.Time) ([]string, error) {
 	used := func(table string) string {
 		return `EXISTS (SELECT FROM rate_limiter.` + table + ` WHERE tenant = n.id AND at >= $1)`
 	}
 	names, err := scalars[string](ctx, s.pool, `SELECT name FROM rate_limiter.usage_names n WHERE name <> '' AND (`+
-		used("usage_minutes")+` OR `+used("usage_hours")+` OR `+used("usage_days")+`)`, since)
+		used("usage_minutes")+` OR `+used("usage_hours")+` OR `+used("usage_days")+`) ORDER BY name`, since)
 	return names, fail("list the tenants with usage", err)
 }
 
