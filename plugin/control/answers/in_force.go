@@ -31,6 +31,9 @@ type Truncated struct {
 	Overrides  int `json:"overrides,omitempty"`
 }
 
+// Window is what a limit counts over.
+type Window = schema.Window
+
 // LimitInForce is a limit and where it comes from.
 type LimitInForce struct {
 	Policy   string `json:"policy"                doc:"The name of the policy."                                                         example:"daily"`

@@ -22,7 +22,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // templateFiles are parsed as templates. A file is a page, named by the file without .html, or has parts of pages.
@@ -218,7 +217,7 @@ func quantityWords(l *answers.LimitInForce) string {
 
 // perWords returns what a limit counts over, after how much it allows: "per 10 minutes", "per month (Europe/Berlin)",
 // "at once".
-func perWords(w schema.Window) string {
+func perWords(w answers.Window) string {
 	if w.WindowSize != 0 {
 		return "per " + windowWords(w.WindowSize)
 	}
