@@ -53,7 +53,8 @@ func TestValidateFindsTheNullsThatKongDenies(t *testing.T) {
 	var files, paths []string
 	denied, denials := map[string]bool{}, 0 // by path
 	entity.nulls("", func(record any) any { return record }, func(path string, config any) {
-		if path == ".protocols" {
+		// Kong denies a limit without a window by a check of the whole limit, which the stand-in does not make.
+		if path == ".protocols" || strings.HasSuffix(path, ".window_size") {
 			return
 		}
 		path = path[1:]
