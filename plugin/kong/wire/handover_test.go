@@ -84,8 +84,11 @@ func TestKongNoticesNothingWhenServersHandOverUnderLoad(t *testing.T) {
 		})
 	}
 	for i := range int64(10) {
+		begun := time.Now()
 		server.HandOver(func() *os.File {
-			assert.Zero(t, running.Load(), "events run when the state is saved")
+			if time.Since(begun) < quietTime { // else a busy machine has used up the wait for them
+				assert.Zero(t, running.Load(), "events run when the state is saved")
+			}
 			state, err := os.CreateTemp(t.TempDir(), "")
 			require.NoError(t, err)
 			require.NoError(t, state.Truncate(i))
