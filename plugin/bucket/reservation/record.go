@@ -91,8 +91,7 @@ func (r *Record) Slots() (n int) {
 var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured}
 
 // Measure returns the settlement of each bound, by the answers of Kong's log phase. A slot is released, whatever they
-// are. late reports whether the timeout is
-// over: then the outcome of a measured bound is Late.
+// are. late reports whether the timeout is over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {

@@ -62,8 +62,8 @@ func (l *Limit) alignPeriod(s *State, now Micros, written bool) {
 	}
 }
 
-// WindowAt returns the length of the window of l that contains an instant. For the instant 0, which stands for an unknown
-// one, it is the longest.
+// WindowAt returns the length of the window of l that contains an instant. For the instant 0, which stands for an
+// unknown one, it is the longest.
 func (l *Limit) WindowAt(now Micros) Micros {
 	if l.spec.Calendar == nil || now <= 0 {
 		return l.spec.Window
