@@ -89,7 +89,7 @@ var help = map[string]string{
 	"redis_round_trips_total": "Scripts sent to Redis for decisions: one for each group of a request's buckets, and " +
 		"one for each refund.",
 	"requests_in_flight": "Slots of concurrency limits that requests in flight, which this process has admitted, hold " +
-		"now. A slot that has ended by its deadline is not counted.",
+		"now. A slot that has ended by its deadline is not counted, unless its request has reserved tokens for longer.",
 	"reservations": "Reservations that wait for the end of their requests now.",
 	"settled_elsewhere_total": "Reservations of this process whose record was gone: another one has settled them, " +
 		"or Redis has lost the record.",
