@@ -120,7 +120,7 @@ func TestACalendarIsForFixedWindowsWithoutALengthOfTheirOwn(t *testing.T) {
 	month, err := calendar.New(calendar.Month, calendar.Anchor{}, "")
 	require.NoError(t, err)
 	_, err = limit.New(limit.Spec{Algorithm: limit.SlidingWindow, Quantity: 1, Window: day, Calendar: month})
-	assert.Equal(t, []string{"period", "window_size"}, faults(err))
+	assert.Equal(t, []string{"algorithm", "period"}, faults(err))
 	l := mustNew(t, limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1, Calendar: month})
 	spec := l.Spec()
 	spec.Burst = 0

@@ -184,7 +184,8 @@ func New(spec Spec) (Limit, error) {
 	}
 }
 
-// FieldError reports one field of a spec that is out of range.
+// FieldError reports one field of a spec that is out of range. Where fields contradict each other it is the field that
+// the schema names for that: a reader gets one fault for each cause.
 type FieldError struct {
 	Field   string // as the configuration names it: limit, window_size, burst, …
 	Problem string // what is wrong, and what would be right
@@ -210,10 +211,10 @@ func check(spec Spec) error {
 	switch {
 	case spec.Calendar != nil:
 		if spec.Algorithm != FixedWindow {
-			fault("period", "only a fixed_window has one")
+			fault("algorithm", "must be fixed_window beside period")
 		}
 		if spec.Window != 0 && spec.Window != Micros(spec.Calendar.Longest()) {
-			fault("window_size", "a limit has this or a period, not both")
+			fault("period", "a limit has this or a window_size, not both")
 		}
 	case spec.Window < Second || spec.Window > MaxWindow || spec.Window%Second != 0:
 		seconds := float64(spec.Window) / float64(Second)
@@ -244,22 +245,17 @@ func checkConcurrency(spec *Spec, fault func(field, format string, args ...any))
 	if spec.Quantity > MaxSlots {
 		fault("limit", "a concurrency limit stores every request in flight: at most %d, got %d", MaxSlots, spec.Quantity)
 	}
-	if spec.Window < Second || spec.Window > MaxDuration || spec.Window%Second != 0 {
+	switch {
+	case spec.Calendar != nil:
+		fault("algorithm", "must be fixed_window beside period")
+	case spec.Window == 0:
+		fault("algorithm", "needs max_duration")
+	case spec.Window < Second || spec.Window > MaxDuration || spec.Window%Second != 0:
 		seconds := float64(spec.Window) / float64(Second)
 		fault("max_duration", "must be whole seconds between 1 and %d, got %g", MaxDuration/Second, seconds)
 	}
-	if spec.Calendar != nil {
-		fault("period", "only a fixed_window has one")
-	}
-	const none = "a concurrency limit has none: remove it"
-	if spec.Burst != 0 {
-		fault("burst", none)
-	}
-	if spec.SoftPct != 0 {
-		fault("soft_threshold_pct", none)
-	}
-	if spec.HardPct != 0 {
-		fault("hard_threshold_pct", none)
+	if spec.Burst != 0 || spec.SoftPct != 0 || spec.HardPct != 0 {
+		fault("algorithm", "must not be concurrency beside burst, soft_threshold_pct or hard_threshold_pct")
 	}
 	if spec.SoftOnly {
 		fault("soft_only", "a concurrency limit denies: use mode shadow to try it")

@@ -1,7 +1,6 @@
 package limit_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,19 +10,24 @@ import (
 
 func TestFaultsOfConcurrencyLimitsNameTheirFields(t *testing.T) {
 	valid := limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second}
-	for field, change := range map[string]func(*limit.Spec){
-		"limit":              func(s *limit.Spec) { s.Quantity = limit.MaxSlots + 1 },
-		"max_duration":       func(s *limit.Spec) { s.Window = limit.MaxDuration + limit.Second },
-		"burst":              func(s *limit.Spec) { s.Burst = 10 },
-		"soft_threshold_pct": func(s *limit.Spec) { s.SoftPct = 80 },
-		"hard_threshold_pct": func(s *limit.Spec) { s.HardPct = 120 },
-		"soft_only":          func(s *limit.Spec) { s.SoftOnly = true },
+	for field, changes := range map[string][]func(*limit.Spec){
+		"limit":        {func(s *limit.Spec) { s.Quantity = limit.MaxSlots + 1 }},
+		"max_duration": {func(s *limit.Spec) { s.Window = limit.MaxDuration + limit.Second }},
+		"algorithm": {
+			func(s *limit.Spec) { s.Window = 0 },
+			func(s *limit.Spec) { s.Burst, s.SoftPct, s.HardPct = 10, 80, 120 },
+			func(s *limit.Spec) { s.Burst = 10 },
+			func(s *limit.Spec) { s.SoftPct = 80 },
+			func(s *limit.Spec) { s.HardPct = 120 },
+		},
+		"soft_only": {func(s *limit.Spec) { s.SoftOnly = true }},
 	} {
-		spec := valid
-		change(&spec)
-		_, err := limit.New(spec)
-		var fault *limit.FieldError
-		assert.True(t, errors.As(err, &fault) && fault.Field == field, "%s: %v", field, err)
+		for _, change := range changes {
+			spec := valid
+			change(&spec)
+			_, err := limit.New(spec)
+			assert.Equal(t, []string{field}, faults(err))
+		}
 	}
 	for _, spec := range []limit.Spec{
 		{Algorithm: limit.Concurrency, Window: 60 * limit.Second}, {Algorithm: limit.Concurrency, Quantity: 1},

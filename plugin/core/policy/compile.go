@@ -185,16 +185,15 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	spec := limit.Spec{
 		Algorithm: algorithm,
 		Quantity:  config.Limit,
-		Window:    windowMicros(config.WindowSize + config.MaxDuration), // of which it has one
 		Burst:     config.Burst,
 		SoftPct:   config.SoftThresholdPct,
 		HardPct:   config.HardThresholdPct,
 		SoftOnly:  config.SoftOnly,
 	}
-	if config.Period != "" {
-		if spec.Calendar, err = compileCalendar(config); err != nil {
-			return Policy{}, err
-		}
+	if config.Period == "" {
+		spec.Window = windowMicros(config.WindowSize + config.MaxDuration) // of which it has one
+	} else if spec.Calendar, err = compileCalendar(config); err != nil {
+		return Policy{}, err
 	}
 	compiled, err := limit.New(spec)
 	if err != nil {
