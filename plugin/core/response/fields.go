@@ -1,6 +1,7 @@
 package response
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -66,7 +67,7 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 	}
 	var few [maxListed]int
 	current := re.current(d, shown, listed <= re.fewest, few[:0])
-	re.policies(d, current, r)
+	re.policies(d, shown, current, r)
 	start := len(r.buf)
 	for _, i := range current {
 		status := &d.Statuses[i]
@@ -82,8 +83,9 @@ func (re *Renderer) fields(d *decision.Decision, shown int, r *Response) {
 
 // policies writes RateLimit-Policy. It lists all enforced limits whose numbers clients read, always in the same order,
 // because a value that does not change is compressed. If they exceed maxField, it lists the limits of RateLimit, and
-// the first of the others that fit.
-func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
+// the first of the others that fit. A period is that of the instant at which the limit that is shown was decided, where
+// no store has answered for its own limit: this node remembers what denies, and asks for nothing else then.
+func (re *Renderer) policies(d *decision.Decision, shown int, current []int, r *Response) {
 	room := maxField // for the others: items and their commas
 	for _, i := range current {
 		room -= d.Resolution.Bounds[i].Policy.QuotaLength() + 1
@@ -100,7 +102,7 @@ func (re *Renderer) policies(d *decision.Decision, current []int, r *Response) {
 			}
 		}
 		r.separate(start)
-		r.buf = bound.Policy.AppendQuota(r.buf, d.Statuses[i].Now)
+		r.buf = bound.Policy.AppendQuota(r.buf, cmp.Or(d.Statuses[i].Now, d.Statuses[shown].Now))
 	}
 	r.end("RateLimit-Policy", start)
 }

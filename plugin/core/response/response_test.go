@@ -179,6 +179,13 @@ func TestTheWindowOfAMonthlyLimitIsThePresentMonth(t *testing.T) {
 	}
 }
 
+func TestTheWindowOfALimitThatNoStoreHasAnsweredForIsThatOfTheDenial(t *testing.T) {
+	d := monthly(t, decide(t, answers{{}, status(0, 2*second, 20_000)}), time.Unix(0, 0))
+	d.Statuses[1].Now = limit.Micros(time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC).UnixMicro())
+	policies := render(schema.Config{}, d, false).Get("RateLimit-Policy")
+	assert.Contains(t, policies, `"monthly";q=9;w=2592000,`)
+}
+
 func TestADenialByAMonthlyLimitNamesTheMonthAndItsZone(t *testing.T) {
 	d := monthly(t, decide(t, answers{status(0, 2*second, 20_000)}), time.Unix(1_790_000_000, 0))
 	r := render(schema.Config{}, d, false)
