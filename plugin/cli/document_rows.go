@@ -41,7 +41,7 @@ var (
 	}
 	tenantSection = section[rows.Tenant, schema.Tenant]{
 		"tenants", schema.Fields[schema.Tenant](), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
-		func(t schema.Tenant) []schema.Fault { return t.Faults() },
+		func(t schema.Tenant) []schema.Fault { return rows.Tenant{Tenant: t}.Faults() },
 	}
 	overrideSection = section[rows.Override, schema.Override]{
 		"overrides", schema.FieldsWithout[schema.Override]("author", "source"),
