@@ -64,7 +64,7 @@ func (a *Anchor) Equal(other *Anchor) bool {
 	return filled(a) == filled(other)
 }
 
-// Describe returns a in words, such as "from day 15 at 6:00".
+// Describe returns a in words, such as "from day 15 at 6:00", or "from 6:00".
 func (a *Anchor) Describe() string {
 	var parts []string
 	if a.Weekday != "" {
@@ -76,8 +76,11 @@ func (a *Anchor) Describe() string {
 	if a.Day != 0 {
 		parts = append(parts, fmt.Sprintf("day %d", a.Day))
 	}
+	if a.Hour != 0 && len(parts) > 0 {
+		parts = append(parts, "at")
+	}
 	if a.Hour != 0 {
-		parts = append(parts, fmt.Sprintf("at %d:00", a.Hour))
+		parts = append(parts, fmt.Sprintf("%d:00", a.Hour))
 	}
 	if len(parts) == 0 {
 		return ""
