@@ -209,8 +209,12 @@ func (r *topUpReview) endOf(l toppedUp, now time.Time) (time.Time, error) {
 	case !l.ofTenant():
 		return now, topUpFault("policy", "must be a limit of one tenant: %s", counts)
 	case l.spec.Calendar == nil:
-		return now, topUpFault("policy", "must have a period, such as month: %s is a rolling limit: raise it by a "+
-			"custom_limit with an end", r.Policy)
+		kind := "a rolling limit"
+		if l.spec.Algorithm == limit.Concurrency {
+			kind = "a limit of requests at once"
+		}
+		return now, topUpFault("policy", "must have a period, such as month: %s is %s: raise it by a "+
+			"custom_limit with an end", r.Policy, kind)
 	case r.User != "" && !scope.ByUser():
 		return now, topUpFault("user", "must be left out: %s", counts)
 	case r.Credential != "" && scope != policy.Credential:
