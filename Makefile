@@ -316,6 +316,11 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 golden: ## Rewrite the golden files of tests, after a change of what they show
 	$(GO) test -count=1 $$($(call packages_with,internal/golden"|flag\.Bool..update.)) -update
 
+.PHONY: zones
+zones: ## Take over the time zones of this Go
+	@from="$$($(GO) env GOROOT)/lib/time" && cp "$$from/zoneinfo.zip" plugin/core/calendar/ && \
+	sed -n 's/^DATA=//p' "$$from/update.bash" | tr -d '\n' > plugin/core/calendar/zoneinfo.version
+
 .PHONY: clean
 clean: ## Remove all built files
 	rm -rf bin $(CACHE)

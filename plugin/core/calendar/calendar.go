@@ -74,7 +74,7 @@ type Anchor struct {
 
 // FieldError reports one field of a calendar that is out of range.
 type FieldError struct {
-	Field   string // as the configuration names it: period, time_zone, anchor.day, …
+	Field   string // as the configuration names it: period, anchor.day, window_size, …
 	Problem string // what is wrong, and what would be right
 }
 
@@ -83,16 +83,17 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 // Calendar is a period of a time zone. It is immutable. [New] returns the same Calendar for the same arguments, so ==
 // compares definitions.
 type Calendar struct {
-	definition
+	of       definition
 	location *time.Location
 	hash     uint64
 	last     atomic.Pointer[Bounds] // what was returned last
 }
 
+// definition is also how a calendar is written as JSON.
 type definition struct {
-	period Period
-	anchor Anchor
-	zone   string
+	Period Period `json:"period"`
+	Anchor Anchor `json:"anchor,omitzero"`
+	Zone   string `json:"time_zone"`
 }
 
 // calendars holds the *Calendar of each definition.
@@ -117,8 +118,8 @@ func New(period Period, anchor Anchor, zone string) (*Calendar, error) {
 		return nil, errors.Join(errs...)
 	}
 	hash := fnv.New64a()
-	fmt.Fprintln(hash, d.period, d.anchor, d.zone)
-	made, _ := calendars.LoadOrStore(d, &Calendar{definition: d, location: location, hash: hash.Sum64()})
+	fmt.Fprintln(hash, d.Period, d.Anchor, d.Zone)
+	made, _ := calendars.LoadOrStore(d, &Calendar{of: d, location: location, hash: hash.Sum64()})
 	return made.(*Calendar), nil
 }
 
@@ -133,33 +134,33 @@ func (a Anchor) normalize() Anchor {
 }
 
 func (d *definition) check() (errs []error) {
-	if d.period < Day || d.period > Year {
+	if d.Period < Day || d.Period > Year {
 		return []error{&FieldError{"period", "must be day, week, month, quarter or year"}}
 	}
 	check := func(field string, value, least, most int, periods ...Period) {
 		switch {
 		case value == 0:
-		case !slices.Contains(periods, d.period):
-			errs = append(errs, &FieldError{field, fmt.Sprintf("a %s has none", d.period)})
+		case !slices.Contains(periods, d.Period):
+			errs = append(errs, &FieldError{field, fmt.Sprintf("a %s has none", d.Period)})
 		case value < least || value > most:
 			errs = append(errs, &FieldError{field, fmt.Sprintf("must be between %d and %d, got %d", least, most, value)})
 		}
 	}
-	check("anchor.month", d.anchor.Month, 1, 12, Quarter, Year)
-	check("anchor.day", d.anchor.Day, 1, 31, Month, Quarter, Year)
-	check("anchor.weekday", d.anchor.Weekday, 1, 7, Week)
-	check("anchor.hour", d.anchor.Hour, 0, 23, Day, Week, Month, Quarter, Year)
+	check("anchor.month", d.Anchor.Month, 1, 12, Quarter, Year)
+	check("anchor.day", d.Anchor.Day, 1, 31, Month, Quarter, Year)
+	check("anchor.weekday", d.Anchor.Weekday, 1, 7, Week)
+	check("anchor.hour", d.Anchor.Hour, 0, 23, Day, Week, Month, Quarter, Year)
 	return errs
 }
 
 // Period returns the unit by which c counts.
-func (c *Calendar) Period() Period { return c.period }
+func (c *Calendar) Period() Period { return c.of.Period }
 
 // Anchor returns where in the unit c's periods start. Natural starts are 0.
-func (c *Calendar) Anchor() Anchor { return c.anchor }
+func (c *Calendar) Anchor() Anchor { return c.of.Anchor }
 
 // Zone returns the IANA name of c's time zone.
-func (c *Calendar) Zone() string { return c.zone }
+func (c *Calendar) Zone() string { return c.of.Zone }
 
 // Location returns c's time zone.
 func (c *Calendar) Location() *time.Location { return c.location }
@@ -168,39 +169,25 @@ func (c *Calendar) Location() *time.Location { return c.location }
 func (c *Calendar) Hash() uint64 { return c.hash }
 
 // In returns the same period in another zone. The error is a *FieldError, of an unknown zone.
-func (c *Calendar) In(zone string) (*Calendar, error) { return New(c.period, c.anchor, zone) }
+func (c *Calendar) In(zone string) (*Calendar, error) { return New(c.of.Period, c.of.Anchor, zone) }
 
 // String returns what a text says behind "per": month (Europe/Berlin).
-func (c *Calendar) String() string { return c.period.String() + " (" + c.zone + ")" }
-
-// form is how a calendar is written as JSON.
-type form struct {
-	Period string `json:"period"`
-	Anchor Anchor `json:"anchor,omitzero"`
-	Zone   string `json:"time_zone"`
-}
+func (c *Calendar) String() string { return c.of.Period.String() + " (" + c.of.Zone + ")" }
 
 // MarshalJSON implements json.Marshaler.
-func (c *Calendar) MarshalJSON() ([]byte, error) {
-	return json.Marshal(form{c.period.String(), c.anchor, c.zone})
-}
+func (c *Calendar) MarshalJSON() ([]byte, error) { return json.Marshal(c.of) }
 
 // UnmarshalJSON implements json.Unmarshaler. What it makes equals none that [New] returns: use [Calendar.In].
 func (c *Calendar) UnmarshalJSON(text []byte) error {
-	var f form
-	if err := json.Unmarshal(text, &f); err != nil {
+	var d definition
+	if err := json.Unmarshal(text, &d); err != nil {
 		return err
 	}
-	period, err := ParsePeriod(f.Period)
-	if err != nil {
-		return err
+	known, err := New(d.Period, d.Anchor, d.Zone)
+	if err == nil {
+		c.of, c.location, c.hash = known.of, known.location, known.hash
 	}
-	known, err := New(period, f.Anchor, f.Zone)
-	if err != nil {
-		return err
-	}
-	c.definition, c.location, c.hash = known.definition, known.location, known.hash
-	return nil
+	return err
 }
 
 // slack is by how much clocks that are set can lengthen a period. No zone has set them back by more since 1970.
@@ -209,7 +196,7 @@ const slack = 3 * time.Hour
 // Longest returns the longest length of c's periods, in microseconds. It depends on the period alone.
 func (c *Calendar) Longest() int64 {
 	days := [...]time.Duration{Day: 1, Week: 7, Month: 31, Quarter: 92, Year: 366}
-	return (days[c.period]*24*time.Hour + slack).Microseconds()
+	return (days[c.of.Period]*24*time.Hour + slack).Microseconds()
 }
 
 // Bounds has the period that contains an instant and its two neighbours: the one before ends where the period starts,
@@ -260,13 +247,13 @@ func (c *Calendar) find(at int64) (start, end int64) {
 // number returns the number of the last period whose start a clock that shows this time has passed.
 func (c *Calendar) number(shown time.Time) int {
 	var n int
-	switch c.period {
+	switch c.of.Period {
 	case Day:
 		n = dayOf(shown)
 	case Week:
-		n = (dayOf(shown) - 4 - max(c.anchor.Weekday-1, 0)) / 7 // 5 January 1970 was a Monday
+		n = (dayOf(shown) - 4 - max(c.of.Anchor.Weekday-1, 0)) / 7 // 5 January 1970 was a Monday
 	default:
-		n = (shown.Year()*12 + int(shown.Month()) - 1) / c.period.months()
+		n = (shown.Year()*12 + int(shown.Month()) - 1) / c.of.Period.months()
 	}
 	n++
 	for c.start(n).After(shown) {
@@ -277,16 +264,16 @@ func (c *Calendar) number(shown time.Time) int {
 
 // start returns what clocks show at the start of a period, as if they showed UTC.
 func (c *Calendar) start(n int) time.Time {
-	switch c.period {
+	switch c.of.Period {
 	case Day:
-		return time.Date(1970, 1, 1+n, c.anchor.Hour, 0, 0, 0, time.UTC)
+		return time.Date(1970, 1, 1+n, c.of.Anchor.Hour, 0, 0, 0, time.UTC)
 	case Week:
-		return time.Date(1970, 1, 5+7*n+max(c.anchor.Weekday-1, 0), c.anchor.Hour, 0, 0, 0, time.UTC)
+		return time.Date(1970, 1, 5+7*n+max(c.of.Anchor.Weekday-1, 0), c.of.Anchor.Hour, 0, 0, 0, time.UTC)
 	}
-	months := n*c.period.months() + max(c.anchor.Month-1, 0)%c.period.months()
+	months := n*c.of.Period.months() + max(c.of.Anchor.Month-1, 0)%c.of.Period.months()
 	year, month := months/12, time.Month(months%12+1)
 	last := time.Date(year, month+1, 0, 0, 0, 0, 0, time.UTC).Day()
-	return time.Date(year, month, min(max(c.anchor.Day, 1), last), c.anchor.Hour, 0, 0, 0, time.UTC)
+	return time.Date(year, month, min(max(c.of.Anchor.Day, 1), last), c.of.Anchor.Hour, 0, 0, 0, time.UTC)
 }
 
 func dayOf(t time.Time) int { return int(t.Unix() / 86400) }

@@ -6,13 +6,11 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 )
 
-// The zone data is that of a Go release, whose update.bash names the version. To take over another:
-// go run ./internal/packzones
+// The zone data is that of a Go release, whose update.bash names the version. make zones takes over another.
 
 //go:embed zoneinfo.zip
 var zoneArchive []byte
@@ -33,18 +31,6 @@ var zoneData = sync.OnceValue(func() *zip.Reader {
 // zones holds the *time.Location of each zone that was loaded.
 var zones sync.Map
 
-// Zones returns the names of all zones, sorted.
-func Zones() []string {
-	var names []string
-	for _, file := range zoneData().File {
-		if file.Name != unset {
-			names = append(names, file.Name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
 // unset is the name of the data that stands for a zone that was not chosen.
 const unset = "Factory"
 
@@ -56,23 +42,15 @@ func loadZone(name string) (*time.Location, error) {
 	if known, ok := zones.Load(name); ok {
 		return known.(*time.Location), nil
 	}
-	location, err := readZone(name)
+	var data []byte // there is no zone without data
+	if file, err := zoneData().Open(name); err == nil {
+		data, _ = io.ReadAll(file)
+	}
+	location, err := time.LoadLocationFromTZData(name, data)
 	if err != nil || name == unset {
 		return nil, &FieldError{"time_zone", fmt.Sprintf(
 			"unknown time zone %q: use an IANA name such as Europe/Berlin (zone data %s)", name, DataVersion)}
 	}
 	zones.Store(name, location)
 	return location, nil
-}
-
-func readZone(name string) (*time.Location, error) {
-	file, err := zoneData().Open(name)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(file)
-	if err != nil {
-		return nil, err
-	}
-	return time.LoadLocationFromTZData(name, data)
 }

@@ -186,12 +186,7 @@ func New(spec Spec) (Limit, error) {
 
 // FieldError reports one field of a spec that is out of range. Where fields contradict each other it is the field that
 // the schema names for that: a reader gets one fault for each cause.
-type FieldError struct {
-	Field   string // as the configuration names it: limit, window_size, burst, …
-	Problem string // what is wrong, and what would be right
-}
-
-func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
+type FieldError = calendar.FieldError
 
 func check(spec Spec) error {
 	var errs []error

@@ -148,7 +148,7 @@ func (p *Policy) Match() string {
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
-	text := Rate(spec)
+	text := fmt.Sprintf("%d %s", spec.Quantity, WindowOf(spec).Per())
 	if p.Limit.IsConcurrency() {
 		text += fmt.Sprintf(", each for at most %d s", spec.Window/limit.Second)
 	}

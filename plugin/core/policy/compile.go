@@ -192,7 +192,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	}
 	if config.Period == "" {
 		spec.Window = windowMicros(config.WindowSize + config.MaxDuration) // of which it has one
-	} else if spec.Calendar, err = compileCalendar(config); err != nil {
+	} else if spec.Calendar, err = CompileCalendar(config); err != nil {
 		return Policy{}, err
 	}
 	compiled, err := limit.New(spec)
@@ -233,11 +233,9 @@ func compileLimit(config schema.Limit) (Policy, error) {
 	return p, nil
 }
 
-func compileCalendar(config schema.Limit) (*calendar.Calendar, error) {
-	period, err := calendar.ParsePeriod(config.Period)
-	if err != nil {
-		return nil, &calendar.FieldError{Field: "period", Problem: err.Error()}
-	}
+// CompileCalendar returns the calendar of a limit that has a period. Errors are as of calendar.New.
+func CompileCalendar(config schema.Limit) (*calendar.Calendar, error) {
+	period, _ := calendar.ParsePeriod(config.Period) // New says which there are
 	var anchor calendar.Anchor
 	if a := config.Anchor; a != nil {
 		anchor = calendar.Anchor{
@@ -265,9 +263,6 @@ func WindowOf(spec limit.Spec) schema.Window {
 		return window
 	}
 }
-
-// Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
-func Rate(spec limit.Spec) string { return fmt.Sprintf("%d %s", spec.Quantity, WindowOf(spec).Per()) }
 
 // windowMicros returns a window in microseconds. A window that is too long for a limit stays too long: the product does
 // not wrap around.

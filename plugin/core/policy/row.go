@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -197,9 +196,6 @@ func AppendFaults(faults schema.Faults, path string, err error) schema.Faults {
 	}
 	fault := schema.Fault{Path: path, Message: err.Error()}
 	if field := new(limit.FieldError); errors.As(err, &field) {
-		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
-	}
-	if field := new(calendar.FieldError); errors.As(err, &field) {
 		fault = schema.Fault{Path: docpath.Join(path, field.Field), Message: field.Problem}
 	}
 	return append(faults, fault)

@@ -158,7 +158,7 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity)
 	switch {
 	case spec.Calendar != nil:
-		b = appendParts(b, " per ", spec.Calendar.Period().String(), " (", spec.Calendar.Zone(), ")")
+		b = appendParts(b, " per ", spec.Calendar.String())
 	case !bound.Policy.Limit.IsConcurrency():
 		b = appendParts(b, " per ", spec.Window.Seconds(), " s")
 	case spec.Quantity == 1:
