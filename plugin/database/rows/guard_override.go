@@ -92,21 +92,31 @@ func raisedAbove(ctx context.Context, q querier, config *resolve.Plan, o Overrid
 	if err != nil {
 		return nil, err
 	}
+	guards, err := guardsOf(ctx, q, config, rows, o.Tenant)
 	var warnings []string
+	for _, g := range guards {
+		warnings = append(warnings, g.raised(&o)...)
+	}
+	slices.Sort(warnings)
+	return warnings, err
+}
+
+// guardsOf returns a guard for each namespace, which compares the limits of the rows and the config for a tenant.
+func guardsOf(
+	ctx context.Context, q querier, config *resolve.Plan, rows []Policy, tenant string,
+) (guards []*guard, err error) {
 	for namespace, rows := range byNamespace(rows, config) {
 		own := config
 		if own != nil && own.Namespace() != namespace {
 			own = nil
 		}
-		ofTenant := Policy{Policy: schema.Policy{Tenant: o.Tenant}}
-		tiers, err := tiersOfTenants(ctx, q, own, namespace, []Policy{ofTenant})
+		tiers, err := tiersOfTenants(ctx, q, own, namespace, []Policy{{Policy: schema.Policy{Tenant: tenant}}})
 		if err != nil {
 			return nil, err
 		}
-		warnings = append(warnings, newGuard(nil, rows, tiers, own).raised(&o)...)
+		guards = append(guards, newGuard(nil, rows, tiers, own))
 	}
-	slices.Sort(warnings)
-	return warnings, nil
+	return guards, nil
 }
 
 // byNamespace returns the policies of each namespace; that of the config is among them.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -30,116 +29,81 @@ func (s *DB) CheckTopUp(ctx context.Context, config *resolve.Plan, o Override) (
 	return o, fail("check "+o.String(), err)
 }
 
-// toppedUp is a limit that a top-up is meant for.
-type toppedUp struct {
-	neighbour
-	spec limit.Spec
-}
-
 // topUpReview has what a top-up is checked against.
 type topUpReview struct {
 	Override
-	tenant    Tenant // zero without a row
-	overrides []Override
-	limits    []toppedUp // that the tenant may have, of the policy
-	names     []string   // of the policies that can be topped up
-	isKnown   bool       // the plugin's config is
+	now       time.Time
+	tenant    Tenant      // zero without a row
+	overrides []Override  // of the tenant and the policy, in force
+	limits    []neighbour // that the tenant may have, of the policy
+	names     []string    // of the policies that can be topped up
+	isKnown   bool        // the plugin's config is
 }
 
 // completeTopUp returns a top-up with its end, or an InvalidError.
 func completeTopUp(ctx context.Context, q querier, config *resolve.Plan, o Override) (Override, error) {
-	now, err := readClock(ctx, q)
-	if err != nil {
-		return o, err
-	}
 	r := topUpReview{Override: o, isKnown: config != nil}
-	if err := r.read(ctx, q, config); err != nil {
-		return o, err
+	err := r.read(ctx, q, config)
+	if err == nil {
+		o.ExpiresAt, err = r.end()
 	}
-	if o.ExpiresAt, err = r.end(now); err == nil {
+	if err == nil {
 		err = r.checkAmount()
 	}
 	return o, err
 }
 
-func (r *topUpReview) read(ctx context.Context, q querier, config *resolve.Plan) error {
-	row, err := tenantTable.byKey(r.Tenant, r.Tenant)(ctx, q)
-	if err != nil && !IsMissing(err) {
+func (r *topUpReview) read(ctx context.Context, q querier, config *resolve.Plan) (err error) {
+	if r.now, err = readClock(ctx, q); err != nil {
 		return err
 	}
-	r.tenant = row
+	if r.tenant, err = tenantTable.byKey(r.Tenant, r.Tenant)(ctx, q); err != nil && !IsMissing(err) {
+		return err
+	}
 	r.overrides, err = collect[Override](ctx, q, overrideTable.selects+" WHERE "+stateColumn+" = '"+StateInForce+
-		"' AND tenant = $1 ORDER BY id", r.Tenant)
+		"' AND tenant = $1 AND policy IN ('', $2) ORDER BY id", r.Tenant, r.Policy)
 	if err != nil {
 		return err
 	}
-	var seen []string
-	if row.Tier == "" {
-		seen, err = scalars[string](ctx, q, `SELECT DISTINCT t.tier FROM rate_limiter.tenant_tiers t
-			JOIN rate_limiter.usage_names n ON n.id = t.tenant WHERE n.name = $1`, r.Tenant)
-	}
+	seen, err := scalars[string](ctx, q, `SELECT DISTINCT t.tier FROM rate_limiter.tenant_tiers t
+		JOIN rate_limiter.usage_names n ON n.id = t.tenant WHERE n.name = $1 AND $2 = ''`, r.Tenant, r.tenant.Tier)
 	if err != nil {
 		return err
 	}
 	var w where
 	w.add("tenant IN ('', %s)", r.Tenant)
-	list, err := policiesWhere(ctx, q, &w, 0)
+	rows, err := policiesWhere(ctx, q, &w, 0)
 	if err != nil {
 		return err
 	}
-	for namespace, rows := range byNamespace(list, config) {
-		own := config
-		if own != nil && own.Namespace() != namespace {
-			own = nil
-		}
-		tiers, err := tiersOfTenants(ctx, q, own, namespace, []Policy{{Policy: schema.Policy{Tenant: r.Tenant}}})
-		if err != nil {
-			return err
-		}
-		r.add(newGuard(nil, rows, tiers, own), limitsOf(rows, own), seen)
+	guards, err := guardsOf(ctx, q, config, rows, r.Tenant)
+	for _, g := range guards {
+		r.add(g, seen)
 	}
-	return nil
-}
-
-// limitsOf returns the limits of rows, and those of a config; nil: none.
-func limitsOf(rows []Policy, config *resolve.Plan) []toppedUp {
-	var list []toppedUp
-	for _, p := range rows {
-		if compiled, err := policy.CompileLimit(p.Limit, &schema.Config{}, p.Tier, p.For); err == nil {
-			list = append(list, toppedUp{neighbour{Policy: p}, compiled.Limit.Spec()})
-		}
-	}
-	if config == nil {
-		return list
-	}
-	for _, p := range config.TenantPolicies() {
-		n := neighbour{Policy: configured(config.Namespace(), p), inConfig: true}
-		list = append(list, toppedUp{n, p.Limit.Spec()})
-	}
-	return list
+	return err
 }
 
 // add adds the limits of one namespace that the tenant may have. seen has the tiers in which nodes have seen it.
-func (r *topUpReview) add(g *guard, limits []toppedUp, seen []string) {
-	for _, l := range limits {
-		others := l.User != "" && l.User != r.User || l.Credential != "" && l.Credential != r.Credential ||
-			l.IP != "" || l.For == schema.ForAnonymous || l.Tier != "" && len(seen) > 0 && !slices.Contains(seen, l.Tier)
+func (r *topUpReview) add(g *guard, seen []string) {
+	for _, n := range g.existing {
+		others := n.User != "" && n.User != r.User || n.Credential != "" && n.Credential != r.Credential ||
+			n.IP != "" || n.For == schema.ForAnonymous || n.Tier != "" && len(seen) > 0 && !slices.Contains(seen, n.Tier)
 		of := r.Override
-		if of.Policy = l.Name; others || !g.covers(&of, l.neighbour) {
+		if of.Policy = n.Name; others || !g.covers(&of, n) {
 			continue
 		}
-		if l.ofTenant() && l.spec.Calendar != nil && !slices.Contains(r.names, l.Name) {
-			r.names = append(r.names, l.Name)
+		if n.Period != "" && ofTenant(n) && !slices.Contains(r.names, n.Name) {
+			r.names = append(r.names, n.Name)
 		}
-		if l.Name == r.Policy {
-			r.limits = append(r.limits, l)
+		if n.Name == r.Policy {
+			r.limits = append(r.limits, n)
 		}
 	}
 }
 
-// ofTenant reports whether each bucket of the limit belongs to one tenant.
-func (l *toppedUp) ofTenant() bool {
-	scope, _ := policy.ScopeOf(l.Scope)
+// ofTenant reports whether each bucket of a limit belongs to one tenant.
+func ofTenant(n neighbour) bool {
+	scope, _ := policy.ScopeOf(n.Scope)
 	return scope != policy.IP && !scope.Shared()
 }
 
@@ -148,40 +112,37 @@ func topUpFault(field, format string, args ...any) error {
 }
 
 // end returns when the period ends in which the limit is now.
-func (r *topUpReview) end(now time.Time) (time.Time, error) {
+func (r *topUpReview) end() (end time.Time, err error) {
 	for _, o := range r.overrides {
 		if o.Kind == schema.KindExempt && o.User+o.Endpoint+o.Credential+o.IP == "" {
-			return now, topUpFault("kind", "tenant %s has no limits: override %d exempts it", r.Tenant, o.ID)
+			return end, topUpFault("kind", "tenant %s has no limits: override %d exempts it", r.Tenant, o.ID)
 		}
 	}
 	switch {
-	case len(r.limits) == 0 && !r.isKnown && !r.ExpiresAt.IsZero():
-		if !r.ExpiresAt.After(now) {
-			return now, topUpFault("expires_at", "%s", expiryProblem)
-		}
+	case len(r.limits) > 0:
+	case r.isKnown || r.ExpiresAt.IsZero():
+		return end, r.unknown()
+	case !r.ExpiresAt.After(r.now):
+		return end, topUpFault("expires_at", "%s", expiryProblem)
+	default:
 		return r.ExpiresAt, nil
-	case len(r.limits) == 0:
-		return now, r.unknown()
 	}
-	var ends []time.Time
-	for _, l := range r.limits {
-		end, err := r.endOf(l, now)
+	for _, n := range r.limits {
+		next, err := r.endOf(n)
+		if err == nil && !end.IsZero() && !next.Equal(end) {
+			err = topUpFault("policy", "has periods that end at different times for tenant %s, such as %s and %s: "+
+				"set the tenant's tier first", r.Tenant, end.Format(time.RFC3339), next.Format(time.RFC3339))
+		}
 		if err != nil {
-			return now, err
+			return end, err
 		}
-		if !slices.ContainsFunc(ends, end.Equal) {
-			ends = append(ends, end)
-		}
+		end = next
 	}
-	if len(ends) > 1 {
-		return now, topUpFault("policy", "has periods that end at different times for tenant %s, such as %s and %s: "+
-			"set the tenant's tier first", r.Tenant, ends[0].Format(time.RFC3339), ends[1].Format(time.RFC3339))
+	if !r.ExpiresAt.IsZero() && !r.ExpiresAt.Equal(end) {
+		return end, topUpFault("expires_at", "must be left out: a topup that is made now ends with the period, at %s",
+			end.Format(time.RFC3339))
 	}
-	if !r.ExpiresAt.IsZero() && !r.ExpiresAt.Equal(ends[0]) {
-		return now, topUpFault("expires_at", "must be left out: a topup that is made now ends with the period, at %s",
-			ends[0].Format(time.RFC3339))
-	}
-	return ends[0], nil
+	return end, nil
 }
 
 // unknown returns why no limit is topped up.
@@ -202,56 +163,50 @@ func (r *topUpReview) unknown() error {
 }
 
 // endOf returns when the period of a limit ends, or why it cannot be topped up.
-func (r *topUpReview) endOf(l toppedUp, now time.Time) (time.Time, error) {
-	scope, _ := policy.ScopeOf(l.Scope)
-	counts := r.Policy + " counts " + policy.PerScope(l.Scope)
+func (r *topUpReview) endOf(n neighbour) (time.Time, error) {
+	scope, _ := policy.ScopeOf(n.Scope)
+	counts := r.Policy + " counts " + policy.PerScope(n.Scope)
 	switch {
-	case !l.ofTenant():
-		return now, topUpFault("policy", "must be a limit of one tenant: %s", counts)
-	case l.spec.Calendar == nil:
+	case !ofTenant(n):
+		return r.now, topUpFault("policy", "must be a limit of one tenant: %s", counts)
+	case n.Period == "":
 		kind := "a rolling limit"
-		if l.spec.Algorithm == limit.Concurrency {
+		if n.MaxDuration != 0 {
 			kind = "a limit of requests at once"
 		}
-		return now, topUpFault("policy", "must have a period, such as month: %s is %s: raise it by a "+
+		return r.now, topUpFault("policy", "must have a period, such as month: %s is %s: raise it by a "+
 			"custom_limit with an end", r.Policy, kind)
 	case r.User != "" && !scope.ByUser():
-		return now, topUpFault("user", "must be left out: %s", counts)
+		return r.now, topUpFault("user", "must be left out: %s", counts)
 	case r.Credential != "" && scope != policy.Credential:
-		return now, topUpFault("credential", "must be left out: %s", counts)
+		return r.now, topUpFault("credential", "must be left out: %s", counts)
 	case r.Endpoint != "" && !scope.ByEndpoint():
-		return now, topUpFault("endpoint", "must be left out: %s", counts)
+		return r.now, topUpFault("endpoint", "must be left out: %s", counts)
 	}
-	zoned := inZone(l.spec.Calendar, r.tenant.TimeZone)
-	_, end := zoned.Window(now.UnixMicro())
+	if policy.IsZone(r.tenant.TimeZone) {
+		n.TimeZone = cmp.Or(r.tenant.TimeZone, n.TimeZone)
+	}
+	calendar, err := policy.CompileCalendar(n.Policy.Policy.Limit)
+	if err != nil {
+		return r.now, topUpFault("policy", "cannot be counted: %s", err)
+	}
+	_, end := calendar.Window(r.now.UnixMicro())
 	return time.UnixMicro(end).UTC(), nil
-}
-
-// inZone returns a calendar in a tenant's zone; where that is none or unknown, as it is.
-func inZone(c *calendar.Calendar, zone string) *calendar.Calendar {
-	if zoned, err := c.In(cmp.Or(zone, c.Zone())); err == nil {
-		return zoned
-	}
-	return c
 }
 
 // checkAmount returns an error if the limit would exceed its maximum, with all top-ups and the largest override.
 func (r *topUpReview) checkAmount() error {
 	var most, added int64
-	for _, l := range r.limits {
-		most = max(most, l.spec.Quantity)
-		for i := range r.overrides {
-			o := &r.overrides[i]
-			isChange := o.Kind == schema.KindCustomLimit || o.Kind == schema.KindMultiplier
-			if isChange && (o.Policy == "" || o.Policy == r.Policy) {
-				most = max(most, changedBy(o, l.neighbour).Limit.Limit)
+	for _, n := range r.limits {
+		most = max(most, n.Limit.Limit)
+		for _, o := range r.overrides {
+			if o.Kind == schema.KindCustomLimit || o.Kind == schema.KindMultiplier {
+				most = max(most, changedBy(&o, n).Limit.Limit)
 			}
 		}
 	}
 	for _, o := range r.overrides {
-		if o.Kind == schema.KindTopUp && o.Policy == r.Policy {
-			added += o.Amount
-		}
+		added += o.Amount
 	}
 	if left := limit.MaxQuantity - most - added; r.Amount > left {
 		return topUpFault("amount", "must be at most %d: the limit is %d, top-ups in force add %d, and no limit exceeds %d",
