@@ -52,7 +52,6 @@ type builder struct {
 	owned    [shardCount]bool
 	interned map[string]string       // one copy of each name that many rows have
 	rules    map[string]*settle.Rule // one copy of each rule that many rows have, by its record
-	zones    map[string]bool         // time zones of tenants that exist
 	faults   []Fault
 }
 
@@ -170,29 +169,16 @@ func (b *builder) putTenant(in schema.Tenant) {
 		in.Tier, in.TimeZone = last.Tier, last.timeZone
 	}
 	b.dropTenant(in.ID)
-	knowsZone := b.knowsZone(in)
+	knowsZone := IsZone(in.TimeZone)
+	if !knowsZone { // the rest of the row is in force
+		must := schema.FieldNamed[schema.Tenant]("time_zone").Must()
+		b.faults = append(b.faults, Fault{InTenants, in.ID, "time_zone", must})
+	}
 	b.editTenant(b.intern(in.ID), func(a *TenantRows) {
 		a.hasRow, a.Tier, a.timeZone, a.knowsZone = true, b.intern(in.Tier), b.intern(in.TimeZone), knowsZone
 	})
 	b.snapshot.tenantCount++
 	b.snapshot.tenantsByTier[in.Tier]++
-}
-
-// knowsZone reports whether a tenant has a time zone that exists. If not, the rest of its row is in force.
-func (b *builder) knowsZone(in schema.Tenant) bool {
-	if in.TimeZone == "" || b.zones[in.TimeZone] {
-		return in.TimeZone != ""
-	}
-	if !IsZone(in.TimeZone) {
-		must := schema.FieldNamed[schema.Tenant]("time_zone").Must()
-		b.faults = append(b.faults, Fault{InTenants, in.ID, "time_zone", must})
-		return false
-	}
-	if b.zones == nil {
-		b.zones = map[string]bool{}
-	}
-	b.zones[in.TimeZone] = true
-	return true
 }
 
 func (b *builder) dropTenant(id string) {

@@ -93,10 +93,7 @@ func (o *CompiledOverride) derive(base *Policy) *Policy {
 	if err != nil {
 		return base
 	}
-	p := *base
-	p.Limit, p.zones = compiled, nil
-	p.Quota = p.quotaItem()
-	return &p
+	return base.withLimit(compiled)
 }
 
 // withCustomLimit returns a spec with o's numbers; its algorithm and thresholds stay, and so does a calendar or the

@@ -49,7 +49,7 @@ type shard struct {
 // TenantRows holds the rows of one tenant as a whole.
 type TenantRows struct {
 	hasRow    bool // the tenant itself has a row
-	knowsZone bool // timeZone is a zone of the embedded data
+	knowsZone bool // timeZone is "" or a zone of the embedded data
 	Tier      string
 	timeZone  string
 	Policies  []*CompiledPolicy   // by namespace, then name

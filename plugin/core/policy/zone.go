@@ -22,15 +22,11 @@ func (p *Policy) InZone(zone string) *Policy {
 	}
 	for {
 		cached := p.zones.Load()
-		if cached != nil {
-			if variant := (*cached)[zone]; variant != nil {
-				return variant
-			}
+		if variant := (*cached)[zone]; variant != nil {
+			return variant
 		}
-		variants := map[string]*Policy{zone: p.inZone(zone)}
-		if cached != nil {
-			maps.Copy(variants, *cached)
-		}
+		variants := maps.Clone(*cached)
+		variants[zone] = p.inZone(zone)
 		p.zones.CompareAndSwap(cached, &variants) // if another request was faster, this one gets its result
 	}
 }
@@ -46,20 +42,26 @@ func (p *Policy) inZone(zone string) *Policy {
 	if err != nil {
 		return p
 	}
-	variant := *p
-	variant.Limit, variant.zones = compiled, nil
-	variant.Quota = variant.quotaItem()
-	return &variant
+	return p.withLimit(compiled)
+}
+
+// withLimit returns the policy with another limit, which is in the zone that it has.
+func (p *Policy) withLimit(l limit.Limit) *Policy {
+	changed := *p
+	changed.Limit, changed.zones = l, nil
+	changed.Quota = changed.quotaItem()
+	return &changed
 }
 
 // cacheZones gives a policy that was copied or compiled a cache of its own.
 func (p *Policy) cacheZones() {
 	if p.zones = nil; p.Limit.Spec().Calendar != nil {
 		p.zones = new(zoneCache)
+		p.zones.Store(&map[string]*Policy{})
 	}
 }
 
-// IsZone reports whether text is the name of a time zone.
+// IsZone reports whether text is the name of a time zone, or "", which stands for UTC.
 func IsZone(text string) bool {
 	_, err := calendar.New(calendar.Day, calendar.Anchor{}, text)
 	return err == nil
