@@ -102,7 +102,7 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 	var start limit.Micros
 	var previous, current int64
 	for _, a := range sorted {
-		switch opened := b.opened(a.At); {
+		switch opened, _ := b.Limit.PeriodAt(a.At); {
 		case opened == start+spec.Window:
 			start, previous, current = opened, current, 0
 		case opened > start:
@@ -120,16 +120,6 @@ func (b Bound) checkWindows(sorted []limit.Admission) error {
 		}
 	}
 	return nil
-}
-
-// opened returns the start of the window that contains an instant.
-func (b Bound) opened(at limit.Micros) limit.Micros {
-	spec := b.Limit.Spec()
-	if spec.Calendar == nil {
-		return at - at%spec.Window
-	}
-	start, _ := spec.Calendar.Window(int64(at))
-	return limit.Micros(start)
 }
 
 // violation returns the error of an interval with too many tokens.
@@ -223,7 +213,7 @@ func (b Bound) checkBucketUntil(sorted []Reservation) error {
 // checkWindowUntil checks that the last request's window sees no more than H.
 func (b Bound) checkWindowUntil(sorted []Reservation) error {
 	last := &sorted[len(sorted)-1]
-	start := b.opened(last.At)
+	start, _ := b.Limit.PeriodAt(last.At)
 	var sum int64
 	for i := range slices.Backward(sorted) {
 		if sorted[i].At < start {

@@ -162,13 +162,8 @@ func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err
 func (m *Model) Slots(_ context.Context, key *policy.Key, most int) (store.Slots, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	slots := store.Slots{Now: m.clock.Now()}
-	for _, slot := range m.buckets[*key].state.Slots {
-		if slot.Deadline > slots.Now && len(slots.Deadlines) < most {
-			slots.Deadlines = append(slots.Deadlines, slot.Deadline)
-		}
-	}
-	return slots, nil
+	state, now := m.buckets[*key].state, m.clock.Now()
+	return store.Slots{Now: now, Deadlines: state.Deadlines(now, most)}, nil
 }
 
 // take decides bounds, and spends them if all admit.

@@ -2,12 +2,9 @@ package storetest
 
 import (
 	"context"
-	"fmt"
-	"math"
+	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
@@ -19,8 +16,7 @@ import (
 
 // atOnce returns a bound of n requests in flight, each for a minute at most.
 func atOnce(t *testing.T, name string, n int64) policy.Bound {
-	b := bound(t, name, limit.Spec{Algorithm: limit.Concurrency, Quantity: n, Window: minute})
-	return WithPolicy(b, b.Policy)
+	return bound(t, name, limit.Spec{Algorithm: limit.Concurrency, Quantity: n, Window: minute})
 }
 
 const minute = 60 * limit.Second
@@ -60,36 +56,6 @@ func slotIsHeldUntilItsReleaseOrDeadline(t *testing.T, f *fixture) {
 	f.expect(t, "after all releases", bounds, 0)
 }
 
-func slotIsTakenWithTheOtherLimitsOrNot(t *testing.T, f *fixture) {
-	slot, shadow, tokens := atOnce(t, "exports", 2), withMode(atOnce(t, "tried", 1), policy.Shadow), fixed(t, "daily", 3)
-	bounds := []policy.Bound{slot, shadow, tokens}
-	f.take(t, bounds...)
-	if s := f.take(t, bounds...); !admitted(bounds, s) || s[1].Admits() || s[1].Charged {
-		t.Errorf("with a full limit in shadow: %+v", s)
-	}
-	f.expect(t, "after two requests", bounds, 2, 1, 2)
-	if f.admits(t, bounds...) {
-		t.Error("a request is admitted without a slot")
-	}
-	f.expect(t, "after a request without a slot", bounds, 2, 1, 2)
-	roomy := []policy.Bound{atOnce(t, "roomy", 9), withCost(tokens, 2)}
-	if f.admits(t, roomy...) {
-		t.Error("a request is admitted without a token")
-	}
-	f.expect(t, "after a request without a token", roomy, 0, 2)
-	peeked := Peek(t, f, bounds)
-	peeked.Check(t, f.take(t, bounds...))
-	sameName := bound(t, "exports", perHour(limit.TokenBucket, 10))
-	if s := f.take(t, sameName); s[0].Used != 1 {
-		t.Errorf("a token bucket with the name of a concurrency limit: %+v, want a bucket of its own", s[0])
-	}
-	both := []policy.Bound{atOnce(t, "both", 3), atOnce(t, "both", 3)}
-	if !f.admits(t, both...) || f.admits(t, both...) {
-		t.Error("two limits of one bucket: want two slots for each request, or none")
-	}
-	f.expect(t, "after two requests by two limits of one bucket", both[:1], 2)
-}
-
 func forgetFreesSlots(t *testing.T, f *fixture) {
 	b := atOnce(t, "exports", 1)
 	bounds := []policy.Bound{b}
@@ -104,12 +70,6 @@ func forgetFreesSlots(t *testing.T, f *fixture) {
 
 func inFlightNeverExceedsTheLimit(t *testing.T, f *fixture) { ServeAtOnce(t, f.Clock, f.Store) }
 
-// served is a request that has a slot.
-type served struct {
-	at              limit.Micros // the store's clock at its admission
-	returned, ended int64        // numbers of the return of its take and of the call of its release
-}
-
 // ServeAtOnce serves the requests of many clients by stores of one bucket, each as long as the client likes. Some
 // clients are killed: they release nothing. It checks that at no instant more requests are in flight and younger than
 // the limit allows, and that all slots are free once the last deadline is over.
@@ -118,50 +78,47 @@ func ServeAtOnce(t *testing.T, clock Clock, nodes ...store.Store) {
 	requests := soak.Count(8, 60)
 	b := atOnce(t, "exports", slots)
 	bounds := []policy.Bound{b}
-	var mu sync.Mutex
-	var all []*served
-	var events atomic.Int64
 	var calls sync.RWMutex // the clock stands still during a call: some stores read it before they send the call
-	ends := map[int64]limit.Micros{}
+	var mu sync.Mutex
+	taken, deadlines := 0, map[limit.Receipt]limit.Micros{} // of requests whose take has returned, until they call release
+	begin := func(s *decision.Status) {
+		mu.Lock()
+		defer mu.Unlock()
+		taken, deadlines[s.Receipt] = taken+1, s.Now+minute
+		maps.DeleteFunc(deadlines, func(_ limit.Receipt, end limit.Micros) bool { return end <= clock.Now() })
+		if n := len(deadlines); n > slots {
+			t.Errorf("at %d %d requests are in flight, at most %d promised", clock.Now(), n, slots)
+		}
+	}
 	inParallel(clients, func(client int) {
 		random := rand.New(rand.NewPCG(uint64(client), 7))
 		node := nodes[client%len(nodes)]
 		for range requests {
-			statuses, s := make([]decision.Status, 1), &served{ended: math.MaxInt64}
+			statuses := make([]decision.Status, 1)
 			calls.RLock()
 			err := node.Take(context.Background(), bounds, statuses)
-			s.at, s.returned = statuses[0].Now, events.Add(1)
-			mu.Lock()
-			if ends[s.returned] = clock.Now(); statuses[0].Charged {
-				all = append(all, s)
+			if statuses[0].Charged {
+				begin(&statuses[0])
 			}
-			mu.Unlock()
 			calls.RUnlock()
-			if err != nil {
-				t.Errorf("take: %v", err)
-			}
 			calls.Lock()
 			clock.Advance(limit.Micros(random.Int64N(int64(minute / 16))))
 			calls.Unlock()
-			if !statuses[0].Charged || random.IntN(6) == 0 { // killed
-				continue
+			if err == nil && statuses[0].Charged && random.IntN(6) > 0 { // else it was killed
+				mu.Lock()
+				delete(deadlines, statuses[0].Receipt)
+				mu.Unlock()
+				calls.RLock()
+				err = node.Settle(context.Background(), bounds, statuses, []int64{0})
+				calls.RUnlock()
 			}
-			calls.RLock()
-			ended := events.Add(1)
-			mu.Lock()
-			s.ended = ended
-			mu.Unlock()
-			if err := node.Settle(context.Background(), bounds, statuses, []int64{0}); err != nil {
-				t.Errorf("release: %v", err)
+			if err != nil {
+				t.Errorf("take or release: %v", err)
 			}
-			calls.RUnlock()
 		}
 	})
-	if n := len(all); n < clients || n == clients*requests {
-		t.Errorf("%d of %d requests are admitted, want some of them denied", n, clients*requests)
-	}
-	if err := checkInFlight(all, ends, slots); err != nil {
-		t.Error(err)
+	if taken < clients || taken == clients*requests {
+		t.Errorf("%d of %d requests are admitted, want some of them denied", taken, clients*requests)
 	}
 	clock.Advance(minute)
 	f := &fixture{Store: nodes[0], Clock: clock}
@@ -171,22 +128,4 @@ func ServeAtOnce(t *testing.T, clock Clock, nodes ...store.Store) {
 			t.Errorf("request %d after the last deadline: want %d admitted", i, slots)
 		}
 	}
-}
-
-// checkInFlight returns an error for an instant with more requests in flight than allowed: those whose take had
-// returned, whose release was not called yet, and whose deadline was later than the clock just after.
-func checkInFlight(all []*served, clockAfter map[int64]limit.Micros, allowed int) error {
-	slices.SortFunc(all, func(a, b *served) int { return int(a.returned - b.returned) })
-	for i, last := range all {
-		now, count := clockAfter[last.returned], 0
-		for _, s := range all[:i+1] {
-			if s.ended > last.returned && s.at+minute > now {
-				count++
-			}
-		}
-		if count > allowed {
-			return fmt.Errorf("at %d %d requests are in flight, at most %d promised", now, count, allowed)
-		}
-	}
-	return nil
 }

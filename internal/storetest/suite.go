@@ -75,7 +75,6 @@ var promises = []test{
 	{"ConcurrentSettlementsKeepTheBound", concurrentSettlementsKeepTheBound},
 	{"ConcurrentSettlementsAddUp", concurrentSettlementsAddUp},
 	{"SlotIsHeldUntilItsReleaseOrItsDeadline", slotIsHeldUntilItsReleaseOrDeadline},
-	{"SlotIsTakenWithTheOtherLimitsOrNot", slotIsTakenWithTheOtherLimitsOrNot},
 	{"RequestsInFlightNeverExceedTheLimit", inFlightNeverExceedsTheLimit},
 	{"StatusesThatDoNotFitTheBoundsAreAnError", statusesMustFit},
 	{"OverlappingRequestsNeverDeadlockAndKeepEveryBound", overlappingRequests},
@@ -148,8 +147,10 @@ func bound(t *testing.T, name string, spec limit.Spec) policy.Bound {
 	}
 	return policy.Bound{
 		Policy: &policy.Policy{Name: name, Scope: policy.Tenant, Limit: l, Cost: -1},
-		Key:    policy.Key{Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme"},
-		Cost:   1,
+		Key: policy.Key{
+			Namespace: "default", Policy: name, Group: policy.ByTenant, GroupID: "acme", Slots: l.IsConcurrency(),
+		},
+		Cost: 1,
 	}
 }
 

@@ -182,11 +182,7 @@ func (s *Store) Slots(_ context.Context, key *policy.Key, most int) (store.Slots
 	defer sh.mu.Unlock()
 	slots := store.Slots{Now: max(s.now(), sh.droppedAt)}
 	if b := sh.findBucket(hash, key); b != nil {
-		for _, slot := range b.state.Slots {
-			if slot.Deadline > slots.Now && len(slots.Deadlines) < most {
-				slots.Deadlines = append(slots.Deadlines, slot.Deadline)
-			}
-		}
+		slots.Deadlines = b.state.Deadlines(slots.Now, most)
 	}
 	return slots, nil
 }

@@ -96,15 +96,12 @@ func (l *Limit) waitSlot(s *State, now Micros, slots int64) Micros {
 	return min(max(l.Age(first.Deadline, now)/Micros(l.spec.Quantity), Second), first.Deadline-now)
 }
 
-// slotReset estimates when one slot more than now is free.
-func (l *Limit) slotReset(s *State, now Micros) Micros {
-	return now + l.waitSlot(s, now, l.hard-s.Spent+1)
-}
-
-// lastDeadline returns the instant from which on all slots are free.
-func (s *State) lastDeadline() Micros {
-	if len(s.Slots) == 0 {
-		return 0
+// Deadlines returns the deadlines of slots that are held at now, at most so many: the first ones.
+func (s *State) Deadlines(now Micros, most int) (deadlines []Micros) {
+	for _, slot := range s.Slots {
+		if slot.Deadline > now && len(deadlines) < most {
+			deadlines = append(deadlines, slot.Deadline)
+		}
 	}
-	return s.Slots[len(s.Slots)-1].Deadline
+	return deadlines
 }

@@ -48,8 +48,8 @@ type Status struct {
 // A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
-// window has no meaning elsewhere and is dropped. So are tokens where requests in flight are counted, and these
-// elsewhere.
+// window has no meaning elsewhere and is dropped. A
+// concurrency limit has a bucket of its own, which no other limit writes.
 func (l *Limit) Advance(s *State, now Micros) {
 	if s.ahead(now) || s.Algorithm == CalendarWindow && now >= s.At+s.Length {
 		*s = State{}
@@ -171,8 +171,8 @@ func (l *Limit) Expiry(s *State, now Micros) Micros {
 	if l.kind == SlidingWindow {
 		reset += l.spec.Window // the window counts in the next one too
 	}
-	if l.kind == Concurrency {
-		reset = s.lastDeadline()
+	if n := len(s.Slots); n > 0 {
+		reset = s.Slots[n-1].Deadline
 	}
 	reset = max(reset, s.At) // s.At is later than now when the clock has stepped back
 	return reset + (Second-reset%Second)%Second
@@ -188,7 +188,7 @@ func (l *Limit) usage(s *State, now Micros) (int64, Micros) {
 	case SlidingWindow:
 		return l.weighted(s, now), s.At + l.spec.Window
 	case Concurrency:
-		return s.Spent, l.slotReset(s, now)
+		return s.Spent, now + l.waitSlot(s, now, l.hard-s.Spent+1) // when one slot more is free
 	default:
 		return s.Spent, l.logReset(s, now)
 	}
@@ -222,11 +222,8 @@ func (l *Limit) adopt(s *State, now Micros) {
 
 // tokens returns what s counts as spent in its window or bucket, in whole tokens.
 func (s *State) tokens() int64 {
-	switch s.Algorithm {
-	case TokenBucket:
+	if s.Algorithm == TokenBucket {
 		return ceilDiv(s.Spent, max(s.Base, 1))
-	case Concurrency:
-		return 0
 	}
 	return s.Spent
 }
