@@ -30,7 +30,6 @@ type requestEnd struct {
 	at     limit.Micros // when it was read, by the wall clock
 	since  limit.Micros // the same, by Options.Elapsed
 
-	unread   bool // only its slots can be released
 	missing  bool // its record was looked for once, and may have been on its way
 	doubtful bool // a claim by this process may have been made
 	over     bool // it need not be parked any more
@@ -64,28 +63,23 @@ func (l *Ledger) Settle(ctx context.Context, text string, source Source) error {
 		l.reached = true
 		l.mu.Unlock()
 	}
-	if err := source.Read(ctx, end.needs, &end.answer); err != nil {
-		err = fmt.Errorf("read what a request used: its reservation stays charged: %w", err)
+	unread := source.Read(ctx, end.needs, &end.answer)
+	if unread != nil {
+		unread = fmt.Errorf("read what a request used: its reservation stays charged: %w", unread)
 		switch {
 		case r == nil:
-			return err
+			return unread
 		case r.Slots() == 0:
 			l.giveUp(r, Unmeasured)
-			return err
+			return unread
 		}
-		end.unread = true
-		return errors.Join(err, l.finishOrPark(ctx, end))
+		end.answer = settle.Answer{Tried: true} // which measures nothing: only slots are released
 	}
-	return l.finishOrPark(ctx, end)
-}
-
-// finishOrPark settles the reservation of a request that has ended, now or later.
-func (l *Ledger) finishOrPark(ctx context.Context, end *requestEnd) error {
 	won, err := l.finish(ctx, end)
 	if !won.isFinal() && !l.park(end) {
 		l.abandon(end)
 	}
-	return err
+	return errors.Join(unread, err)
 }
 
 // finish claims and settles the reservation of a request that has ended. Unless the claim is final it must be called
@@ -119,10 +113,7 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	}
 	late := r.late || end.at-r.Made >= r.Timeout
 	all := r.Measure(&end.answer, late)
-	if end.unread {
-		r.markUnmeasured(all)
-	}
-	if r.follow != nil && !end.unread {
+	if r.follow != nil {
 		r.follow(&end.answer, late)
 	}
 	if won == claimDoubtful {
@@ -134,15 +125,6 @@ func (l *Ledger) finish(ctx context.Context, end *requestEnd) (won claim, err er
 	}
 	r.ReportSettled(l.options.Observer, all, l.options.Elapsed()-r.made)
 	return won, err
-}
-
-// markUnmeasured marks the settlements of all bounds but slots, which need no measurement.
-func (r *Record) markUnmeasured(all []Settlement) {
-	for i := range all {
-		if !r.Bounds[i].Key.Slots {
-			all[i].Outcome = Unmeasured
-		}
-	}
 }
 
 // markLost marks the settlements that would have returned tokens, and did not.
