@@ -46,18 +46,13 @@ func appendSubject(b []byte, k *policy.Key) []byte {
 	return b
 }
 
-// appendLog appends the Redis key that holds the entries of a bucket that is a sliding log.
-func appendLog(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":log:") }
-
-// appendSlots appends the Redis key that holds the slots of a concurrency limit's bucket.
-func appendSlots(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":slots:") }
-
-// appendEntries appends the Redis key of what a bucket keeps beside its subject's string.
-func appendEntries(b []byte, k *policy.Key) []byte {
+// appendLog appends the Redis key of what a bucket keeps beside its subject's string: the entries of a sliding log, or
+// the slots of a concurrency limit.
+func appendLog(b []byte, k *policy.Key) []byte {
 	if k.Slots {
-		return appendSlots(b, k)
+		return appendBucket(b, k, ":slots:")
 	}
-	return appendLog(b, k)
+	return appendBucket(b, k, ":log:")
 }
 
 // appendDemand appends the Redis key that holds what nodes report about a bucket that is shared fairly.

@@ -505,7 +505,7 @@ func stored(t fataler, client redis.UniversalClient, key *policy.Key, now limit.
 
 // storedSlots is what Redis holds of a concurrency limit.
 func storedSlots(t fataler, client redis.UniversalClient, key *policy.Key, now limit.Micros) kept {
-	entries, err := client.ZRangeWithScores(context.Background(), string(appendSlots(nil, key)), 0, -1).Result()
+	entries, err := client.ZRangeWithScores(context.Background(), string(appendLog(nil, key)), 0, -1).Result()
 	if err != nil {
 		t.Fatalf("read the slots of %+v: %v", key, err)
 	}

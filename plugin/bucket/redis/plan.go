@@ -296,7 +296,7 @@ func (p *scriptCall) writeHeader(mode byte) error {
 	for i := range p.records {
 		r := &p.records[i]
 		if b := &p.buckets[r.bucket]; b.logKey == 0 && keepsEntries(&p.bounds[r.bound]) {
-			p.text = appendEntries(p.text, b.key)
+			p.text = appendLog(p.text, b.key)
 			p.cuts = append(p.cuts, len(p.text))
 			b.logKey = len(p.cuts)
 		}

@@ -53,7 +53,7 @@ func TestASlotCostsFewCommandsAndADenialWritesNothing(t *testing.T) {
 	flush(t, client)
 	s := newStore("test", &direct{client, false}, takeScript, quiet)
 	b, ctx := exports(t, 2), t.Context()
-	key := string(appendSlots(nil, &b.Key))
+	key := string(appendLog(nil, &b.Key))
 	for i := range 4 {
 		statuses := make([]decision.Status, 1)
 		require.NoError(t, s.Take(ctx, []policy.Bound{b}, statuses))

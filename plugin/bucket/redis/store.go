@@ -363,7 +363,7 @@ func (s *Store) Slots(ctx context.Context, key *policy.Key, most int) (slots sto
 
 // runSlots lists the slots of a bucket, at most so many, or deletes them, if that is below 0. It returns their number.
 func (s *Store) runSlots(ctx context.Context, key *policy.Key, most int) (slots store.Slots, count int64, err error) {
-	run := newCall([]string{string(appendSlots(nil, key))}, strconv.Itoa(most))
+	run := newCall([]string{string(appendLog(nil, key))}, strconv.Itoa(most))
 	err = s.evaluate(ctx, s.listing, run, func(reply *elements) {
 		left := reply.array() - 2
 		slots.Now, count = limit.Micros(reply.integer()), reply.integer()
