@@ -231,13 +231,13 @@ func FuzzParse(f *testing.F) {
 
 func TestAnAnchorInWordsSaysWhatItMoves(t *testing.T) {
 	for want, a := range map[string]schema.Anchor{
-		"":                    {},
-		"from 7:00":           {Hour: 7},
-		"from sunday at 6:00": {Weekday: "sunday", Hour: 6},
-		"from month 2 day 15": {Month: 2, Day: 15},
-		"from day 29 at 5:00": {Day: 29, Hour: 5},
+		"per year (UTC)":                      {},
+		"per year (UTC, from 7:00)":           {Hour: 7},
+		"per year (UTC, from sunday at 6:00)": {Weekday: "sunday", Hour: 6},
+		"per year (UTC, from month 2 day 15)": {Month: 2, Day: 15},
+		"per year (UTC, from day 29 at 5:00)": {Day: 29, Hour: 5},
 	} {
-		if got := a.Describe(); got != want {
+		if got := (schema.Window{Period: "year", Anchor: &a}).Per(); got != want {
 			t.Errorf("%+v is %q, want %q", a, got, want)
 		}
 	}

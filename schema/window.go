@@ -27,8 +27,8 @@ type Anchor struct {
 	Hour int64 `json:"hour,omitempty" kong:"between=0..23"`
 }
 
-// weekdays lists the values of Anchor.Weekday, Monday first.
-var weekdays = [...]string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+// weekdays lists the values of Anchor.Weekday by their numbers. Monday is 1, and 0 is none.
+var weekdays = [...]string{"", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
 // anchorParts lists by period which fields an anchor may have.
 var anchorParts = map[string][]string{
@@ -39,20 +39,16 @@ var anchorParts = map[string][]string{
 	PeriodYear:    {"month", "day", "hour"},
 }
 
-// WeekdayNumber returns the number of a day of the week, from 1 for monday to 7; 0: there is none of that name.
-func WeekdayNumber(name string) int { return slices.Index(weekdays[:], name) + 1 }
+// WeekdayNumber returns the number of a day of the week, from 1 for monday to 7; 0 for ""; -1: there is none of that
+// name.
+func WeekdayNumber(name string) int { return slices.Index(weekdays[:], name) }
 
-// Weekday returns the name of a day of the week by its number; of 0 it is "".
-func Weekday(number int) string {
-	if number < 1 || number > len(weekdays) {
-		return ""
-	}
-	return weekdays[number-1]
-}
+// Weekday returns the name of a day of the week by its number, from 0 to 7; of 0 it is "".
+func Weekday(number int) string { return weekdays[number] }
 
 // Equal reports whether two anchors are the same; nil is the natural begin of a period.
 func (a *Anchor) Equal(other *Anchor) bool {
-	natural := Anchor{Month: 1, Day: 1, Weekday: weekdays[0]}
+	natural := Anchor{Month: 1, Day: 1, Weekday: weekdays[1]}
 	filled := func(a *Anchor) Anchor {
 		if a == nil {
 			return natural
@@ -64,28 +60,28 @@ func (a *Anchor) Equal(other *Anchor) bool {
 	return filled(a) == filled(other)
 }
 
-// Describe returns a in words, such as "from day 15 at 6:00", or "from 6:00".
-func (a *Anchor) Describe() string {
-	var parts []string
-	if a.Weekday != "" {
-		parts = append(parts, a.Weekday)
-	}
-	if a.Month != 0 {
-		parts = append(parts, fmt.Sprintf("month %d", a.Month))
-	}
-	if a.Day != 0 {
-		parts = append(parts, fmt.Sprintf("day %d", a.Day))
-	}
-	if a.Hour != 0 && len(parts) > 0 {
-		parts = append(parts, "at")
-	}
-	if a.Hour != 0 {
-		parts = append(parts, fmt.Sprintf("%d:00", a.Hour))
-	}
-	if len(parts) == 0 {
+// words returns where a period begins, after its time zone: ", from day 15 at 6:00", or ", from 6:00".
+func (a *Anchor) words() string {
+	if a == nil || *a == (Anchor{}) {
 		return ""
 	}
-	return "from " + strings.Join(parts, " ")
+	words := ", from"
+	if a.Weekday != "" {
+		words += " " + a.Weekday
+	}
+	if a.Month != 0 {
+		words += fmt.Sprint(" month ", a.Month)
+	}
+	if a.Day != 0 {
+		words += fmt.Sprint(" day ", a.Day)
+	}
+	switch {
+	case a.Hour != 0 && words == ", from":
+		words += fmt.Sprintf(" %d:00", a.Hour)
+	case a.Hour != 0:
+		words += fmt.Sprintf(" at %d:00", a.Hour)
+	}
+	return words
 }
 
 // Window says what a limit counts over: WindowSize, or Period and what belongs to it, or MaxDuration. Answers have it.
@@ -106,13 +102,7 @@ func (l Limit) Window() Window {
 func (w Window) Per() string {
 	switch {
 	case w.Period != "":
-		where := cmp.Or(w.TimeZone, "UTC")
-		if w.Anchor != nil {
-			if begin := w.Anchor.Describe(); begin != "" {
-				where += ", " + begin
-			}
-		}
-		return "per " + w.Period + " (" + where + ")"
+		return "per " + w.Period + " (" + cmp.Or(w.TimeZone, "UTC") + w.Anchor.words() + ")"
 	case w.MaxDuration != 0:
 		return "at once"
 	}

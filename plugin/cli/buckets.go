@@ -198,8 +198,6 @@ func (b *tenantBuckets) peek(ctx context.Context, store *redis.Store) ([]decisio
 			return nil, fmt.Errorf("read the buckets from Redis at %s: %s", store.Name(),
 				cmp.Or(failureTexts[failure], failure.String()))
 		}
-	}
-	for i := range b.bounds {
 		if bound := &b.bounds[i]; bound.Key.Slots && statuses[i].Used > 0 {
 			slots, err := store.Slots(ctx, &bound.Key, answers.MaxSlots)
 			if err != nil {
