@@ -29,35 +29,6 @@ func at(t testing.TB, text string) limit.Micros {
 	return limit.Micros(instant.UnixMicro())
 }
 
-func TestAMonthOfBerlinEndsAtItsMidnight(t *testing.T) {
-	l := perPeriod(t, calendar.Month, calendar.Anchor{}, "Europe/Berlin")
-	end := at(t, "2026-10-31T23:00:00Z")
-	var s limit.State
-	for _, step := range []struct {
-		now       limit.Micros
-		cost      int64
-		wait      limit.Micros
-		remaining int64
-		reset     limit.Micros
-	}{
-		{at(t, "2026-10-25T00:30:00Z"), 4, 0, 6, end}, // summer time ends half an hour later
-		{at(t, "2026-10-31T22:59:59Z"), 7, second, 6, end},
-		{end - 1, 6, 0, 0, end},
-		{end - 1, 1, 1, 0, end},
-		{end, 1, 0, 9, at(t, "2026-11-30T23:00:00Z")},
-		{end - hour, 9, 0, 0, at(t, "2026-11-30T23:00:00Z")}, // the clock has stepped back
-	} {
-		wait, status := take(l, &s, step.now, step.cost)
-		want := limit.Status{Used: 10 - step.remaining, Remaining: step.remaining, Reset: step.reset}
-		if wait != step.wait || status != want {
-			t.Fatalf("at %d: waits %d, %+v; want %d, %+v", step.now, wait, status, step.wait, want)
-		}
-		if after := l.WaitAfter(&status, step.now, step.cost); wait > 0 && after != wait {
-			t.Errorf("at %d: the status says %d, want %d", step.now, after, wait)
-		}
-	}
-}
-
 // What a bucket counts is carried over by each change of its definition, as long as it counts.
 func TestAChangedCalendarEmptiesNoBucketThatStillCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

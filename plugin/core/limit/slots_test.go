@@ -55,17 +55,3 @@ func TestSlotsOutliveNoClockThatStepsBackFar(t *testing.T) {
 	l.Advance(&s, now)
 	assert.EqualValues(t, 1, l.Status(&s, now).Used, "after another step")
 }
-
-func TestOtherAlgorithmsTakeNothingOverFromSlots(t *testing.T) {
-	slots, _ := limit.New(limit.Spec{Algorithm: limit.Concurrency, Quantity: 2, Window: limit.MaxDuration})
-	tokens, _ := limit.New(limit.Spec{Algorithm: limit.TokenBucket, Quantity: 2, Window: limit.MaxDuration})
-	var s limit.State
-	now := 1_700_000_000 * limit.Second
-	slots.Advance(&s, now)
-	slots.Acquire(&s, now, 1, limit.SlotID{1, 1})
-	tokens.Advance(&s, now)
-	assert.Zero(t, tokens.Status(&s, now).Used)
-	tokens.Spend(&s, now, 1)
-	slots.Advance(&s, now)
-	assert.Zero(t, slots.Status(&s, now).Used)
-}

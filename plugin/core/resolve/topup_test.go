@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -211,25 +210,4 @@ func TestTopUpsAddUpOnWhateverAppliesOtherwise(t *testing.T) {
 			require.Equal(t, want, r.Bounds[0].Policy.Limit.Spec().Quantity, "%+v", list)
 		}
 	})
-}
-
-func TestAnExplanationHasTheTopUps(t *testing.T) {
-	end := nextMonth(t, "UTC")
-	acme := schema.Override{Tenant: "acme"}
-	rows := policy.Rows{Overrides: numbered(custom("monthly", 50, acme), toppedUp("monthly", 5, end, acme),
-		toppedUp("monthly", 7, end, acme), schema.Override{Kind: schema.KindBan, Tenant: "acme", User: "v"})}
-	plan := compile(t, planned).With(build(t, rows))
-	e := plan.Explain(of("acme"), inNovember)
-	b := e.Bounds[0]
-	assert.Equal(t, []any{"monthly", int64(1), int64(12)}, []any{b.Policy, b.Override, b.TopUp})
-	assert.Contains(t, b.Limit, "62 per month (Europe/Berlin)")
-	for i := range 3 {
-		assert.True(t, e.Overrides[i].Applied)
-		assert.Equal(t, "it changes monthly", e.Overrides[i].Why)
-	}
-	assert.Equal(t, int64(5), e.Overrides[1].Override.Amount)
-	banned := schema.Override{Kind: schema.KindBan, Tenant: "acme"}
-	rows.Overrides = append(rows.Overrides, policytest.Override(9, banned))
-	e = compile(t, planned).With(build(t, rows)).Explain(of("acme"), inNovember)
-	assert.Equal(t, "it changes monthly; override 9 bans the request", e.Overrides[1].Why)
 }
