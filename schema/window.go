@@ -98,6 +98,11 @@ func (l Limit) Window() Window {
 	return Window{l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration}
 }
 
+// SetWindow makes l count over w.
+func (l *Limit) SetWindow(w Window) {
+	l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration = w.WindowSize, w.Period, w.TimeZone, w.Anchor, w.MaxDuration
+}
+
 // Per returns w in words, after a number: "per 60 s", "per month (Europe/Berlin)" or "at once".
 func (w Window) Per() string {
 	switch {

@@ -60,9 +60,7 @@ func (e *entry) windowList(k advanced) []window {
 		if uses[name]++; uses[name] > 1 {
 			name = fmt.Sprintf("%s-%d", name, uses[name])
 		}
-		windows = append(windows, window{
-			name: name, limit: limits[i], over: schema.Window{WindowSize: sizes[i]},
-		})
+		windows = append(windows, window{name: name, limit: limits[i], over: schema.Window{WindowSize: sizes[i]}})
 	}
 	return windows
 }

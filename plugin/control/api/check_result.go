@@ -107,11 +107,9 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 		if !v.readsBound(b) {
 			continue
 		}
-		out.addOverride(b.Override)
-		for _, id := range d.Resolution.TopUps(b) {
+		for _, id := range d.Resolution.OverridesOf(b) {
 			out.addOverride(id)
 		}
-		out.addOverride(b.Penalty)
 		if status.Source != decision.Unanswered || status.Failure != decision.NoFailure {
 			out.Statuses = append(out.Statuses, statusOf(b, status))
 		}

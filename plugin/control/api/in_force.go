@@ -194,7 +194,7 @@ func (w *inForceReport) limitInForce(r *resolve.Resolution, b *policy.Bound, fro
 	if from.row != 0 {
 		l.Source = "row"
 	}
-	for _, id := range slices.Concat([]int64{b.Override}, r.TopUps(b), []int64{b.Penalty}) {
+	for _, id := range r.OverridesOf(b) {
 		if id == 0 {
 			continue
 		}

@@ -19,9 +19,6 @@ import (
 // untilLayout is how browsers send a date with a time.
 const untilLayout = "2006-01-02T15:04"
 
-// kindTopUp is the kind of an override that adds to a limit until its period ends.
-const kindTopUp = "topup"
-
 // permanently is the value of expires for an override without an end.
 const permanently = "permanent"
 
@@ -39,7 +36,7 @@ func overrideBody(form url.Values) map[string]any {
 		setInteger(body, "burst", typed("burst"))
 	case "multiplier":
 		texts = append(texts, "policy", "factor")
-	case kindTopUp:
+	case "topup":
 		texts = append(texts, "policy")
 		setInteger(body, "amount", typed("amount"))
 		expires = "" // it ends with the period

@@ -76,7 +76,7 @@ func overrideWords(o answers.OverrideInForce) string {
 		}
 	case "multiplier":
 		what = fmt.Sprint(o.Factor, " × ", policy)
-	case kindTopUp:
+	case "topup":
 		what = "+" + humanize.Comma(o.Amount) + " " + policy
 	case "ban":
 		what = "No requests"

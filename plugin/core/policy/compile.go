@@ -88,7 +88,6 @@ func (c *cache[K]) get(from K, derive func(K) *Policy) *Policy {
 // normalized returns the row as it was given, except for spellings that mean the same.
 func (r *CompiledPolicy) normalized() PolicyRow {
 	spec := r.Limit.Spec()
-	window := WindowOf(spec)
 	out := PolicyRow{
 		ID: r.Row,
 		Policy: schema.Policy{
@@ -98,12 +97,12 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 			PublicNote: r.PublicNote,
 			Limit: schema.Limit{
 				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint, Description: r.Description,
-				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity, WindowSize: window.WindowSize,
-				Period: window.Period, TimeZone: window.TimeZone, Anchor: window.Anchor, MaxDuration: window.MaxDuration,
+				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity,
 				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
 			},
 		},
 	}
+	out.SetWindow(WindowOf(spec))
 	switch r.match {
 	case forUser:
 		out.User = r.subject

@@ -130,12 +130,14 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	}
 }
 
-// TopUps returns the ids of the top-ups that have raised the limit of one of r's bounds.
-func (r *Resolution) TopUps(b *policy.Bound) []int64 {
-	if b.TopUp == 0 {
-		return nil
+// OverridesOf returns the ids of the overrides that have changed the limit of one of r's bounds, in their order. Some
+// may be 0, which is none.
+func (r *Resolution) OverridesOf(b *policy.Bound) []int64 {
+	ids := []int64{b.Override}
+	if b.TopUp > 0 {
+		ids = append(ids, r.overrides.TopUps(b)...)
 	}
-	return r.overrides.TopUps(b)
+	return append(ids, b.Penalty)
 }
 
 // bind appends the bounds of a request, whose tenant has rows (nil: none).

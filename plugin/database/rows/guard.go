@@ -94,26 +94,22 @@ func (g *guard) add(list []neighbour, n neighbour) []neighbour {
 // configured returns the fields of a policy of the plugin's config that a guard compares.
 func configured(namespace string, p *policy.Policy) Policy {
 	spec := p.Limit.Spec()
-	window := policy.WindowOf(spec)
-	return Policy{
+	out := Policy{
 		Policy: schema.Policy{
 			Namespace: namespace,
 			Tier:      p.Tier,
 			Limit: schema.Limit{
-				Name:        p.Name,
-				Endpoint:    p.Endpoint,
-				Scope:       p.Scope.String(),
-				Limit:       spec.Quantity,
-				WindowSize:  window.WindowSize,
-				Period:      window.Period,
-				TimeZone:    window.TimeZone,
-				Anchor:      window.Anchor,
-				MaxDuration: window.MaxDuration,
-				SoftOnly:    spec.SoftOnly,
-				Mode:        p.Mode.String(),
+				Name:     p.Name,
+				Endpoint: p.Endpoint,
+				Scope:    p.Scope.String(),
+				Limit:    spec.Quantity,
+				SoftOnly: spec.SoftOnly,
+				Mode:     p.Mode.String(),
 			},
 		},
 	}
+	out.SetWindow(policy.WindowOf(spec))
+	return out
 }
 
 // lockOuts returns the written policies that allow all tenants together less than another limit allows one of them,

@@ -119,8 +119,8 @@ func TestOneWarningStandsForAllTenantsAboveASharedLimit(t *testing.T) {
 
 // over changes what a policy counts over.
 func over(p rows.Policy, algorithm string, w schema.Window) rows.Policy {
-	p.Algorithm, p.WindowSize, p.Period, p.TimeZone, p.MaxDuration = algorithm, w.WindowSize, w.Period, w.TimeZone,
-		w.MaxDuration
+	p.Algorithm = algorithm
+	p.SetWindow(w)
 	return p
 }
 
