@@ -43,7 +43,7 @@ func refundReturnsOnce(t *testing.T, f *fixture) {
 }
 
 func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
-	for _, algorithm := range Algorithms {
+	for _, algorithm := range Every {
 		spec := perHour(algorithm, 10)
 		gone, kept := bound(t, algorithm.String(), spec), bound(t, "kept-"+algorithm.String(), spec)
 		never := bound(t, "never-"+algorithm.String(), spec)

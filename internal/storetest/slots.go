@@ -56,18 +56,6 @@ func slotIsHeldUntilItsReleaseOrDeadline(t *testing.T, f *fixture) {
 	f.expect(t, "after all releases", bounds, 0)
 }
 
-func forgetFreesSlots(t *testing.T, f *fixture) {
-	b := atOnce(t, "exports", 1)
-	bounds := []policy.Bound{b}
-	before := f.take(t, b)
-	if n, err := f.keeper().Forget(context.Background(), policy.KeysOf(bounds)); err != nil || n != 1 {
-		t.Errorf("%d buckets were deleted (%v), want 1", n, err)
-	}
-	f.take(t, b)
-	f.settle(t, bounds, before, []int64{0}, 0)
-	f.expect(t, "after the release of a slot that was forgotten", bounds, 1)
-}
-
 func inFlightNeverExceedsTheLimit(t *testing.T, f *fixture) { ServeAtOnce(t, f.Clock, f.Store) }
 
 // ServeAtOnce serves the requests of many clients by stores of one bucket, each as long as the client likes. Some

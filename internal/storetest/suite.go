@@ -85,7 +85,6 @@ var keeperPromises = []test{
 	{"RefundReturnsWhatATakeSpentOnce", refundReturnsOnce},
 	{"SettleChargesABucketThatWasDeletedAndReturnsNothingToIt", settleChargesABucketThatWasDeleted},
 	{"ForgetEmptiesTheBucketsOfItsKeysAlone", forgetEmptiesItsKeysAlone},
-	{"ForgetFreesTheSlotsOfItsKeys", forgetFreesSlots},
 }
 
 // Run runs the suite for a store that decides a request at one instant.
