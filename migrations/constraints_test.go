@@ -176,7 +176,8 @@ var bad = map[string][]row{
 		monthly.with(row{"period": "week", "anchor": `{"weekday": "someday"}`}),
 	},
 	"policies_anchor_period": {
-		{"anchor": `{}`}, monthly.with(row{"anchor": `{"month": 2}`}), monthly.with(row{"anchor": `{"dey": 2}`}),
+		{"anchor": `{}`},
+		monthly.with(row{"anchor": `{"month": 2}`}), monthly.with(row{"anchor": `{"dey": 2}`}),
 		monthly.with(row{"period": "day", "anchor": `{"day": 2}`}),
 		monthly.with(row{"period": "quarter", "anchor": `{"weekday": "monday"}`}),
 	},

@@ -394,19 +394,3 @@ type Limit struct {
 	// Nil means absent.
 	Fair *Fair `json:"fair,omitempty"`
 }
-
-// Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or
-// the limit of a window.
-func (l Limit) Capacity() int64 {
-	switch l.Algorithm {
-	case AlgorithmTokenBucket, "":
-		if l.Burst > 0 {
-			return l.Burst
-		}
-		return l.Limit
-	case AlgorithmLeakyBucket:
-		return max(l.Burst, 1)
-	default:
-		return l.Limit
-	}
-}

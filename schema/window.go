@@ -98,6 +98,22 @@ func (l Limit) Window() Window {
 	return Window{l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration}
 }
 
+// Capacity returns the most tokens that l holds at once, before thresholds: the burst of a bucket or its default, or
+// the limit of a window.
+func (l Limit) Capacity() int64 {
+	switch l.Algorithm {
+	case AlgorithmTokenBucket, "":
+		if l.Burst > 0 {
+			return l.Burst
+		}
+		return l.Limit
+	case AlgorithmLeakyBucket:
+		return max(l.Burst, 1)
+	default:
+		return l.Limit
+	}
+}
+
 // SetWindow makes l count over w.
 func (l *Limit) SetWindow(w Window) {
 	l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration = w.WindowSize, w.Period, w.TimeZone, w.Anchor, w.MaxDuration

@@ -68,7 +68,7 @@ func ServeAtOnce(t *testing.T, clock Clock, nodes ...store.Store) {
 	bounds := []policy.Bound{b}
 	var calls sync.RWMutex // the clock stands still during a call: some stores read it before they send the call
 	var mu sync.Mutex
-	taken, deadlines := 0, map[limit.Receipt]limit.Micros{} // of requests whose take has returned, until they call release
+	taken, deadlines := 0, map[limit.Receipt]limit.Micros{} // of requests in flight, from their take to their release
 	begin := func(s *decision.Status) {
 		mu.Lock()
 		defer mu.Unlock()

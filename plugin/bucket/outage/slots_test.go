@@ -49,7 +49,7 @@ func TestASlotThatAnUnansweredTakeLeftIsReleased(t *testing.T) {
 		b := atOnce(t, mode, 1)
 		w.servers.set("acme", deaf)
 		w.take(t, b)
-		assert.EqualValues(t, 1, w.servers.used(&b), "%s: the store has a slot of which nobody knows", mode)
+		assert.EqualValues(t, 1, w.servers.used(&b), "%s: the store has a slot that no request knows", mode)
 		w.servers.set("acme", silent)
 		w.store.reconcile(t.Context())
 		assert.True(t, w.store.debts.hasDebts(), "%s: the release is repeated", mode)

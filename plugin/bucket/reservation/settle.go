@@ -165,8 +165,10 @@ const (
 )
 
 func (o Outcome) String() string {
-	return [...]string{"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost", "released",
-		"ended_by_deadline"}[o]
+	return [...]string{
+		"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost", "released",
+		"ended_by_deadline",
+	}[o]
 }
 
 // Settlement says what became of the reservation of one bound.

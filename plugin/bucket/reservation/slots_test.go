@@ -145,7 +145,9 @@ func TestASlotOfANamedReservationIsReleasedByItsSettlement(t *testing.T) {
 	for range 2 {
 		s, err := w.beside(Options{}).Settle(t.Context(), Name{"default", "", "export"}, 500,
 			func(string, int64) error { return nil })
-		assert.True(t, err == nil && len(s.Changes) == 1 && s.Changes[0].Change == -1 && !s.Changes[0].Lost, "%+v, %v", s, err)
+		require.NoError(t, err)
+		require.Len(t, s.Changes, 1)
+		assert.True(t, s.Changes[0].Change == -1 && !s.Changes[0].Lost, "%+v", s)
 		w.wantUsed(0)
 	}
 }

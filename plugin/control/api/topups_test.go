@@ -34,7 +34,8 @@ func selling(t *testing.T, edit ...func(*api.Options)) *world {
 		Tiers: []schema.Tier{
 			{Name: "gold", Limits: []schema.Limit{
 				periodic("monthly", "tenant", "month"), periodic("seats", "user", "day"), periodic("addresses", "ip", "day"),
-				{Name: "rolling", Scope: "tenant", Limit: 10, WindowSize: 60}, periodic("varied", "tenant", "month"),
+				{Name: "rolling", Scope: "tenant", Limit: 10, WindowSize: 60},
+				periodic("varied", "tenant", "month"),
 			}},
 			{Name: "silver", Limits: []schema.Limit{
 				periodic("monthly", "tenant", "month"), periodic("varied", "tenant", "year"),

@@ -69,8 +69,12 @@ func TestACalendarOutOfRangeNamesItsFields(t *testing.T) {
 		{Month, Anchor{Day: 32}, "", "anchor.day: must be between 1 and 31, got 32"},
 		{Month, Anchor{Weekday: 2}, "", "anchor.weekday: a month has none"},
 		{Week, Anchor{Weekday: 8}, "", "anchor.weekday: must be between 1 and 7, got 8"},
-		{Year, Anchor{Month: 13, Hour: 24}, "",
-			"anchor.month: must be between 1 and 12, got 13\nanchor.hour: must be between 0 and 23, got 24"},
+		{
+			Year,
+			Anchor{Month: 13, Hour: 24},
+			"",
+			"anchor.month: must be between 1 and 12, got 13\nanchor.hour: must be between 0 and 23, got 24",
+		},
 		{Day, Anchor{Hour: -1}, "", "anchor.hour: must be between 0 and 23, got -1"},
 		{Day, Anchor{}, "Europe/Bonn", `time_zone: unknown time zone "Europe/Bonn": use an IANA name such as ` +
 			"Europe/Berlin (zone data " + DataVersion + ")"},

@@ -295,9 +295,8 @@ func (l *Limit) scale(tick Micros) bool {
 	return ok[0] && ok[1] && ok[2] && l.hard <= l.maxDebt
 }
 
-// definitionTag returns 4 bits of a bucket's rate and tick, of a fixed window's length, or of its calendar's definition.
-// Together with a bucket's base they distinguish definitions. The others need none: what they refund is found by its
-// instant.
+// definitionTag returns 4 bits of a bucket's rate and tick, of a fixed window's length, or of its calendar. Together
+// with a bucket's base they distinguish definitions. The others need none: what they refund is found by its instant.
 func (l *Limit) definitionTag() uint8 {
 	of := uint64(l.rate) ^ uint64(l.tick)<<48
 	switch l.kind {

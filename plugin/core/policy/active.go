@@ -130,8 +130,8 @@ func (a *ActiveOverrides) Change(b *Bound) {
 	}
 }
 
-// topUp adds the top-ups that cover a bound to its limit. The derived limits are cached one on top of another: the order
-// of the list is always the same.
+// topUp adds the top-ups that cover a bound to its limit. The derived limits are cached one on top of another: the
+// order of the list is always the same.
 func (a *ActiveOverrides) topUp(b *Bound) {
 	for i := range a.list {
 		o := &a.list[i]

@@ -48,7 +48,9 @@ func of(name string) *identity.Identity {
 
 func zonedTenants() policy.Rows {
 	return policy.Rows{Tenants: []schema.Tenant{
-		{ID: "acme", TimeZone: "Asia/Kathmandu"}, {ID: "tonga", TimeZone: "Pacific/Tongatapu"}, {ID: "beta", Tier: "one"},
+		{ID: "acme", TimeZone: "Asia/Kathmandu"},
+		{ID: "tonga", TimeZone: "Pacific/Tongatapu"},
+		{ID: "beta", Tier: "one"},
 		{ID: "lost", Tier: "one", TimeZone: "Europe/Atlantis"},
 	}}
 }

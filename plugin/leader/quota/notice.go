@@ -54,8 +54,9 @@ func (n *Notice) ID() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// isQuota reports whether there are notices of a bound: it can deny, it counts per tenant, not requests at once, and its
-// window is long enough. A bucket with a burst below the quantity limits the rate of requests, and is empty all the time.
+// isQuota reports whether there are notices of a bound: it can deny, it counts per tenant, not requests at once, and
+// its window is long enough. A bucket with a burst below the quantity limits the rate of requests, and is empty all the
+// time.
 func isQuota(b *policy.Bound) bool {
 	spec := b.Policy.Limit.Spec()
 	return b.Enforced() && !b.Policy.Limit.IsConcurrency() && spec.Window >= leastWindow && spec.Burst >= spec.Quantity &&

@@ -48,8 +48,9 @@ func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
 	}, nil
 }
 
-// savedWait bounds the wait for the saved rows before the process accepts connections. It suffices for a hundred thousand
-// rows on a busy machine. More rows apply shortly after the first requests: at a cold start Kong has no socket before.
+// savedWait bounds the wait for the saved rows before the process accepts connections. It suffices for a hundred
+// thousand rows on a busy machine. More rows apply shortly after the first requests: at a cold start Kong has no socket
+// before.
 const savedWait = time.Second
 
 // AwaitSaved reads the rows that an earlier run has saved. It waits for at most savedWait.

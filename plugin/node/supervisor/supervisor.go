@@ -246,7 +246,7 @@ func (s *supervisor) end(cause error) error {
 	s.Close()
 	for w := range s.living {
 		signal := syscall.SIGTERM
-		if w == s.next { // it serves nobody, and may hang
+		if w == s.next { // it serves no one, and may hang
 			signal = syscall.SIGKILL
 		}
 		if w.Process != nil {

@@ -51,11 +51,13 @@ func TestADenialByTheCalendarHasThePeriodThenAndOneOfConcurrencyNoWindow(t *test
 		line   rate
 	}{
 		{
-			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Calendar: month}, 31 * 86400,
+			limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10, Calendar: month},
+			31 * 86400,
 			rate{10, 31 * 86400, "per month (Europe/Berlin)", 10},
 		},
 		{
-			limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second}, 0,
+			limit.Spec{Algorithm: limit.Concurrency, Quantity: 10, Window: 60 * limit.Second},
+			0,
 			rate{10, 60, "at once", 10},
 		},
 	} {
