@@ -95,15 +95,12 @@ var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: 
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	all := make([]Settlement, len(r.Bounds))
 	for i := range all {
-		if r.Bounds[i].Key.Slots {
-			if all[i].Outcome = Released; late {
-				all[i].Outcome = Late
-			}
-			continue
+		all[i].Outcome = Released
+		if rule := r.Bounds[i].Policy.Settle; rule != nil {
+			used, outcome := rule.Measure(a)
+			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
 		}
-		used, outcome := r.Bounds[i].Policy.Settle.Measure(a)
-		all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
-		if late && outcome != settle.Unmeasured {
+		if late && all[i].Outcome != Unmeasured {
 			all[i].Outcome = Late
 		}
 	}
