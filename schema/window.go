@@ -153,14 +153,10 @@ func (l LocatedLimit) anchorFaults() []Fault {
 	if l.Period == "" {
 		faults.add(path, "needs period beside it, because only periods of the calendar have a begin to move")
 	}
-	for _, part := range [...]struct {
-		name  string
-		given bool
-	}{
-		{"month", l.Anchor.Month != 0}, {"day", l.Anchor.Day != 0}, {"weekday", l.Anchor.Weekday != ""},
-	} {
-		if known && part.given && !slices.Contains(parts, part.name) {
-			faults.add(docpath.Member(path, part.name), "must be left out with period %s, whose anchor may have %s",
+	given := map[string]bool{"month": l.Anchor.Month != 0, "day": l.Anchor.Day != 0, "weekday": l.Anchor.Weekday != ""}
+	for _, name := range [...]string{"month", "day", "weekday"} {
+		if known && given[name] && !slices.Contains(parts, name) {
+			faults.add(docpath.Member(path, name), "must be left out with period %s, whose anchor may have %s",
 				l.Period, strings.Join(parts, ", "))
 		}
 	}

@@ -67,6 +67,7 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		"usage show acme --policy daily --period next":          `--period: "next": must be`,
 		"usage show acme --policy daily --period current":       "--config is required",
 		"usage show acme --policy a --period current --last 1h": "takes the place of --last",
+
 		"usage show":                                "expected TENANT",
 		"usage top --last 1h":                       "items  -",
 		"usage top --by soft":                       "must be one of admitted",

@@ -75,11 +75,11 @@ func (s *Server) usageHistory(ctx context.Context, in *usageHistoryInput) (found
 		// Rows of policies name limits that the org shares with others, and have what is left of them.
 		return found, huma.Error403Forbidden("the token of an org reads requests by endpoint, not what each policy did")
 	}
-	if err != nil || in.Of == "" {
-		if err == nil {
-			found, err = s.Rows.Usage(ctx, q)
-		}
+	if err != nil {
 		return found, err
+	}
+	if in.Of == "" {
+		return s.Rows.Usage(ctx, q)
 	}
 	calendars, err := s.calendarsOf(ctx, in)
 	switch {

@@ -110,7 +110,7 @@ func New(period Period, anchor Anchor, zone string) (*Calendar, error) {
 		return known.(*Calendar), nil
 	}
 	errs := d.check()
-	location, err := loadZone(zone)
+	location, err := Location(zone)
 	if err != nil {
 		errs = append(errs, err)
 	}

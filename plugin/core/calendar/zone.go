@@ -34,11 +34,9 @@ var zones sync.Map
 // unset is the name of the data that stands for a zone that was not chosen.
 const unset = "Factory"
 
-// loadZone returns a zone by its IANA name, which has the case of the data. The error is a *FieldError.
-// Location returns the zone of an IANA name, by the embedded data. The error is a *FieldError.
-func Location(name string) (*time.Location, error) { return loadZone(name) }
-
-func loadZone(name string) (*time.Location, error) {
+// Location returns a zone of the embedded data by its IANA name, which has the case of the data. The error is a
+// *FieldError.
+func Location(name string) (*time.Location, error) {
 	if known, ok := zones.Load(name); ok {
 		return known.(*time.Location), nil
 	}

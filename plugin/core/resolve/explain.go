@@ -142,15 +142,15 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 // zoneOf returns the time zone of a bound with a calendar limit, and where it comes from; "" for other limits.
 func (r *Resolution) zoneOf(b *policy.Bound) (zone, from string) {
 	in := b.Policy.Limit.Spec().Calendar
-	switch {
+	switch from = "policy"; {
 	case in == nil:
 		return "", ""
 	case r.zone != "" && b.Key.Group == policy.ByTenant:
-		return in.Zone(), "row"
+		from = "row"
 	case in.Zone() == "UTC":
-		return in.Zone(), "default"
+		from = "default"
 	}
-	return in.Zone(), "policy"
+	return in.Zone(), from
 }
 
 // AccuracyOf returns how a bound is counted: Leased only if nodes do lease tokens of its bucket.

@@ -151,12 +151,7 @@ func (c *check) restoreAll(ctx context.Context) (buckets int, tokens int64, err 
 	return buckets, tokens, nil
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
 // restoration restores the counts of some tenants.
 type restoration struct {
