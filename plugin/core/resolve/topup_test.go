@@ -76,14 +76,6 @@ func TestACalendarLimitIsInTheZoneOfItsTenant(t *testing.T) {
 			"monthly": want[0], "users": want[1], "rolling": " ", "addresses": utc, "all": "Asia/Tokyo policy",
 		}, zones, name)
 	}
-	for name, zone := range map[string]string{
-		"acme": "Asia/Kathmandu", "tonga": "Pacific/Tongatapu", "beta": "Europe/Berlin",
-	} {
-		var r resolve.Resolution
-		plan.ResolveAt(of(name), inNovember, &r)
-		_, end := r.Bounds[0].Policy.Limit.Spec().Calendar.Window(int64(inNovember))
-		assert.Equal(t, nextMonth(t, zone), limit.Micros(end), name)
-	}
 	anonymous := visitor
 	anonymous.Tenant = identity.Name{Kind: identity.IP, ID: "192.0.2.1"}
 	assert.Equal(t, "default", plan.Explain(&anonymous, inNovember).Bounds[1].ZoneFrom, "an address is no tenant")
