@@ -67,7 +67,6 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		"usage show acme --policy daily --period next":          `--period: "next": must be`,
 		"usage show acme --policy daily --period current":       "--config is required",
 		"usage show acme --policy a --period current --last 1h": "takes the place of --last",
-
 		"usage show":                                "expected TENANT",
 		"usage top --last 1h":                       "items  -",
 		"usage top --by soft":                       "must be one of admitted",
@@ -91,6 +90,7 @@ AT                    ADMITTED  SOFT  DENIED  SHADOW DENIED  LATE
 		"usage export --month 2026-11 --format xml": `--format: "xml": must be`,
 		"usage export --period current":             "--period needs --policy",
 		"usage export --month 2026-11 --by tenant":  `--by: "tenant": must be`,
+
 		"usage export --month 2026-11 --by policy --policy daily": "use either --policy or",
 		"usage export acme --month 2026-11":                       `unexpected argument "acme"`,
 	})
