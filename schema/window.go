@@ -48,14 +48,9 @@ func Weekday(number int) string { return weekdays[number] }
 
 // Equal reports whether two anchors are the same; nil is the natural begin of a period.
 func (a *Anchor) Equal(other *Anchor) bool {
-	natural := Anchor{Month: 1, Day: 1, Weekday: weekdays[1]}
 	filled := func(a *Anchor) Anchor {
-		if a == nil {
-			return natural
-		}
-		return Anchor{
-			cmp.Or(a.Month, natural.Month), cmp.Or(a.Day, natural.Day), cmp.Or(a.Weekday, natural.Weekday), a.Hour,
-		}
+		a = cmp.Or(a, &Anchor{})
+		return Anchor{cmp.Or(a.Month, 1), cmp.Or(a.Day, 1), cmp.Or(a.Weekday, weekdays[1]), a.Hour}
 	}
 	return filled(a) == filled(other)
 }

@@ -235,11 +235,9 @@ func compileLimit(config schema.Limit) (Policy, error) {
 // CompileCalendar returns the calendar of a limit that has a period. Errors are as of calendar.New.
 func CompileCalendar(config schema.Limit) (*calendar.Calendar, error) {
 	period, _ := calendar.ParsePeriod(config.Period) // New says which there are
-	var anchor calendar.Anchor
-	if a := config.Anchor; a != nil {
-		anchor = calendar.Anchor{
-			Month: int(a.Month), Day: int(a.Day), Weekday: schema.WeekdayNumber(a.Weekday), Hour: int(a.Hour),
-		}
+	a := cmp.Or(config.Anchor, &schema.Anchor{})
+	anchor := calendar.Anchor{
+		Month: int(a.Month), Day: int(a.Day), Weekday: schema.WeekdayNumber(a.Weekday), Hour: int(a.Hour),
 	}
 	return calendar.New(period, anchor, config.TimeZone)
 }

@@ -9,9 +9,7 @@ import (
 )
 
 // zoneCache keeps the variants of a policy by time zone. Its key is a zone of the embedded data, which bounds it.
-type zoneCache struct {
-	atomic.Pointer[map[string]*Policy]
-}
+type zoneCache = atomic.Pointer[map[string]*Policy]
 
 // InZone returns the policy with its calendar in a time zone: that of the tenant that the bucket belongs to. The policy
 // itself is returned if it has no calendar, or for "". The first request that needs a zone derives the variant; later

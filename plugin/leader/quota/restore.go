@@ -72,7 +72,7 @@ func (c *check) restore(ctx context.Context, session *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	lost, next := slices.ContainsFunc(marks, isMissing), restoredTwice
+	lost, next := slices.ContainsFunc(marks, func(mark []byte) bool { return mark == nil }), restoredTwice
 	switch {
 	case lost && !c.lost.Swap(true):
 		return nil // the next check restores
@@ -111,8 +111,6 @@ func (c *check) readMarks(ctx context.Context) (marks [][]byte, err error) {
 	}
 	return marks, nil
 }
-
-func isMissing(mark []byte) bool { return mark == nil }
 
 // isDueAgain reports whether a mark says that counts were restored once, and a while ago.
 func (c *check) isDueAgain(mark []byte) bool {
