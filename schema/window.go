@@ -111,7 +111,8 @@ func (l Limit) Capacity() int64 {
 
 // SetWindow makes l count over w.
 func (l *Limit) SetWindow(w Window) {
-	l.WindowSize, l.Period, l.TimeZone, l.Anchor, l.MaxDuration = w.WindowSize, w.Period, w.TimeZone, w.Anchor, w.MaxDuration
+	l.WindowSize, l.MaxDuration = w.WindowSize, w.MaxDuration
+	l.Period, l.TimeZone, l.Anchor = w.Period, w.TimeZone, w.Anchor
 }
 
 // Per returns w in words, after a number: "per 60 s", "per month (Europe/Berlin)" or "at once".

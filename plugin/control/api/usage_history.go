@@ -109,8 +109,8 @@ func (s *Server) periodHistory(
 	return found, err
 }
 
-// calendarsOf returns the calendars of the policies of a name that apply to an org, to the endpoint if one is given. The
-// error is an answer.
+// calendarsOf returns the calendars of the policies of a name that apply to an org, to the endpoint if one is given.
+// The error is an answer.
 func (s *Server) calendarsOf(ctx context.Context, in *usageHistoryInput) (found []*calendar.Calendar, err error) {
 	policies, err := s.loadedPlan()
 	if err != nil {

@@ -73,8 +73,8 @@ func (s *DB) UsageTenants(ctx context.Context, since time.Time) ([]string, error
 
 // UsageSpent calls add with what each policy has charged a tenant at an endpoint since an instant, for each of tenants
 // and the instant in the same place of since. Policies are texts of a policy.Ref. It leaves out what it does not know
-// for certain: parts of hours and days that are no longer kept, and policies of the database for a tenant whose requests
-// another namespace may have counted.
+// for certain: parts of hours and days that are no longer kept, and policies of the database for a tenant whose
+// requests another namespace may have counted.
 func (s *DB) UsageSpent(
 	ctx context.Context, namespace string, tenants []string, since []time.Time,
 	add func(place int, policy, endpoint string, cost int64),

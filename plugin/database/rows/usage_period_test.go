@@ -12,8 +12,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-// overTime has acme spend a token by monthly in each minute, of the last 90 days, in rows as the leader has them: minutes
-// of the last two days, hours of the last 60, and days.
+// overTime has acme spend a token by monthly in each minute, of the last 90 days, in rows as the leader has them:
+// minutes of the last two days, hours of the last 60, and days.
 func overTime(t *testing.T, now time.Time) (*rows.DB, *pgxpool.Pool) {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
@@ -26,15 +26,16 @@ func overTime(t *testing.T, now time.Time) (*rows.DB, *pgxpool.Pool) {
 		days_until = date_trunc('day', $1, 'UTC') - interval '24 hours'`, now)
 	const fill = ` SELECT at, 1, 0, 0, 0, tokens, t.id, e.id, p.id `
 	const from = ` FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p,
-			rate_limiter.usage_state, generate_series(date_trunc($2, $1::timestamptz, 'UTC') - $3::interval, $1, $4::interval) at,
-			(VALUES ($5::bigint)) v (tokens)
+			rate_limiter.usage_state, (VALUES ($5::bigint)) v (tokens),
+			generate_series(date_trunc($2, $1::timestamptz, 'UTC') - $3::interval, $1, $4::interval) at
 		WHERE t.name = 'acme' AND e.name = 'GET /a' AND p.name = 'monthly/#7'`
 	const columns = ` (at, admitted, soft, denied, shadow_denied, cost, tenant, endpoint, policy`
-	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_minutes`+columns+`)`+fill+from, now, "day", "48 hours", "1 minute", 1)
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_minutes`+columns+`)`+fill+from, now, "day",
+		"48 hours", "1 minute", 1)
 	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_hours`+columns+`)`+fill+from+` AND at < hours_until`, now, "day",
 		"1440 hours", "1 hour", 60)
-	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_days`+columns+`, late)`+fill+`, false`+from+` AND at < days_until`,
-		now, "day", "2160 hours", "24 hours", 1440)
+	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.usage_days`+columns+`, late)`+fill+`, false`+from+
+		` AND at < days_until`, now, "day", "2160 hours", "24 hours", 1440)
 	return rows.New(pool), pool
 }
 
