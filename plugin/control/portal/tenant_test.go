@@ -261,6 +261,10 @@ func TestAPeriodResetsByTheClocksOfItsTimeZone(t *testing.T) {
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":7655}]}`)
 	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up 59 minutes from now", "2026-11-22 12:59:59 UTC")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusOK, `{"items":[{"policy":"monthly","of":"the org",
+		"scope":"tenant","limit":10,"max_duration":600,"used":10,"remaining":0,"fraction":1}]}`)
+	w.want(b.get("/portal/org"), http.StatusOK, "10 of 10 at once, 0 left</p>")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "Free as requests end.")
 }
 
 func TestALivePartOfATenantBeginsAsItsPageAndFollowsTheOrg(t *testing.T) {

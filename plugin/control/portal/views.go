@@ -163,6 +163,9 @@ func when(value any) (template.HTML, error) {
 
 // resets returns when a bucket is full again, or its window ends: the end of a period by the clocks of its time zone.
 func resets(b answers.BucketUsage) (template.HTML, error) {
+	if b.MaxDuration != 0 {
+		return "as requests end", nil
+	}
 	location, err := calendar.Location(b.TimeZone)
 	if b.Period == "" || err != nil {
 		return when(b.Reset)
