@@ -37,13 +37,12 @@ type Key struct {
 	Policy    string
 	Group     Group
 	Kind      Kind
-	GroupID   string
-	Subject   string
-	Endpoint  string // scopes with an endpoint beside a tenant or user only
-
 	// Slots marks the bucket of a concurrency limit. A limit of the same name that counts tokens has another bucket: none
-	// of them counts what the other does.
-	Slots bool `json:",omitempty"`
+	// of them counts what the other does. It stands here because neighbours without pointers are hashed together.
+	Slots    bool `json:",omitempty"`
+	GroupID  string
+	Subject  string
+	Endpoint string // scopes with an endpoint beside a tenant or user only
 }
 
 // Shared reports whether all tenants spend from the bucket: it is counted per endpoint or in total.
