@@ -148,13 +148,13 @@ func (l *Ledger) add(r *reservation) {
 	l.reached = l.reached || r.named
 	l.insert(r)
 	l.mu.Unlock()
-	switch {
-	case dropped == nil:
-	case dropped.late || dropped.named:
-		l.discard(dropped)
-	default:
-		l.giveUp(dropped, Dropped)
+	if dropped == nil {
+		return
 	}
+	if !dropped.late && !dropped.named {
+		l.reportUnsettled(dropped, Dropped)
+	}
+	l.discard(dropped)
 }
 
 // insert inserts a reservation. The caller holds the lock.
@@ -174,12 +174,6 @@ func (l *Ledger) remove(r *reservation) {
 // reportUnsettled reports that a reservation stays charged.
 func (l *Ledger) reportUnsettled(r *reservation, why Outcome) {
 	r.ReportUnsettled(l.options.Observer, why, l.options.Elapsed()-r.made)
-}
-
-// giveUp ends a reservation that stays charged.
-func (l *Ledger) giveUp(r *reservation, why Outcome) {
-	l.reportUnsettled(r, why)
-	l.discard(r)
 }
 
 // take removes the reservation of a key and returns it; nil: there is none.

@@ -66,13 +66,6 @@ func (l *Ledger) Settle(ctx context.Context, text string, source Source) error {
 	unread := source.Read(ctx, end.needs, &end.answer)
 	if unread != nil {
 		unread = fmt.Errorf("read what a request used: its reservation stays charged: %w", unread)
-		switch {
-		case r == nil:
-			return unread
-		case r.Slots() == 0:
-			l.giveUp(r, Unmeasured)
-			return unread
-		}
 		end.answer = settle.Answer{Tried: true} // which measures nothing: only slots are released
 	}
 	won, err := l.finish(ctx, end)

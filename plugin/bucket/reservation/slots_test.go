@@ -79,23 +79,25 @@ func TestASlotOfARequestWithTokensIsReleasedWithoutAMeasurement(t *testing.T) {
 	assert.EqualValues(t, 100, w.used(tokens), "tokens stay charged")
 }
 
-func TestASlotIsReleasedByAnyProcessOnce(t *testing.T) {
-	w := newWorld(t, 0)
-	w.shares(newRecords())
-	b := exports(t)
-	text := w.reserve(b)
-	w.recorded()
-	assert.True(t, strings.HasSuffix(text, "."), "the token %s wants nothing to be read", text)
-	other := w.beside()
-	for range 2 {
-		other.settle(text, usedTokens(3))
+func TestASlotIsReleasedByAnyProcessOnceHoweverItsRequestEnded(t *testing.T) {
+	for name, e := range waysToEnd {
+		w := newWorld(t, 0)
+		w.shares(newRecords())
+		b := exports(t)
+		text := w.reserve(b)
+		w.recorded()
+		assert.True(t, strings.HasSuffix(text, "."), "the token %s wants nothing to be read", text)
+		other := w.beside()
+		for range 2 {
+			assert.Equal(t, e.err != nil, other.table.Settle(t.Context(), text, e) != nil, name)
+		}
+		other.expect(b, 0, Released)
+		again := w.reserve(b)
+		w.settle(text, usedTokens(3))
+		w.expect(b, 1)
+		w.settle(again, usedTokens(3))
+		w.expect(b, 0, Released)
 	}
-	other.expect(b, 0, Released)
-	again := w.reserve(b)
-	w.settle(text, usedTokens(3))
-	w.expect(b, 1)
-	w.settle(again, usedTokens(3))
-	w.expect(b, 0, Released)
 }
 
 func TestASlotIsReleasedWhereItIsUnknownWhoMay(t *testing.T) {
