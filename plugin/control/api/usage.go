@@ -282,7 +282,7 @@ func findNearLimits(
 			limits = policies.BoundsByUse(ids, nil, now)
 		}
 		b, ok := limits.Find(policy.ParseRef(row.Policy), row.Endpoint)
-		if !ok || b.Policy.Scope.Shared() || b.Policy.Scope == policy.IP {
+		if !ok || !b.Policy.Scope.OfTenant() {
 			continue
 		}
 		key, item := nearLimitOf(&row, &b)

@@ -62,8 +62,8 @@ func (s Scope) ByUser() bool { return s == User || s == UserEndpoint }
 // Shared reports whether all tenants spend from the buckets of the scope.
 func (s Scope) Shared() bool { return s == Endpoint || s == Global }
 
-// ofTenant reports whether the buckets of the scope belong to one tenant.
-func (s Scope) ofTenant() bool { return !s.Shared() && s != IP }
+// OfTenant reports whether each bucket of the scope belongs to one tenant.
+func (s Scope) OfTenant() bool { return !s.Shared() && s != IP }
 
 // match selects what a policy applies to.
 type match uint8

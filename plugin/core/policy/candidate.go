@@ -81,13 +81,13 @@ func (s *Snapshot) WithCandidate(set *CandidateSet) (*Snapshot, []Fault) {
 		o.Namespaces[r.Namespace] = true
 		id := -int64(i) - 1 // rows of the database have positive ids
 		if active := s.policyLike(&r.Policy); active != nil {
-			id, o.ChangesShared = active.Row, o.ChangesShared || !active.Scope.ofTenant()
+			id, o.ChangesShared = active.Row, o.ChangesShared || !active.Scope.OfTenant()
 		}
 		if keys[strconv.FormatInt(id, 10)] = r.key(); r.Deleted {
 			changes.Removed.Policies = append(changes.Removed.Policies, id)
 			continue
 		}
-		o.ChangesShared = o.ChangesShared || !Scope(slices.Index(scopeNames[:], r.Scope)).ofTenant()
+		o.ChangesShared = o.ChangesShared || !Scope(slices.Index(scopeNames[:], r.Scope)).OfTenant()
 		changes.Policies = append(changes.Policies, PolicyRow{ID: id, Policy: r.Policy})
 	}
 	var faults []Fault

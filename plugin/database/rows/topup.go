@@ -92,19 +92,13 @@ func (r *topUpReview) add(g *guard, seen []string) {
 		if of.Policy = n.Name; others || !g.covers(&of, n) {
 			continue
 		}
-		if n.Period != "" && ofTenant(n) && !slices.Contains(r.names, n.Name) {
+		if scope, _ := policy.ScopeOf(n.Scope); n.Period != "" && scope.OfTenant() && !slices.Contains(r.names, n.Name) {
 			r.names = append(r.names, n.Name)
 		}
 		if n.Name == r.Policy {
 			r.limits = append(r.limits, n)
 		}
 	}
-}
-
-// ofTenant reports whether each bucket of a limit belongs to one tenant.
-func ofTenant(n neighbour) bool {
-	scope, _ := policy.ScopeOf(n.Scope)
-	return scope != policy.IP && !scope.Shared()
 }
 
 func topUpFault(field, format string, args ...any) error {
@@ -167,7 +161,7 @@ func (r *topUpReview) endOf(n neighbour) (time.Time, error) {
 	scope, _ := policy.ScopeOf(n.Scope)
 	counts := r.Policy + " counts " + policy.PerScope(n.Scope)
 	switch {
-	case !ofTenant(n):
+	case !scope.OfTenant():
 		return r.now, topUpFault("policy", "must be a limit of one tenant: %s", counts)
 	case n.Period == "":
 		kind := "a rolling limit"

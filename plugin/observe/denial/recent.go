@@ -222,7 +222,7 @@ func unlessZero(n int64) *int64 {
 
 // isOwn reports whether a bound's bucket belongs to the request's tenant alone.
 func isOwn(b *policy.Bound) bool {
-	return !b.Policy.Scope.Shared() && b.Policy.Scope != policy.IP && b.Key.Group != policy.ByIP
+	return b.Policy.Scope.OfTenant() && b.Key.Group != policy.ByIP
 }
 
 // tenantReads reports whether the tenant may read that a bound denies. Of a limit that it shares with others it may not
