@@ -285,9 +285,9 @@ func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release 
 	return opened, release, nil
 }
 
-// OpenMirror returns the records beside the shared buckets of a config, over the connection of [Stores.OpenOperators]:
-// a large record delays no request, and no breaker counts it. release and errors are as there.
-func (s *Stores) OpenMirror(config *schema.Config) (records *redis.Records, release func(), err error) {
+// OpenOperatorRecords is OpenRecords over the connection of [Stores.OpenOperators]: a large record delays no request,
+// and no breaker counts it. It fails with ErrNotCentral if there are no shared buckets.
+func (s *Stores) OpenOperatorRecords(config *schema.Config) (records *redis.Records, release func(), err error) {
 	buckets, release, err := s.OpenOperators(config)
 	if err != nil {
 		return nil, nil, err

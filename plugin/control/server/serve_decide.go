@@ -153,7 +153,7 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
-	if d.marks, _, err = d.Stores.OpenMirror(&config.Config); err != nil {
+	if d.marks, _, err = d.Stores.OpenOperatorRecords(&config.Config); err != nil {
 		return fmt.Errorf("%s: %w", config.Where, err)
 	}
 	d.operators = operators

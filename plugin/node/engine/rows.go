@@ -37,7 +37,7 @@ func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
 	if e.Rows == nil || !e.Mirror || config.Strategy != schema.StrategyRedis {
 		return func() {}, nil
 	}
-	records, closeRecords, err := e.Stores.OpenMirror(config)
+	records, closeRecords, err := e.Stores.OpenOperatorRecords(config)
 	if err != nil {
 		return nil, err
 	}
