@@ -16,7 +16,7 @@ import (
 // maxLostSlots bounds the slots that are to be released, about 400 bytes each.
 const maxLostSlots = 10_000
 
-// lostSlot is a slot that the central store may hold in vain.
+// lostSlot is a slot that the central store may hold for no request.
 type lostSlot struct {
 	bound   policy.Bound
 	receipt limit.Receipt
@@ -43,7 +43,8 @@ func (ds *debts) putBackSlots(slots []lostSlot) {
 	ds.lost = append(ds.lost, slots[:min(len(slots), maxLostSlots-len(ds.lost))]...)
 }
 
-// releaseLostSlots releases the slots that the central store may hold in vain. It keeps those that it does not answer.
+// releaseLostSlots releases the slots that the central store may hold for no request. It keeps those that it does
+// not answer.
 func (s *Guard) releaseLostSlots(ctx context.Context) {
 	s.debts.mu.Lock()
 	lost := s.debts.lost

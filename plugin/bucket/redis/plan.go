@@ -351,7 +351,7 @@ func (p *scriptCall) appendParameters(r *record) {
 		}
 		p.appendNumbers(window, most, int64(b.logKey))
 	case limit.CalendarWindow:
-		around := l.Spec().Calendar.Bounds(int64(p.clock()))
+		around := l.Calendar().Bounds(int64(p.clock()))
 		lengths := (around.Start-around.Before)/int64(limit.Second)<<25 + (around.After-around.End)/int64(limit.Second)
 		p.appendNumbers(around.Start, around.End, lengths)
 	case limit.Concurrency:

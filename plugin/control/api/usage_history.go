@@ -124,7 +124,7 @@ func (s *Server) calendarsOf(ctx context.Context, in *usageHistoryInput) (found 
 	}
 	for _, id := range ids {
 		for _, b := range requests.bounds(policies, id, s.now()) {
-			if c := b.Policy.Limit.Spec().Calendar; b.Policy.Name == in.Policy && c != nil && !slices.Contains(found, c) {
+			if c := b.Policy.Limit.Calendar(); b.Policy.Name == in.Policy && c != nil && !slices.Contains(found, c) {
 				found = append(found, c)
 			}
 		}

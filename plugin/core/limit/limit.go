@@ -326,6 +326,9 @@ func percent(tokens, base, pct int64) (int64, bool) {
 // Spec returns the spec that l was compiled from, with Burst filled in: the capacity of every algorithm, in tokens.
 func (l *Limit) Spec() Spec { return l.spec }
 
+// Calendar returns the calendar whose periods are the windows of a fixed window, or nil.
+func (l *Limit) Calendar() *calendar.Calendar { return l.spec.Calendar }
+
 // Capacity returns the most tokens that can be spent at once from a full limit, the hard threshold included.
 func (l *Limit) Capacity() int64 { return l.hard / l.base }
 

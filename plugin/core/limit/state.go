@@ -48,8 +48,8 @@ type Status struct {
 // A state that another limit wrote is converted: what was spent stays spent, in whole tokens (a fraction of a token
 // counts as one). Where the algorithm changed, what the old one counted in its window (or as debt) counts in the new
 // one as spent at one instant: a bucket's or log's last, otherwise now. The share of a sliding window's previous
-// window has no meaning elsewhere and is dropped. A
-// concurrency limit has a bucket of its own, which no other limit writes.
+// window has no meaning elsewhere and is dropped. A concurrency limit has a bucket of its own, which no other limit
+// writes.
 func (l *Limit) Advance(s *State, now Micros) {
 	if s.ahead(now) || s.Algorithm == CalendarWindow && now >= s.At+s.Length {
 		*s = State{}

@@ -115,19 +115,16 @@ type Policy struct {
 
 // QuotaLength returns the most bytes that [Policy.AppendQuota] appends.
 func (p *Policy) QuotaLength() int {
-	if p.hasPeriod() {
+	if p.Limit.Calendar() != nil {
 		return len(p.Quota) + len("31622400") // seconds of a year
 	}
 	return len(p.Quota)
 }
 
-// hasPeriod reports whether the policy's windows are the periods of a calendar.
-func (p *Policy) hasPeriod() bool { return p.Limit.Units().Kind == limit.CalendarWindow }
-
 // AppendQuota appends the policy's item of RateLimit-Policy at an instant of its store; 0: an unknown one.
 func (p *Policy) AppendQuota(b []byte, at limit.Micros) []byte {
 	b = append(b, p.Quota...)
-	if p.Quota != "" && p.hasPeriod() {
+	if p.Quota != "" && p.Limit.Calendar() != nil {
 		b = strconv.AppendInt(b, int64(p.Limit.WindowAt(at)/limit.Second), 10)
 	}
 	return b

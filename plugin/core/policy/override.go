@@ -164,7 +164,7 @@ func (o *CompiledOverride) Covers(b *Bound) bool {
 	switch {
 	case o.policy != "" && o.policy != b.Policy.Name:
 		return false
-	case o.kind == topUp && b.Policy.Limit.Spec().Calendar == nil:
+	case o.kind == topUp && b.Policy.Limit.Calendar() == nil:
 		return false
 	case o.policy != "" && o.kind != topUp:
 		return true

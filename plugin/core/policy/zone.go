@@ -53,7 +53,7 @@ func (p *Policy) withLimit(l limit.Limit) *Policy {
 
 // cacheZones gives a policy that was copied or compiled a cache of its own.
 func (p *Policy) cacheZones() {
-	if p.zones = nil; p.Limit.Spec().Calendar != nil {
+	if p.zones = nil; p.Limit.Calendar() != nil {
 		p.zones = new(zoneCache)
 		p.zones.Store(&map[string]*Policy{})
 	}
@@ -61,8 +61,8 @@ func (p *Policy) cacheZones() {
 
 // IsZone reports whether text is the name of a time zone, or "", which stands for UTC.
 func IsZone(text string) bool {
-	_, err := calendar.New(calendar.Day, calendar.Anchor{}, text)
-	return err == nil
+	_, err := calendar.Location(text)
+	return text == "" || err == nil
 }
 
 // Zone returns the time zone of the tenant's row, or "" if it has no row, or none that is known.

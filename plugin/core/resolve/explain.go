@@ -141,7 +141,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 
 // zoneOf returns the time zone of a bound with a calendar limit, and where it comes from; "" for other limits.
 func (r *Resolution) zoneOf(b *policy.Bound) (zone, from string) {
-	in := b.Policy.Limit.Spec().Calendar
+	in := b.Policy.Limit.Calendar()
 	switch from = "policy"; {
 	case in == nil:
 		return "", ""

@@ -200,7 +200,7 @@ func (r *restoration) run(ctx context.Context, tenants []string) error {
 // addCount adds the count of a limit of a tenant whose windows are periods.
 func (r *restoration) addCount(tenant string, l limits, b policy.Bound) {
 	perTenant := b.Policy.Scope == policy.Tenant || b.Policy.Scope == policy.TenantEndpoint
-	if b.Policy.Limit.Spec().Calendar == nil || !perTenant || b.Unnamed() {
+	if b.Policy.Limit.Calendar() == nil || !perTenant || b.Unnamed() {
 		return
 	}
 	start, end := b.Policy.Limit.PeriodAt(limit.Micros(r.now.UnixMicro()))
