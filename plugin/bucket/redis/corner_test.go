@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/soak"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/storetest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
@@ -38,6 +40,8 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 		SoftPct: 1000, HardPct: 1000,
 	}
 	tiny := limit.Spec{Algorithm: limit.SlidingLog, Quantity: 1, Window: year, SoftOnly: true}
+	hours6, after6 := likeOtherZoneData(t, 6*hour)
+	hours22, after22 := likeOtherZoneData(t, 22*hour)
 	cases := map[string][]request{
 		"a debt that a slower limit cannot wait for": {
 			{0, fast, 1500},
@@ -80,6 +84,18 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 			{-year, tiny, 1},
 			{4 * year, tiny, 1},
 		},
+		"a period goes on that other zone data begins later": {
+			{0, hours6, 5},
+			{6 * hour, after6, 1},
+		},
+		"a period is over when other zone data begins the next": {
+			{0, hours22, 5},
+			{22 * hour, after22, 1},
+		},
+		"a period goes on that other zone data began earlier": {
+			{0, hours6, 5},
+			{1, after6, 1},
+		},
 		"the clock steps back to where nothing is forgotten, and further": {
 			{0, fast, 1500},
 			{-hour, fast, 1},
@@ -105,6 +121,35 @@ func TestLuaDecidesAsGoDoesWhereNumbersAreCutOff(t *testing.T) {
 			w.compareStates(t, client)
 		})
 	}
+}
+
+// likeOtherZoneData returns two limits by the day with one tag, so that the state of the first is to the second what
+// other zone data has left. The day of the first begins within the hour before timelines start, that of the second so
+// much later.
+func likeOtherZoneData(t *testing.T, later limit.Micros) (first, second limit.Spec) {
+	t.Helper()
+	byTag := map[uint8][2][]limit.Spec{}
+	for west := -14; west <= 12; west++ {
+		for anchor := range 24 {
+			c, err := calendar.New(calendar.Day, calendar.Anchor{Hour: anchor}, fmt.Sprintf("Etc/GMT%+d", west))
+			require.NoError(t, err)
+			spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: 100, Calendar: c}
+			l, err := limit.New(spec)
+			require.NoError(t, err)
+			of := byTag[l.Units().Tag]
+			if start, _ := l.PeriodAt(storetest.Start); storetest.Start-start < hour {
+				of[0] = append(of[0], spec)
+			}
+			if start, _ := l.PeriodAt(storetest.Start + later); storetest.Start+later-start < hour {
+				of[1] = append(of[1], spec)
+			}
+			if byTag[l.Units().Tag] = of; len(of[0]) > 0 && len(of[1]) > 0 {
+				return of[0][0], of[1][0]
+			}
+		}
+	}
+	t.Fatal("no two definitions have one tag")
+	return first, second
 }
 
 // Logs that are long and busy: entries expire one by one and many at once, are searched, compacted, and forgotten.
