@@ -36,6 +36,8 @@ func work(file string) int {
 	case "exits":
 		return 3
 	case "hangs":
+		signal.Ignore(syscall.SIGTERM)
+		_ = os.WriteFile(file+".hangs", nil, 0o600) // the test misses it
 		select {}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -78,6 +80,12 @@ type supervised struct {
 
 func supervise(t *testing.T, behaviour string) *supervised {
 	t.Helper()
+	return superviseStart(t, behaviour, 500*time.Millisecond)
+}
+
+// superviseStart bounds the start of a worker by another time.
+func superviseStart(t *testing.T, behaviour string, startTime time.Duration) *supervised {
+	t.Helper()
 	s := &supervised{t: t, path: t.TempDir() + "/s", file: filepath.Join(t.TempDir(), "behaviour")}
 	s.behave(behaviour)
 	listener, err := net.Listen("unix", s.path)
@@ -94,7 +102,7 @@ func supervise(t *testing.T, behaviour string) *supervised {
 		s.ended <- Run(ctx, Options{
 			Program: os.Args[0], Args: []string{s.file}, Stderr: os.Stderr, Sockets: []*os.File{os.NewFile(uintptr(fd), "s")},
 			Open: func() error { return nil }, Close: func() { s.closed = true }, State: func() byte { return 0 },
-			StartTime: 500 * time.Millisecond, EndTime: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+			StartTime: startTime, EndTime: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
 	}()
 	s.stop = func() error { cancel(); return <-s.ended }
@@ -150,6 +158,19 @@ func TestANextWorkerThatIsNeverReadyLeavesTheOneBeforeInPlace(t *testing.T) {
 		await.That(t, "a worker that serves", func() bool { return s.pid() != first })
 		require.NoError(t, s.stop())
 	}
+}
+
+func TestANextWorkerThatHangsDoesNotDelayTheEnd(t *testing.T) {
+	s := superviseStart(t, "serves", time.Hour)
+	s.pid()
+	s.behave("hangs")
+	s.replace()
+	await.That(t, "the next worker hangs", func() bool {
+		_, err := os.Stat(s.file + ".hangs")
+		return err == nil
+	})
+	require.NoError(t, s.stop())
+	assert.Zero(t, s.log.Count("takes too long"), s.log.String())
 }
 
 func TestConnectionsWaitForTheWorkerAfterOneThatDied(t *testing.T) {
