@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
@@ -58,4 +59,17 @@ func TestAnEngineGoesOnWithWhatAnotherHasSavedOrWithNothing(t *testing.T) {
 	assert.Equal(t, 2, next.Reservations.Stats().Kept)
 	assert.Zero(t, admitted(t, decider, "acme", 9))
 	assert.Equal(t, 2, admitted(t, decider, "other", 9))
+}
+
+func TestAnEngineGoesOnByTheClockOfTheBucketsThatItLoads(t *testing.T) {
+	e, _ := reserving(t)
+	ahead := process.BucketClock.Now() + 60*limit.Second
+	defer process.BucketClock.Set(process.WallClock())
+	var file bytes.Buffer
+	out := gob.NewEncoder(&file)
+	require.NoError(t, out.Encode(stateHeader{stateFormat, ahead}))
+	require.NoError(t, e.Stores.Save(out))
+	require.NoError(t, e.Reservations.Save(out))
+	require.NoError(t, e.Load(&file))
+	assert.GreaterOrEqual(t, process.BucketClock.Now(), ahead)
 }
