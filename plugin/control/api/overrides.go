@@ -57,8 +57,8 @@ func (s *Server) registerOverrides() {
 			return s.Rows.Overrides(ctx, f)
 		})
 	create(ofOrg, ofOrg.operation("create-override", http.MethodPost, "",
-		"Create an override for an org: a limit of its own, a multiplier, a top-up, a ban or an exemption"), "make an override",
-		s.createOverride)
+		"Create an override for an org: a limit of its own, a multiplier, a top-up, a ban or an exemption"),
+		"make an override", s.createOverride)
 	preview := &place{s, overridesPath, ofOrg.tag, readAccess, readAccess}
 	serve(s, preview.operation("preview-override", http.MethodPost, "/preview",
 		"Show which limits of an org an override would change, and change nothing\n"+

@@ -310,8 +310,8 @@ func compileRow(in *PolicyRow) *CompiledPolicy {
 // cheaper.
 func (in *PolicyRow) valid(p *Policy) bool {
 	l := &in.Limit
-	return (in.Namespace == "" || isName(in.Namespace)) && isName(l.Name) && len(in.Tier) <= maxName && len(in.Tenant) <= maxPart &&
-		in.hasTarget() &&
+	return (in.Namespace == "" || isName(in.Namespace)) && isName(l.Name) && len(in.Tier) <= maxName &&
+		len(in.Tenant) <= maxPart && in.hasTarget() &&
 		isAmong(modeNames[:], l.Mode) && isAmong(failModeNames[:], l.FailMode) && isAmong(accuracyNames[:], l.Accuracy) &&
 		isNote(in.PublicNote) && isNote(l.Description) && len(l.Description) <= maxDescription &&
 		(l.Settle == nil || p.settles(l)) && (l.Fair == nil || p.divides(l)) &&
