@@ -54,9 +54,10 @@ packages_with = $(call folders_with,$(TESTS),$(1))
 # $(call folders_with,FILES,PATTERN): the folders of files with a line like PATTERN.
 folders_with = grep -rlE $(1) '$(2)' . | xargs -r -n1 dirname | sort -u
 
-# The packages whose code or tests start goroutines, or have locks or atomics. The specs run programs, not goroutines.
-CONCURRENCY = ^\s*go (func|[a-zA-Z.]+)\(|\.Go\(|sync\.(Mutex|RWMutex|Map|Cond|WaitGroup|Pool)|atomic\.
-CONCURRENT  = $$($(call folders_with,$(GO_FILES),$(CONCURRENCY)) | grep -v '^./spec')
+# The packages whose code starts goroutines, or has channels, locks or atomics. The specs run programs, not goroutines.
+CODE        = $(GO_FILES) --exclude='*_test.go'
+CONCURRENCY = ^\s*go (func|[a-zA-Z.]+)\(|\.Go\(|sync\.(Mutex|RWMutex|Map|Cond|WaitGroup|Pool)|atomic\.|make\(chan
+CONCURRENT  = $$($(call folders_with,$(CODE),$(CONCURRENCY)) | grep -v '^./spec')
 
 # The checksums of all files that git would commit.
 WORKTREE = git ls-files -z -co --exclude-standard | xargs -0 cksum 2>/dev/null || true
