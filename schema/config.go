@@ -79,6 +79,10 @@ type Config struct {
 	// The largest cost in tokens that cost_header may ask for; a higher value counts as this. Default: 1000 tokens.
 	CostHeaderMax int64 `json:"cost_header_max,omitempty" kong:"required,between=1..1000000000" default:"1000"`
 
+	// Where the calls of language models are read after a response, and what they cost: for limits with unit usd or match,
+	// and for the usage by model. Default: absent, the paths of Kong's ai-proxy and no prices.
+	LLM LLM `json:"llm,omitzero"`
+
 	// The tiers (plans) and their limits. A tier with an empty list of limits has no cap and sends no rate limit headers.
 	// Default: none.
 	Tiers []Tier `json:"tiers" kong:"required" default:""`
@@ -295,6 +299,12 @@ type Limit struct {
 	// concurrency: how many requests at once, from 1 to 10000. Required.
 	Limit int64 `json:"limit" kong:"required,between=1..1000000000000" unit:"tokens" example:"1000"`
 
+	// What the limit counts: usd for millionths of a US dollar, so that a limit of 20000000 is 20 dollars. Default: tokens
+	// or requests.
+	//
+	// Empty means absent.
+	Unit string `json:"unit,omitempty" kong:"one_of=usd"`
+
 	// The length of the window in seconds, from 1 second to 31622400 seconds (366 days). Required, unless period or
 	// max_duration is given.
 	//
@@ -386,6 +396,13 @@ type Limit struct {
 	//
 	// Nil means absent.
 	Settle *Settle `json:"settle,omitempty"`
+
+	// Counts only the calls of some models, by the model that answered; settle is required beside it. A request that
+	// states another model reserves nothing, one whose model is unknown reserves, and gets that back if the answer does
+	// not match. Default: absent, all requests.
+	//
+	// Nil means absent.
+	Match *Match `json:"match,omitempty"`
 
 	// Divides the limit among the tenants that spend from its bucket, by the weights of their tiers: while they demand
 	// more than it allows, none can take the share of another. For the scopes global and endpoint with token_bucket, at

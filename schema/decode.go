@@ -42,6 +42,11 @@ func (f *Field[T]) decode(n *node, to any) string {
 			return TimeForm
 		}
 		return ""
+	case *Price:
+		if *to, err = ParsePrice(n.text); err != nil || n.kind != kindNumber && n.kind != kindString {
+			return f.Must()
+		}
+		return ""
 	case *Factor:
 		if *to, err = ParseFactor(n.text); err != nil || n.kind != kindNumber && n.kind != kindString {
 			return f.Must()
@@ -61,7 +66,8 @@ func (f *Field[T]) decode(n *node, to any) string {
 	return f.rule.violation(n)
 }
 
-// RecordField refers to a field of a row that has fields of its own: a [Settle], a [Fair] or an [Anchor].
+// RecordField refers to a field of a row that has fields of its own: a [Settle], a [Match], a [Fair] or an
+// [Anchor].
 type RecordField struct {
 	// JSON returns the record as JSON, or "" if it is absent.
 	JSON func() string
@@ -80,6 +86,8 @@ func RecordIn(field any) *RecordField {
 	switch to := field.(type) {
 	case **Settle:
 		return recordField(to, "settle", Settle{}, `{"sources": [{"from": "log.response.size"}], "reserve": 500}`)
+	case **Match:
+		return recordField(to, "match", Match{}, `{"model": "gpt-4o*"}`)
 	case **Fair:
 		return recordField(to, "fair", Fair{Default: -1}, `{"weights": {"enterprise": 10}, "default": 1}`)
 	case **Anchor:

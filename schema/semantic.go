@@ -36,7 +36,8 @@ func (c Config) Limits() []LocatedLimit {
 // semanticFaults finds faults that Kong's schema language cannot express. Fields may have values that the schema check
 // has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
-	faults := slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.exemptFaults(), c.Redis.faults())
+	faults := slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.exemptFaults(), c.Redis.faults(),
+		c.LLM.faults())
 	for _, l := range c.Limits() {
 		faults = append(append(faults, l.textFaults()...), l.faults()...)
 	}
@@ -97,6 +98,11 @@ func (c Config) headerFaults() []Fault {
 	}
 	if c.CostHeader != "" {
 		check("cost_header", c.CostHeader)
+	}
+	for _, source := range c.LLM.callSources()[4:] {
+		if header, ok := strings.CutPrefix(source[1], "header."); ok {
+			check(docpath.Member("llm", source[0]), header)
+		}
 	}
 	reserves := map[string]bool{}
 	for _, l := range c.Limits() {
@@ -161,7 +167,7 @@ func (l LocatedLimit) textFaults() []Fault {
 
 // faults returns the faults of l by itself that Kong's schema language cannot express.
 func (l LocatedLimit) faults() []Fault {
-	faults := findings(slices.Concat(l.settleFaults(), l.fairFaults(), l.anchorFaults()))
+	faults := findings(slices.Concat(l.settleFaults(), l.callFaults(), l.fairFaults(), l.anchorFaults()))
 	if !l.inRange() {
 		return faults
 	}

@@ -13,7 +13,7 @@ import (
 // Settle makes a limit charge what a request really used. The limit takes a reservation when the request arrives, and
 // adds or returns the difference when the response has been sent. The plugin tenant-rate-settling does the latter.
 //
-//kong:patterns settle_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^header[.][A-Za-z0-9_-]+[.][A-Za-z0-9_.-]+$", "^log[.][A-Za-z0-9_.*-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name>, header.<Name>.<key>, log.<path> such as log.ai.*.usage.total_tokens, or shared.<name>"}
+//kong:patterns settle_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^header[.][A-Za-z0-9_-]+[.][A-Za-z0-9_.-]+$", "^log[.][A-Za-z0-9_.*-]+$", "^shared[.][A-Za-z0-9_.-]+$", "^prices$"], "err": "must be header.<Name>, header.<Name>.<key>, log.<path> such as log.ai.*.usage.total_tokens, shared.<name> or prices"}
 //kong:check {"mutually_required": ["reserve_header", "reserve_max"]}
 type Settle struct {
 	// Where the amount is read from after the response, 1 to 8 sources; it is the sum of their values, each times its
@@ -53,7 +53,7 @@ type SettleSource struct {
 	// header.<Name> is a header of the response; header.<Name>.<key> the number of a key in a header such as X-Kong-Limit:
 	// video=1, image=3, and 0 for what a response does not list; log.<path> a number of Kong's log entry, where * stands
 	// for every key, as in log.ai.*.usage.total_tokens, and all that match are added; shared.<name> a value of
-	// kong.ctx.shared. Required.
+	// kong.ctx.shared; prices what the call of a model costs, see llm. Required.
 	From string `json:"from,omitempty" kong:"required,match_any=settle_source,len_max=256"`
 
 	// How many tokens one unit of the value counts, from 1 to 10^6. Default: 1 token.
@@ -178,6 +178,10 @@ func sourceFaults(sources []SettleSource, path string) []Fault {
 		at := docpath.Member(docpath.Item(path, i), "from")
 		if problem := pathProblem(source.From); problem != "" {
 			faults.add(at, "%s", problem)
+			continue
+		}
+		if isPrices(source) && (len(sources) > 1 || source.Weight > SettleWeight) {
+			faults.add(at, "must be the only source where it is prices, and without a weight: the prices are its weights")
 			continue
 		}
 		reads := source.From

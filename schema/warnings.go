@@ -180,7 +180,7 @@ func named(limits []LocatedLimit) []string {
 }
 
 func (c Config) limitWarnings(l LocatedLimit) []Warning {
-	warnings := findings(append(l.settleWarnings(), c.fairWarnings(l)...))
+	warnings := findings(slices.Concat(l.settleWarnings(), c.callWarnings(l), c.fairWarnings(l)))
 	warn := func(field, format string, args ...any) { warnings.add(l.Path+field, format, args...) }
 	if l.HardThresholdPct > 0 && l.SoftThresholdPct == 0 {
 		warn(".hard_threshold_pct", "is ignored without soft_threshold_pct")

@@ -209,6 +209,8 @@ func change(f *schema.Field[schema.Policy], p *schema.Policy, choice int) bool {
 		*field = new(int64(7))
 	case **schema.Settle:
 		*field = nil
+	case **schema.Match:
+		*field = nil
 	case **schema.Fair:
 		*field = nil
 	case **schema.Anchor:

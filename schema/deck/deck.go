@@ -203,6 +203,9 @@ func describe(l schema.Limit, c schema.Config) string {
 	if l.Settle != nil {
 		text += ", " + l.Settle.Describe()
 	}
+	if l.Match != nil {
+		text += ", " + l.Match.Describe()
+	}
 	if l.Fair != nil {
 		text += ", " + l.Fair.Describe()
 	}

@@ -174,7 +174,7 @@ func decodeRule(text []byte) (*settle.Rule, error) {
 	if len(faults) > 0 {
 		return nil, schema.Faults(faults)
 	}
-	return settle.New(*spec)
+	return settle.New(*spec, nil)
 }
 
 // hasNames reports whether each number is one of the constants of its type, and the policy has a name.

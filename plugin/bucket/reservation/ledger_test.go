@@ -65,7 +65,7 @@ func budget(t *testing.T, reserve int64) *policy.Policy {
 	t.Helper()
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "shared.tokens"}}, Reserve: reserve, Timeout: 60, RefundOn: []int64{503},
-	})
+	}, nil)
 	require.NoError(t, err)
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1000, Window: 3600 * limit.Second})
 	require.NoError(t, err)

@@ -38,7 +38,7 @@ func newNamedWorld(t *testing.T) *namedWorld {
 	t.Helper()
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 10_000, Window: 86_400 * limit.Second})
 	require.NoError(t, err)
-	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 60})
+	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}, Timeout: 60}, nil)
 	require.NoError(t, err)
 	w := &namedWorld{T: t, now: start}
 	clock := func() limit.Micros { return w.now }

@@ -102,7 +102,7 @@ func budget(t *testing.T, window limit.Micros, reserve int64) policy.Bound {
 	t.Helper()
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "shared.tokens"}}, Reserve: reserve, Timeout: 600,
-	})
+	}, nil)
 	require.NoError(t, err)
 	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: 1_000_000, Window: window})
 	require.NoError(t, err)

@@ -24,6 +24,7 @@ type Record struct {
 	Timeout  limit.Micros      // after it the reservation stays charged; a slot has ended by then, maybe long before
 	Tenant   string            // of the request; "": none
 	Endpoint string            // of the request; "": none
+	Calls    *settle.Calls     // where calls are read, with the prices when it was made; nil: no bound needs them
 
 	// Of a record that another process has made, or that this one may have claimed before: the bounds that only that
 	// process could return tokens to. They can be charged more, in the central store.
@@ -68,7 +69,7 @@ func isReserved(b *policy.Bound, s *decision.Status) bool {
 
 // Needs returns what must be read of the request's end to measure it.
 func (r *Record) Needs() settle.Needs {
-	var needs settle.Needs
+	needs := r.Calls.Needs()
 	for i := range r.Bounds {
 		if rule := r.Bounds[i].Policy.Settle; rule != nil {
 			needs = needs.Union(rule.Needs())
@@ -88,19 +89,23 @@ func (r *Record) Slots() (n int) {
 }
 
 // measuredOutcomes holds the outcomes of settlements by those of their measurement.
-var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured}
+var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured,
+	settle.Streamed: Streamed}
 
 // Measure returns the settlement of each bound, by the answers of Kong's log phase. A slot is released, whatever they
 // are. late reports whether the timeout is over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
-	all := make([]Settlement, len(r.Bounds))
+	all, call := make([]Settlement, len(r.Bounds)), r.Calls.Call(a)
 	for i := range all {
 		all[i].Outcome = Released
 		if rule := r.Bounds[i].Policy.Settle; rule != nil {
-			used, outcome := rule.Measure(a)
+			used, outcome := rule.Measure(a, r.Calls)
 			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
+			if outcome == settle.Measured {
+				all[i].Call, call = call, nil
+			}
 		}
-		if late && all[i].Outcome != Unmeasured {
+		if late && !all[i].Outcome.keeps() {
 			all[i].Outcome = Late
 		}
 	}
@@ -158,7 +163,7 @@ func (r *Record) cost(bound int, s Settlement) int64 {
 	switch {
 	case r.Bounds[bound].Key.Slots:
 		return 0
-	case s.Outcome == Unmeasured:
+	case s.Outcome.keeps():
 		return reserved
 	case s.Outcome == Late, r.chargeOnly != nil && r.chargeOnly[bound]:
 		return max(s.Actual, reserved)

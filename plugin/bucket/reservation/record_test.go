@@ -25,7 +25,7 @@ func fullRecord(t testing.TB) *Record {
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "log.ai.*.usage.total_tokens", Weight: 4}, {From: "header.X-Tokens"}},
 		Reserve: 500, ReserveHeader: "X-Max-Tokens", ReserveMax: 4000, RefundOn: []int64{502, 503}, Timeout: 30,
-	})
+	}, nil)
 	require.NoError(t, err)
 	bucket, err := limit.New(limit.Spec{
 		Algorithm: limit.TokenBucket, Quantity: 1000, Window: 3600 * limit.Second, Burst: 50, SoftPct: 80, HardPct: 120,

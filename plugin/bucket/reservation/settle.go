@@ -126,7 +126,7 @@ func (r *Record) markLost(all []Settlement) {
 		if r.Bounds[i].Key.Slots {
 			continue // a release may be repeated
 		}
-		if o := all[i].Outcome; o != Unmeasured && o != Late && all[i].Actual < r.Bounds[i].Cost {
+		if o := all[i].Outcome; !o.keeps() && o != Late && all[i].Actual < r.Bounds[i].Cost {
 			all[i].Outcome = Lost
 		}
 	}
@@ -155,14 +155,18 @@ const (
 	Lost                      // the store did not answer, or the limit was changed: it is unknown what was changed
 	Released                  // the slot of a concurrency limit is free, because its request has ended
 	Ended                     // the slot of a concurrency limit is free, because its deadline is over
+	Streamed                  // as Unmeasured, because Kong counts the tokens of streamed answers wrongly
 )
 
 func (o Outcome) String() string {
 	return [...]string{
 		"measured", "refunded", "unmeasured", "timed_out", "late", "dropped", "lost", "released",
-		"ended_by_deadline",
+		"ended_by_deadline", "streamed",
 	}[o]
 }
+
+// keeps reports whether the reservation stays charged, because it is unknown what the request used.
+func (o Outcome) keeps() bool { return o == Unmeasured || o == Streamed }
 
 // Settlement says what became of the reservation of one bound.
 type Settlement struct {
@@ -172,6 +176,7 @@ type Settlement struct {
 	Delay    limit.Micros // since the reservation
 	Tenant   string       // of the request, for observers; "": none
 	Endpoint string       // of the request, for observers; "": none
+	Call     *settle.Call // on one settlement of a request that was measured, where the config names llm; else nil
 }
 
 // ReportReserved reports each bound of a new reservation to o; nil: to none.

@@ -51,6 +51,7 @@ func describeRecords(r huma.Registry) {
 	weights.Required = nil
 	weights.PrecomputeMessages()
 	describeInput(r.Map()["Anchor"], schema.Fields[schema.Anchor]())
+	describeInput(r.Map()["Match"], schema.Fields[schema.Match]())
 }
 
 func describeFields[T any](s *huma.Schema, fields []schema.Field[T]) {

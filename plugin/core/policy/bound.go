@@ -98,6 +98,7 @@ type Policy struct {
 	match   match  // what it applies to
 	subject string // the user, credential or network that a row is for; "" for others
 
+	Unit   string       // schema.UnitUSD: the tokens are millionths of a US dollar; "": they are not
 	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
 	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
 
@@ -145,7 +146,11 @@ func (p *Policy) Match() string {
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
-	text := fmt.Sprintf("%d %s", spec.Quantity, WindowOf(spec).Per())
+	text := fmt.Sprint(spec.Quantity)
+	if p.Unit == schema.UnitUSD {
+		text += " micro-USD"
+	}
+	text += " " + WindowOf(spec).Per()
 	if p.Limit.IsConcurrency() {
 		text += fmt.Sprintf(", each for at most %d s", spec.Window/limit.Second)
 	}
@@ -155,6 +160,9 @@ func (p *Policy) Describe() string {
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 	if p.Settle != nil {
 		text += ", " + p.Settle.Spec().Describe()
+		if match := p.Settle.Match(); match != nil {
+			text += ", " + match.Describe()
+		}
 	}
 	if p.Fair != nil {
 		text += ", " + p.Fair.Record.Describe()

@@ -130,8 +130,8 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 	if r.Cost >= 0 {
 		out.Limit.Cost = new(r.Cost)
 	}
-	if r.Settle != nil {
-		out.Limit.Settle = r.Settle.Spec()
+	if out.Limit.Unit = r.Unit; r.Settle != nil {
+		out.Limit.Settle, out.Limit.Match = r.Settle.Spec(), r.Settle.Match()
 	}
 	if r.Fair != nil {
 		out.Limit.Fair = r.Fair.Record
@@ -208,6 +208,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		Scope:       scope,
 		Endpoint:    config.Endpoint,
 		Limit:       compiled,
+		Unit:        config.Unit,
 		Mode:        parseEnum[Mode](modeNames[:], config.Mode),
 		FailMode:    parseEnum[FailMode](failModeNames[:], config.FailMode),
 		Accuracy:    parseEnum[Accuracy](accuracyNames[:], config.Accuracy),
@@ -218,7 +219,7 @@ func compileLimit(config schema.Limit) (Policy, error) {
 		p.Cost = *config.Cost
 	}
 	if config.Settle != nil {
-		if p.Settle, err = settle.New(*config.Settle); err != nil {
+		if p.Settle, err = settle.New(*config.Settle, config.Match); err != nil {
 			return Policy{}, err
 		}
 	}

@@ -33,6 +33,9 @@ type LimitUsed struct {
 	Limit       int64  `json:"limit"` // as in X-RateLimit-Limit
 	Quota       int64  `json:"quota"` // as q of RateLimit-Policy
 
+	Unit  string        `json:"unit,omitempty"`  // usd: the numbers are millionths of a US dollar
+	Match *schema.Match `json:"match,omitempty"` // the calls of models that it counts
+
 	schema.Window // what it counts over
 
 	Used      *int64 `json:"used,omitempty"`
@@ -75,6 +78,10 @@ func limitUsed(b *policy.Bound) LimitUsed {
 		Limit:       spec.Burst,
 		Quota:       spec.Quantity,
 		Window:      policy.WindowOf(spec),
+		Unit:        b.Policy.Unit,
+	}
+	if b.Policy.Settle != nil {
+		used.Match = b.Policy.Settle.Match()
 	}
 	if b.Key.Group == policy.ByEndpoint {
 		used.Endpoint = b.Key.GroupID

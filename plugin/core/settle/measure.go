@@ -3,6 +3,7 @@ package settle
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,10 +54,12 @@ const (
 	Measured   Outcome = iota // it used what its sources say
 	Refunded                  // it used nothing: Kong answered for it, or the upstream with a status of refund_on
 	Unmeasured                // it is unknown what it used: the reservation stays
+	Streamed                  // as Unmeasured, because Kong counts the tokens of streamed answers wrongly
 )
 
-// Measure returns the tokens that a request used, from 0 to MaxActual. They have no meaning if it is Unmeasured.
-func (r *Rule) Measure(a *Answer) (actual int64, outcome Outcome) {
+// Measure returns the tokens that a request used, from 0 to MaxActual, or millionths of a US dollar by the prices of
+// calls. They have no meaning if it is Unmeasured or Streamed. A call that the rule does not match used nothing.
+func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) {
 	switch {
 	case !a.Tried, a.Source == SourceExit, a.Source == SourceError:
 		return 0, Refunded
@@ -64,6 +67,20 @@ func (r *Rule) Measure(a *Answer) (actual int64, outcome Outcome) {
 		return 0, Unmeasured
 	case r.RefundOn(a.Status):
 		return 0, Refunded
+	}
+	if r.NeedsCalls() {
+		call := calls.read(a)
+		if matches, known := r.match.Matches(call.Model, call.Provider); !known {
+			return 0, Unmeasured
+		} else if !matches {
+			return 0, Measured
+		}
+		if r.ByPrices() {
+			return call.cost()
+		}
+	}
+	if a.Log.streamed() && slices.ContainsFunc(r.sources, func(s source) bool { return s.isCountedByKong() }) {
+		return 0, Streamed
 	}
 	total := 0.0
 	for i := range r.sources {
@@ -151,61 +168,84 @@ func ParseLog(entry []byte) (l Log) {
 // empty, which Kong may write as an object. Without a list it reports true.
 func (l Log) Tried() bool { return string(l["tries"]) != "[]" && string(l["tries"]) != "{}" }
 
-// sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
-// null, and -1 among the latencies, count as no number.
-func (l Log) sum(path []string) (float64, bool) {
-	s := sum{latency: path[0] == "latencies"}
-	s.members(l, path)
-	return s.total, s.numbers > 0 && !s.invalid
+// streamed reports whether the response was a stream of events.
+func (l Log) streamed() bool {
+	kind := l.text([]string{"response", "headers", "content-type"})
+	return strings.HasPrefix(strings.ToLower(kind), "text/event-stream")
 }
 
-// maxNumbers bounds how many numbers one path may lead to.
-const maxNumbers = 256
+// sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
+// null, and -1 among the latencies, count as no number.
+func (l Log) sum(path []string) (total float64, ok bool) {
+	latency, numbers, invalid := path[0] == "latencies", 0, false
+	l.each(path, func(text string) {
+		if latency && text == "-1" {
+			return
+		}
+		n, valid := parseAmount(text)
+		total, numbers, invalid = total+n, numbers+1, invalid || !valid || numbers >= maxValues
+	})
+	return total, numbers > 0 && !invalid
+}
+
+// text returns the text that a path leads to. It returns "" if there is none, another value, or several texts that
+// differ.
+func (l Log) text(path []string) (text string) {
+	found, differs := false, false
+	l.each(path, func(value string) {
+		var next string
+		invalid := json.Unmarshal([]byte(value), &next) != nil
+		differs, text, found = differs || invalid || found && next != text, next, true
+	})
+	if differs {
+		return ""
+	}
+	return text
+}
+
+// maxValues bounds how many values one path may lead to.
+const maxValues = 256
+
+// each calls visit with the values, but null, that a path leads to: at most one more than maxValues.
+func (l Log) each(path []string, visit func(text string)) {
+	w := walk{visit: visit}
+	w.members(l, path)
+}
 
 // everyKey is the key of a path that stands for all keys.
 const everyKey = "*"
 
-// sum adds the numbers at the end of a path.
-type sum struct {
-	latency bool
-	total   float64
-	numbers int
-	invalid bool
+// walk visits the values at the end of a path.
+type walk struct {
+	visit  func(text string)
+	visits int
 }
 
-// members adds what the path leads to in an object.
-func (s *sum) members(object map[string]json.RawMessage, path []string) {
+// members visits what the path leads to in an object.
+func (w *walk) members(object map[string]json.RawMessage, path []string) {
 	if path[0] != everyKey {
-		s.value(object[path[0]], path[1:])
+		w.value(object[path[0]], path[1:])
 		return
 	}
 	for _, value := range object {
-		s.value(value, path[1:])
+		w.value(value, path[1:])
 	}
 }
 
-// value adds what the path leads to in a value.
-func (s *sum) value(text json.RawMessage, path []string) {
+// value visits what the path leads to in a value.
+func (w *walk) value(text json.RawMessage, path []string) {
 	var object map[string]json.RawMessage
 	var list []json.RawMessage
 	switch {
-	case len(text) == 0 || s.numbers > maxNumbers:
+	case len(text) == 0 || string(text) == "null" || w.visits > maxValues:
 	case len(path) == 0:
-		s.add(string(text))
+		w.visits++
+		w.visit(string(text))
 	case json.Unmarshal(text, &object) == nil:
-		s.members(object, path)
+		w.members(object, path)
 	case path[0] == everyKey && json.Unmarshal(text, &list) == nil:
 		for _, item := range list {
-			s.value(item, path[1:])
+			w.value(item, path[1:])
 		}
 	}
-}
-
-// add adds a number.
-func (s *sum) add(text string) {
-	if text == "null" || s.latency && text == "-1" {
-		return
-	}
-	n, ok := parseAmount(text)
-	s.total, s.numbers, s.invalid = s.total+n, s.numbers+1, s.invalid || !ok || s.numbers >= maxNumbers
 }

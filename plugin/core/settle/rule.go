@@ -22,6 +22,7 @@ import (
 // Rule holds a compiled schema.Settle. It is immutable.
 type Rule struct {
 	spec    schema.Settle // with its defaults; reserve_header as HTTP spells it
+	match   *schema.Match // nil: all requests
 	sources []source
 	needs   Needs
 }
@@ -32,18 +33,18 @@ const maxLogLength = 1 << 20
 // MaxActual bounds the amounts that Measure returns, in tokens. It returns a larger one as MaxActual.
 const MaxActual = 1_000_000_000_000
 
-// New compiles a record, with or without its defaults. The error is a *limit.FieldError: the first fault that package
+// New compiles a record, with or without its defaults, of a limit that counts the calls that match; nil: all. The error is a *limit.FieldError: the first fault that package
 // schema finds, or the path of a log that has no values.
-func New(s schema.Settle) (*Rule, error) {
+func New(s schema.Settle, match *schema.Match) (*Rule, error) {
 	record, faults := schema.ParseSettle([]byte(s.JSON()))
 	if len(faults) > 0 {
 		return nil, &limit.FieldError{Field: faults[0].Path, Problem: faults[0].Message}
 	}
-	r := &Rule{spec: record.WithDefaults()}
+	r := &Rule{spec: record.WithDefaults(), match: match}
 	r.spec.ReserveHeader = textproto.CanonicalMIMEHeaderKey(s.ReserveHeader)
 	for i, declared := range r.spec.Sources {
 		parsed := parseSource(declared)
-		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
+		if !parsed.hasPath() {
 			problem := fmt.Sprintf("must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
 			return nil, &limit.FieldError{Field: fmt.Sprintf("settle.sources[%d].from", i), Problem: problem}
 		}
@@ -55,6 +56,9 @@ func New(s schema.Settle) (*Rule, error) {
 
 // Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
 func (r *Rule) Spec() *schema.Settle { return &r.spec }
+
+// Match returns the calls that the rule counts; nil: all requests. The caller must not change it.
+func (r *Rule) Match() *schema.Match { return r.match }
 
 // Timeout returns how long a reservation waits for the end of its request. After that it stays charged.
 func (r *Rule) Timeout() limit.Micros { return limit.Micros(r.spec.Timeout) * limit.Second }
@@ -84,7 +88,13 @@ func (r *Rule) CountsBytes() bool {
 	})
 }
 
-// Needs returns what must be read of a request's end to measure it.
+// NeedsCalls reports whether the rule must know the call of a request.
+func (r *Rule) NeedsCalls() bool { return r.match != nil || r.ByPrices() }
+
+// ByPrices reports whether the rule settles to what calls cost.
+func (r *Rule) ByPrices() bool { return r.sources[0].kind == fromPrices }
+
+// Needs returns what must be read of a request's end to measure it, beside the needs of its [Calls].
 func (r *Rule) Needs() Needs { return r.needs }
 
 // Needs lists what must be read in Kong's log phase, beside the status and the source of the response. Names are
@@ -127,7 +137,13 @@ const (
 	fromHeader sourceKind = iota
 	fromLog
 	fromShared
+	fromPrices
 )
+
+// hasPath reports whether the path of a log is one: 1 to MaxSettlePath keys, none of them empty.
+func (s *source) hasPath() bool {
+	return s.kind != fromLog || len(s.path) > 0 && len(s.path) <= schema.MaxSettlePath && !slices.Contains(s.path, "")
+}
 
 func parseSource(s schema.SettleSource) source {
 	kind, name, _ := strings.Cut(s.From, ".")
@@ -139,6 +155,8 @@ func parseSource(s schema.SettleSource) source {
 		parsed.needs.Headers = []string{parsed.name}
 	case "shared":
 		parsed.kind, parsed.needs.Shared = fromShared, []string{name}
+	case schema.SourcePrices:
+		parsed.kind = fromPrices
 	default:
 		parsed.kind, parsed.path, parsed.needs.Log = fromLog, strings.Split(name, "."), true
 	}

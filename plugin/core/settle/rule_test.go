@@ -16,7 +16,7 @@ import (
 
 func rule(t testing.TB, s schema.Settle) *settle.Rule {
 	t.Helper()
-	r, err := settle.New(s)
+	r, err := settle.New(s, nil)
 	require.NoError(t, err)
 	return r
 }
@@ -65,7 +65,7 @@ func TestAnOutcomeFollowsFromHowTheRequestEnded(t *testing.T) {
 	} {
 		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried}
 		a.Log = settle.ParseLog([]byte(test.log))
-		if actual, outcome := r.Measure(&a); actual != test.actual || outcome != test.want {
+		if actual, outcome := r.Measure(&a, nil); actual != test.actual || outcome != test.want {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestTheValuesOfAllSourcesAreWeightedAddedAndRoundedUpOnce(t *testing.T) {
 		a := answer(test.log)
 		a.Headers = map[string]string{"x-tokens": test.header}
 		a.Shared = map[string]string{"tokens": test.shared}
-		actual, outcome := rule(t, test.s).Measure(&a)
+		actual, outcome := rule(t, test.s).Measure(&a, nil)
 		if actual != test.want || outcome != settle.Measured {
 			t.Errorf("%s: %d, %d; want %d", test.name, actual, outcome, test.want)
 		}
@@ -121,7 +121,7 @@ func TestOnlyNumbersOfHeadersAndSharedValuesAreMeasured(t *testing.T) {
 		a.Headers = map[string]string{"x-tokens": text}
 		a.Shared = map[string]string{"tokens": text}
 		for name, r := range map[string]*settle.Rule{"header": header, "shared": shared} {
-			actual, outcome := r.Measure(&a)
+			actual, outcome := r.Measure(&a, nil)
 			if want < 0 && outcome != settle.Unmeasured || want >= 0 && (actual != want || outcome != settle.Measured) {
 				t.Errorf("%s %q: %d, %d; want %d", name, text, actual, outcome, want)
 			}
@@ -223,14 +223,14 @@ func TestARecordOutOfBoundsIsNoRule(t *testing.T) {
 	} {
 		s := from("shared.n")
 		edit(&s)
-		_, err := settle.New(s)
+		_, err := settle.New(s, nil)
 		fault := new(limit.FieldError)
 		assert.True(t, errors.As(err, &fault) && fault.Field == field, "%s: %v", field, err)
 	}
 	for _, source := range []string{
 		"", "log", "log.", "log.a.", "header.", "header.X-A.", "shared.", "shared", "consumer.id",
 	} {
-		if _, err := settle.New(from(source)); err == nil {
+		if _, err := settle.New(from(source), nil); err == nil {
 			t.Errorf("%q is a source", source)
 		}
 	}
@@ -258,7 +258,7 @@ func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
 		{"a negative number", map[string]string{"x-kong-limit": "video=-1"}, 0, settle.Unmeasured},
 	} {
 		a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Headers: test.headers}
-		if actual, outcome := r.Measure(&a); outcome != test.want || outcome == settle.Measured && actual != test.actual {
+		if actual, outcome := r.Measure(&a, nil); outcome != test.want || outcome == settle.Measured && actual != test.actual {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}

@@ -213,9 +213,10 @@ func (p Policy) String() string { return p.Key().String() }
 // equal reports whether two policies with defaults filled in are the same.
 func (p Policy) equal(other Policy) bool {
 	costs := p.Cost == nil && other.Cost == nil || p.Cost != nil && other.Cost != nil && *p.Cost == *other.Cost
-	records := p.Settle.Equal(other.Settle) && p.Fair.Equal(other.Fair) && p.Anchor.Equal(other.Anchor)
+	records := p.Settle.Equal(other.Settle) && p.Fair.Equal(other.Fair) && p.Anchor.Equal(other.Anchor) &&
+		p.Match.Equal(other.Match)
 	p.Cost, other.Cost, p.Settle, other.Settle, p.Fair, other.Fair = nil, nil, nil, nil, nil, nil
-	p.Anchor, other.Anchor = nil, nil
+	p.Anchor, other.Anchor, p.Match, other.Match = nil, nil, nil, nil
 	return costs && records && p == other
 }
 

@@ -289,7 +289,8 @@ func settlesAlike(p, q *policy.Policy) bool {
 	if p.Settle == nil || q.Settle == nil {
 		return p.Settle == q.Settle
 	}
-	return p.Settle.Spec().Describe() == q.Settle.Spec().Describe()
+	return p.Unit == q.Unit && p.Settle.Match().Equal(q.Settle.Match()) &&
+		p.Settle.Spec().Describe() == q.Settle.Spec().Describe()
 }
 
 // accuracyOf returns the accuracy of a policy in words: what settles is exact, whatever the config says.

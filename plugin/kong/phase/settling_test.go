@@ -131,7 +131,7 @@ func TestOnlyWhatTheRulesNeedIsAsked(t *testing.T) {
 }
 
 func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
-	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}})
+	rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.tokens"}}}, nil)
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		value *structpb.Value
@@ -158,7 +158,7 @@ func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
 		if err := k.LogEvent(id); err != nil || len(s.answers) != 1 {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if actual, outcome := rule.Measure(&s.answers[0]); outcome != test.want || outcome == settle.Measured && actual != 7 {
+		if actual, outcome := rule.Measure(&s.answers[0], nil); outcome != test.want || outcome == settle.Measured && actual != 7 {
 			t.Errorf("%s: %d, %d, want %d", name, actual, outcome, test.want)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 type kongField struct {
@@ -38,6 +40,9 @@ func (g *generator) kongType(t reflect.Type, tags reflect.StructTag) *kongField 
 		k := g.kongType(t, tags)
 		g.constrain(k, tags, key)
 		return k
+	}
+	if t == reflect.TypeFor[schema.Price]() { // which JSON writes as a text
+		return &kongField{Type: "string"}
 	}
 	switch t.Kind() {
 	case reflect.Bool:

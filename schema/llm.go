@@ -1,0 +1,229 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
+)
+
+// LLM says where the calls of language models are read, and what they cost. The zero value has the defaults of its
+// paths and no prices.
+//
+//kong:patterns call_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^log[.][A-Za-z0-9_.*-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name>, log.<path> such as log.ai.*.usage.prompt_tokens, or shared.<name>"}
+//kong:patterns request_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name> or shared.<name>, which are known when a request arrives"}
+//kong:patterns price {"patterns": ["^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$", "^1000000$", "^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?[.][0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$"], "err": "must be US dollars per million tokens as a quoted decimal, such as \"2.50\", from 0 to 1000000 with at most 6 decimals"}
+type LLM struct {
+	// Where the name of the model that answered is read after the response: log.<path>, header.<Name> of the response, or
+	// shared.<name>. Default: log.ai.*.meta.response_model, which Kong's ai-proxy logs.
+	Model string `json:"model,omitempty" kong:"required,match_any=call_source,len_max=256" default:"log.ai.*.meta.response_model"`
+
+	// Where the name of its provider is read. Default: log.ai.*.meta.provider_name.
+	Provider string `json:"provider,omitempty" kong:"required,match_any=call_source,len_max=256" default:"log.ai.*.meta.provider_name"`
+
+	// Where the number of prompt tokens is read. Default: log.ai.*.usage.prompt_tokens.
+	PromptTokens string `json:"prompt_tokens,omitempty" kong:"required,match_any=call_source,len_max=256" default:"log.ai.*.usage.prompt_tokens"`
+
+	// Where the number of completion tokens is read. Default: log.ai.*.usage.completion_tokens.
+	CompletionTokens string `json:"completion_tokens,omitempty" kong:"required,match_any=call_source,len_max=256" default:"log.ai.*.usage.completion_tokens"`
+
+	// What names the model when a request arrives: header.<Name>, which must be listed in trusted_headers, or
+	// shared.<name>, a text that another plugin has put into kong.ctx.shared. It only chooses which limits reserve: the
+	// model that answers is charged. Default: none, the model is unknown until the answer.
+	//
+	// Empty means absent.
+	RequestModel string `json:"request_model,omitempty" kong:"match_any=request_source,len_max=256"`
+
+	// What names the provider when a request arrives, in the same way. Default: none.
+	//
+	// Empty means absent.
+	RequestProvider string `json:"request_provider,omitempty" kong:"match_any=request_source,len_max=256"`
+
+	// The prices of models, at most 256. Of the patterns that match a model the exact name wins, then the longest prefix.
+	// A model without a price is denied where a limit settles by prices. Default: none; a database may have others.
+	Prices []ModelPrice `json:"prices" kong:"required,len_max=256" default:""`
+}
+
+// ModelPrice is what a call of a model costs.
+type ModelPrice struct {
+	// The model: an exact name, or a prefix with a final *; * alone stands for all other models. At most 128 bytes.
+	// Required.
+	Model string `json:"model" kong:"required,match=^[^*]*[*]?$,len_max=128" kong_err:"must be the name of a model, or a prefix with one final *, in 1 to 128 bytes" example:"gpt-4o*"`
+
+	// The price of a million prompt tokens in US dollars, as a quoted decimal: "2.50". From 0 to 1000000, with at most 6
+	// decimals. Required.
+	Prompt Price `json:"prompt" kong:"required,match_any=price" unit:"USD" example:"2.50"`
+
+	// The price of a million completion tokens in US dollars, in the same way. Required.
+	Completion Price `json:"completion" kong:"required,match_any=price" unit:"USD" example:"10"`
+}
+
+// Match names the calls of language models that a limit counts.
+//
+//kong:check {"at_least_one_of": ["model", "provider"]}
+type Match struct {
+	// Only calls of this model: an exact name, or a prefix with a final *. Default: any model.
+	Model string `json:"model,omitempty" kong:"as=ModelPrice.model" example:"gpt-4o*"`
+
+	// Only calls of this provider, by its exact name. Default: any provider.
+	Provider string `json:"provider,omitempty" kong:"match=^[^*]+$,len_max=128" kong_err:"must be the name of one provider, in 1 to 128 bytes; * is no wildcard here" example:"openai"`
+}
+
+const (
+	// UnitUSD is the value of Limit.Unit for limits in millionths of a US dollar.
+	UnitUSD = "usd"
+	// SourcePrices is the source of a limit that settles to what the calls of a request cost.
+	SourcePrices = "prices"
+	// leastUSD is the smallest limit in millionths of a US dollar that is probably not meant in dollars.
+	leastUSD = 1000
+)
+
+// MatchesModel reports whether a model has the name of a pattern, or begins with it where it ends in *.
+func MatchesModel(pattern, model string) bool {
+	prefix, open := strings.CutSuffix(pattern, "*")
+	return model == prefix || open && strings.HasPrefix(model, prefix)
+}
+
+// Matches reports whether a call of a model and a provider matches, and whether that is known; "": the name is unknown.
+// All calls match nil.
+func (m *Match) Matches(model, provider string) (matches, known bool) {
+	switch {
+	case m == nil:
+		return true, true
+	case model != "" && m.Model != "" && !MatchesModel(m.Model, model),
+		provider != "" && m.Provider != "" && m.Provider != provider:
+		return false, true
+	}
+	known = (m.Model == "" || model != "") && (m.Provider == "" || provider != "")
+	return known, known
+}
+
+// Equal reports whether two records are the same; nil is one of a limit that counts all calls.
+func (m *Match) Equal(other *Match) bool {
+	if m == nil || other == nil {
+		return m == other
+	}
+	return *m == *other
+}
+
+// Describe returns m in words.
+func (m *Match) Describe() string { return "for " + inWords("model", m.Model, "provider", m.Provider) }
+
+// Price is a price in millionths of a US dollar for a million tokens. In JSON it is a decimal text of dollars: "2.5". A
+// text that is no such decimal reads as -1, which no check accepts.
+type Price int64
+
+const priceDecimals = "000000"
+
+// String returns the decimal.
+func (p Price) String() string {
+	whole, rest := p/1_000_000, p%1_000_000
+	if rest == 0 || p < 0 {
+		return strconv.FormatInt(int64(whole), 10)
+	}
+	return strings.TrimRight(fmt.Sprintf("%d.%06d", whole, rest), "0")
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p Price) MarshalJSON() ([]byte, error) { return []byte(strconv.Quote(p.String())), nil }
+
+// UnmarshalJSON reads a decimal, as a text or a number.
+func (p *Price) UnmarshalJSON(raw []byte) error {
+	if string(raw) != "null" {
+		*p, _ = ParsePrice(strings.Trim(string(raw), `"`))
+	}
+	return nil
+}
+
+// ParsePrice reads a decimal digit by digit: 2.5 is 2500000. After an error the price is -1.
+func ParsePrice(text string) (Price, error) {
+	whole, decimals, _ := strings.Cut(text, ".")
+	if len(decimals) > len(priceDecimals) || text == whole+"." {
+		return -1, errors.New("must have 1 to 6 digits after its point")
+	}
+	n, err := strconv.ParseUint(whole+(decimals + priceDecimals)[:len(priceDecimals)], 10, 62)
+	if err != nil || n > 1_000_000*1_000_000 || whole == "" {
+		return -1, errors.New("must be a decimal from 0 to 1000000")
+	}
+	return Price(n), nil
+}
+
+// callSources returns the sources of m by their fields, the last two those of the request.
+func (m LLM) callSources() [][2]string {
+	return [][2]string{
+		{"model", m.Model}, {"provider", m.Provider}, {"prompt_tokens", m.PromptTokens},
+		{"completion_tokens", m.CompletionTokens}, {"request_model", m.RequestModel},
+		{"request_provider", m.RequestProvider},
+	}
+}
+
+// faults returns the faults of m that Kong's schema language cannot express.
+func (m LLM) faults() []Fault {
+	var faults findings
+	for _, source := range m.callSources() {
+		faults.addProblem(docpath.Member("llm", source[0]), pathProblem(source[1]))
+	}
+	first := map[string]int{}
+	for i, price := range m.Prices {
+		if at, ok := first[price.Model]; ok && price.Model != "" {
+			faults.add(docpath.Item("llm.prices", i)+".model", "is the model of llm.prices[%d] too: %q", at,
+				docpath.Shorten(price.Model))
+			continue
+		}
+		first[price.Model] = i
+	}
+	return faults
+}
+
+// callFaults returns the faults of a limit that counts calls or money.
+func (l LocatedLimit) callFaults() []Fault {
+	var faults findings
+	priced := l.Settle != nil && slices.ContainsFunc(l.Settle.Sources, isPrices)
+	switch {
+	case priced && l.Unit != UnitUSD:
+		faults.add(docpath.Member(l.Path, "unit"), "must be usd beside the source prices, because such a limit is in "+
+			"millionths of a US dollar")
+	case l.Unit == UnitUSD && l.Algorithm == AlgorithmConcurrency:
+		faults.add(docpath.Member(l.Path, "unit"), "must be left out with concurrency, which counts requests")
+	}
+	if l.Match != nil && l.Settle == nil {
+		faults.add(docpath.Member(l.Path, "match"), "needs settle beside it, because the model is known for sure only "+
+			"after the answer")
+	}
+	return faults
+}
+
+func isPrices(s SettleSource) bool { return s.From == SourcePrices }
+
+// callWarnings returns warnings of a limit of money that is probably not what its author expects.
+func (c Config) callWarnings(l LocatedLimit) []Warning {
+	if l.Unit != UnitUSD {
+		return nil
+	}
+	var warnings findings
+	if quantity := l.Limit.Limit; quantity < leastUSD {
+		warnings.add(docpath.Member(l.Path, "limit"), "is %d millionths of a US dollar: for %d dollars write %d", quantity,
+			quantity, quantity*1_000_000)
+	}
+	if l.Settle != nil && len(c.LLM.Prices) == 0 && slices.ContainsFunc(l.Settle.Sources, isPrices) {
+		warnings.add(docpath.Member(l.Path, "settle.sources"), "reads prices, and llm.prices has none: unless a database "+
+			"has some, requests whose model is known are denied")
+	}
+	return warnings
+}
+
+// Calls returns c.LLM, or its defaults where c has none; named reports which.
+func (c Config) Calls() (calls LLM, named bool) {
+	if c.LLM.Model != "" {
+		return c.LLM, true
+	}
+	return defaultLLM(), false
+}
+
+var defaultLLM = sync.OnceValue(func() LLM {
+	return Config{LLM: LLM{Prices: []ModelPrice{}}}.WithDefaults().LLM
+})
