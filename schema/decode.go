@@ -22,6 +22,9 @@ func Decode[T any](raw []byte, fields []Field[T], row *T, emptyIsAbsent bool) []
 		_, isTime := f.In(row).(*time.Time)
 		isEmpty := n != nil && (n.kind == kindNull || emptyIsAbsent && n.kind == kindString && n.text == "")
 		if n == nil || isEmpty && !isTime {
+			if _, isPrice := f.In(row).(*Price); isPrice {
+				faults = append(faults, Fault{f.Name, "is required; 0 makes the tokens free"})
+			}
 			continue
 		}
 		if record := RecordIn(f.In(row)); record != nil {

@@ -122,7 +122,10 @@ const priceDecimals = "000000"
 // String returns the decimal.
 func (p Price) String() string {
 	whole, rest := p/1_000_000, p%1_000_000
-	if rest == 0 || p < 0 {
+	switch {
+	case p < 0: // no price
+		return "-1"
+	case rest == 0:
 		return strconv.FormatInt(int64(whole), 10)
 	}
 	return strings.TrimRight(fmt.Sprintf("%d.%06d", whole, rest), "0")
@@ -131,11 +134,9 @@ func (p Price) String() string {
 // MarshalJSON implements [json.Marshaler].
 func (p Price) MarshalJSON() ([]byte, error) { return []byte(strconv.Quote(p.String())), nil }
 
-// UnmarshalJSON reads a decimal, as a text or a number.
+// UnmarshalJSON reads a decimal, as a text or a number. null is none: it must not be taken as free.
 func (p *Price) UnmarshalJSON(raw []byte) error {
-	if string(raw) != "null" {
-		*p, _ = ParsePrice(strings.Trim(string(raw), `"`))
-	}
+	*p, _ = ParsePrice(strings.Trim(string(raw), `"`))
 	return nil
 }
 

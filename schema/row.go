@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -43,6 +44,8 @@ func (f *Field[T]) Must() string {
 	switch {
 	case f.rule.Err != "":
 		return f.rule.Err
+	case f.rule.MatchAny != nil:
+		return f.rule.MatchAny.Err
 	case len(f.OneOf) > 0:
 		return "must be one of " + strings.Join(f.OneOf, ", ")
 	case f.Type == "integer":
@@ -53,7 +56,7 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time, *Factor or, where 0 is not absent,
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time, *Factor, *Price or, where 0 is not absent,
 // **int64. [RecordIn] makes use of a pointer to a record.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
@@ -249,6 +252,30 @@ func (c Cost) complete() error {
 		faults.add("cost", "is required; 0 makes the requests free")
 	}
 	return Faults(faults).OrNil()
+}
+
+// DatedPrice is what calls of a model cost from an instant on, as a row of the database has it, the REST API, files of
+// rows and the ratelimit command: an entry of the plugin config's llm.prices that changes at run time. Each field is
+// declared here and in ModelPrice alone, as those of Policy are.
+type DatedPrice struct {
+	// The namespace of the plugin configs that the price applies to. Default: default.
+	Namespace string `json:"namespace,omitempty" kong:"as=Policy.namespace" default:"default"`
+
+	ModelPrice
+
+	// When the price begins: it is for requests that arrive from then on. Default: now; a document must have it.
+	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be from 1970 to 9999"`
+}
+
+// Faults returns everything that is wrong with p by itself, in the order of its fields; the paths are their names.
+func (p DatedPrice) Faults() []Fault {
+	return modelOf[DatedPrice]().faults(p, func(p DatedPrice) error {
+		var faults findings
+		if !p.StartsAt.IsZero() && p.StartsAt.Unix() < 0 {
+			faults.add("starts_at", FieldNamed[DatedPrice]("starts_at").Must())
+		}
+		return Faults(faults).OrNil()
+	})
 }
 
 // Tenant holds the settings of one tenant besides its policies and overrides, as a row of the database has it, the REST

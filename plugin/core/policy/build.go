@@ -71,6 +71,9 @@ func (b *builder) dropRows(removed RowKeys) {
 	for _, id := range removed.Costs {
 		drop(b, &b.snapshot.costs, id)
 	}
+	for _, id := range removed.Prices {
+		drop(b, &b.snapshot.prices, id)
+	}
 }
 
 // putRows adds rows; each replaces the row of its key.
@@ -97,6 +100,9 @@ func (b *builder) putRows(rows Rows) {
 	}
 	for _, cost := range rows.Costs {
 		b.putCost(cost)
+	}
+	for _, price := range rows.Prices {
+		b.putPrice(price)
 	}
 }
 

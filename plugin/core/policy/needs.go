@@ -120,6 +120,8 @@ func (o *CompiledOverride) class() class {
 
 func (r *CostRow) class() class { return class{id: r.ID} }
 
+func (r *PriceRow) class() class { return class{id: r.ID} }
+
 // summary is what a snapshot holds of all rows together. Each build makes it anew, so no change can leave a need
 // behind.
 type summary struct {
@@ -131,11 +133,13 @@ type summary struct {
 	overrideSizes []networkSize // of the networks that overrides name, in the same way
 }
 
-// NamespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests and the costs of endpoints.
+// NamespaceRows holds the rows of one namespace for tiers, anonymous requests, all requests, the costs of endpoints and
+// the prices of models.
 type NamespaceRows struct {
 	Tiers          map[string][]*CompiledPolicy // by tier, then by name
 	Anonymous, All []*CompiledPolicy            // by name
 	Costs          map[string]*CostRow          // by endpoint
+	Prices         []*PriceRow                  // by the pattern of their model, the earlier start first
 	needs          Needs                        // of all policies of the namespace
 	reserves       map[string]bool              // the headers that carry their reservations
 }
@@ -157,9 +161,14 @@ func (s *Snapshot) summarize() {
 	for r := range s.costs.classes {
 		s.namespace(r.Namespace).Costs[r.Endpoint] = r
 	}
+	for r := range s.prices.classes {
+		n := s.namespace(r.Namespace)
+		n.Prices = append(n.Prices, r)
+	}
 	for _, n := range s.namespaces {
 		slices.SortFunc(n.Anonymous, compareRows)
 		slices.SortFunc(n.All, compareRows)
+		slices.SortFunc(n.Prices, comparePrices)
 		for _, list := range n.Tiers {
 			slices.SortFunc(list, compareRows)
 		}

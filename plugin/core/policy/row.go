@@ -21,6 +21,7 @@ type Rows struct {
 	Policies  []PolicyRow
 	Overrides []Override
 	Costs     []CostRow
+	Prices    []PriceRow
 }
 
 // Changes are the rows that are new or different at Version, and the keys of removed rows. A row replaces the
@@ -37,6 +38,7 @@ type RowKeys struct {
 	Policies  []int64
 	Overrides []int64
 	Costs     []int64
+	Prices    []int64
 }
 
 // TierRow declares a tier, with or without policies. Its key is Name.
@@ -96,7 +98,7 @@ func micros(at time.Time) limit.Micros {
 
 // Fault is what is wrong with a row. The row's last good value, if there is one, stays in force.
 type Fault struct {
-	Table   string `json:"table"` // tiers, tenants, policies, overrides, costs or candidate_policies
+	Table   string `json:"table"` // tiers, tenants, policies, overrides, costs, prices or candidate_policies
 	Key     string `json:"key"`   // of the row: an id in decimal, a name, or the key of a change in words
 	Field   string `json:"field"` // as the row's configuration names it
 	Problem string `json:"problem"`
@@ -113,6 +115,7 @@ const (
 	InPolicies  = "policies"
 	inOverrides = "overrides"
 	inCosts     = "costs"
+	inPrices    = "prices"
 	inCandidate = "candidate_policies"
 )
 
@@ -215,26 +218,62 @@ func costCompiles(cost schema.Cost) error {
 	return AppendFaults(nil, "endpoint", checkPattern(cost.Endpoint)).OrNil()
 }
 
-// Costs returns all costs of endpoints, ordered by id.
-func (s *Snapshot) Costs() []CostRow {
-	rows := make([]CostRow, 0, s.costs.rows)
-	for r := range s.costs.all {
-		rows = append(rows, *r)
-	}
-	slices.SortFunc(rows, func(a, b CostRow) int { return cmp.Compare(a.ID, b.ID) })
-	return rows
+// PriceRow is what calls of a model cost from an instant on, as a database holds it. Its key is ID.
+type PriceRow struct {
+	ID int64 `json:"id"`
+	schema.DatedPrice
 }
+
+// Costs returns all costs of endpoints, ordered by id.
+func (s *Snapshot) Costs() []CostRow { return plainRows(&s.costs) }
+
+// Prices returns all prices of models, ordered by id.
+func (s *Snapshot) Prices() []PriceRow { return plainRows(&s.prices) }
+
+// PricesOf returns the prices of a namespace by the pattern of their model, the earlier start first.
+func (s *Snapshot) PricesOf(namespace string) []*PriceRow { return s.Namespace(namespace).Prices }
 
 func (r *CostRow) rowID() int64        { return r.ID }
 func (r *CostRow) pattern() string     { return r.Endpoint }
 func (r *CostRow) link(*builder, bool) {} // each build lists the costs of a namespace anew
 
+func (r *PriceRow) rowID() int64        { return r.ID }
+func (r *PriceRow) pattern() string     { return "" }
+func (r *PriceRow) link(*builder, bool) {} // each build lists the prices of a namespace anew
+
+// comparePrices orders prices by the pattern of their model, the earlier start first.
+func comparePrices(a, b *PriceRow) int {
+	return cmp.Or(cmp.Compare(a.Model, b.Model), a.StartsAt.Compare(b.StartsAt))
+}
+
+// plainRows returns rows that are kept as they were given, ordered by id.
+func plainRows[T any, R interface {
+	*T
+	row
+}](index *index[R]) []T {
+	rows := make([]T, 0, index.rows)
+	for r := range index.all {
+		rows = append(rows, *r)
+	}
+	slices.SortFunc(rows, func(a, b T) int { return cmp.Compare(R(&a).rowID(), R(&b).rowID()) })
+	return rows
+}
+
 func (b *builder) putCost(in CostRow) {
 	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
-	own := func() []schema.Fault { return CostFaults(in.Cost) }
-	compiled := &in
-	if len(own()) > 0 {
-		compiled = nil
+	putPlain(b, inCosts, &b.snapshot.costs, &b.previous.costs, &in, CostFaults(in.Cost))
+}
+
+func (b *builder) putPrice(in PriceRow) {
+	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))
+	putPlain(b, inPrices, &b.snapshot.prices, &b.previous.prices, &in, in.Faults())
+}
+
+// putPlain puts a row as it was given, unless it has faults.
+func putPlain[R row](b *builder, table string, rows, previous *index[R], in R, faults []schema.Fault) {
+	id := in.rowID()
+	if len(faults) > 0 {
+		in = *new(R)
 	}
-	put(b, inCosts, &b.snapshot.costs, &b.previous.costs, in.ID, compiled, own)
+	put(b, table, rows, previous, id, in, func() []schema.Fault { return faults })
 }

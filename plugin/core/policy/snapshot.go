@@ -26,6 +26,7 @@ type Snapshot struct {
 	policies  index[*CompiledPolicy]
 	overrides index[*CompiledOverride]
 	costs     index[*CostRow]
+	prices    index[*PriceRow]
 
 	tiers         map[string]bool // those that have a row of their own
 	tenantsByTier map[string]int  // tenants by the tier that their row names
@@ -84,7 +85,7 @@ func (s *Snapshot) Version() int64 { return s.version }
 
 // Len returns the number of rows, without rows of tiers.
 func (s *Snapshot) Len() int {
-	return s.tenantCount + s.policies.rows + s.overrides.rows + s.costs.rows
+	return s.tenantCount + s.policies.rows + s.overrides.rows + s.costs.rows + s.prices.rows
 }
 
 // Tiers returns the rows of all tiers, sorted by name.

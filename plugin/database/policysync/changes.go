@@ -111,6 +111,7 @@ func (k *tableKeys) fetch(ctx context.Context, tx pgx.Tx, into *policy.Changes) 
 	into.Removed.Tiers, into.Removed.Tenants = k[tiersTable], k[tenantsTable]
 	ids := [len(tables)]*[]int64{
 		policiesTable: &into.Removed.Policies, overridesTable: &into.Removed.Overrides, costsTable: &into.Removed.Costs,
+		pricesTable: &into.Removed.Prices,
 	}
 	for i := range tables {
 		if len(k[i]) == 0 {

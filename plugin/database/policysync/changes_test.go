@@ -207,7 +207,10 @@ func randomChange(random *rand.Rand) string {
 			fmt.Sprintf(`INSERT INTO rate_limiter.costs (endpoint, cost) VALUES ('GET /%d', %d);`, n, n%3),
 			`UPDATE rate_limiter.costs SET cost = cost + 1 WHERE id % 2 = 0;`,
 			`DELETE FROM rate_limiter.costs WHERE id % 3 = 0;`,
-		}[random.IntN(16)]
+			fmt.Sprintf(`INSERT INTO rate_limiter.prices (model, prompt, completion) VALUES ('m%d*', %d, 0);`, n%9, n),
+			`UPDATE rate_limiter.prices SET completion = completion + 1 WHERE id % 2 = 0;`,
+			`DELETE FROM rate_limiter.prices WHERE id % 3 = 0;`,
+		}[random.IntN(19)]
 	}
 	return text
 }
@@ -234,6 +237,9 @@ func contents(snapshot *policy.Snapshot) []string {
 	}
 	for _, c := range snapshot.Costs() {
 		all = append(all, fmt.Sprintf("cost %d of %s: %d", c.ID, c.Endpoint, *c.Cost.Cost))
+	}
+	for _, p := range snapshot.Prices() {
+		all = append(all, fmt.Sprintf("price %d of %s: %s, %s from %s", p.ID, p.Model, p.Prompt, p.Completion, p.StartsAt))
 	}
 	slices.Sort(all)
 	return all

@@ -53,6 +53,7 @@ type savedRow struct {
 	Policy   *policy.PolicyRow `json:",omitempty"`
 	Override *policy.Override  `json:",omitempty"`
 	Cost     *policy.CostRow   `json:",omitempty"`
+	Price    *policy.PriceRow  `json:",omitempty"`
 }
 
 // ReadFile reads the file of a saved snapshot of at most maxRows rows (0: DefaultMaxRows). It returns an error for a
@@ -99,6 +100,9 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 	for _, r := range snapshot.Costs() {
 		write(savedRow{Cost: &r})
 	}
+	for _, r := range snapshot.Prices() {
+		write(savedRow{Price: &r})
+	}
 	return errors.Join(err, out.Close())
 }
 
@@ -121,6 +125,7 @@ func decode(from io.Reader, maxRows, maxText int) (Saved, error) {
 	saved.Rows.Policies = concat(parts, func(r *readRows) []policy.PolicyRow { return r.Policy })
 	saved.Rows.Overrides = concat(parts, func(r *readRows) []policy.Override { return r.Override })
 	saved.Rows.Costs = concat(parts, func(r *readRows) []policy.CostRow { return r.Cost })
+	saved.Rows.Prices = concat(parts, func(r *readRows) []policy.PriceRow { return r.Price })
 	return saved, nil
 }
 
@@ -171,6 +176,7 @@ type readRows struct {
 	Policy   appended[policy.PolicyRow]
 	Override appended[policy.Override]
 	Cost     appended[policy.CostRow]
+	Price    appended[policy.PriceRow]
 }
 
 // appended is the rows of one table. Each value that is decoded into it is one more.

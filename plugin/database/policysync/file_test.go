@@ -84,15 +84,21 @@ func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	}
 	rows.Overrides[5].ExpiresAt = time.Date(9999, 1, 1, 0, 0, 0, 1000, time.UTC)
 	rows.Overrides[6].Source, rows.Overrides[6].StartsAt = schema.SourceScheduled, time.UnixMicro(7).UTC()
+	rows.Prices = []policy.PriceRow{{ID: 7, DatedPrice: schema.DatedPrice{
+		Namespace:  "default",
+		ModelPrice: schema.ModelPrice{Model: "gpt-4o*", Prompt: 2_500_001, Completion: 1_000_000_000_000},
+		StartsAt:   time.UnixMicro(7).UTC(),
+	}}}
 	snapshot := built(t, rows)
-	saved, err := read(encoded(t, snapshot), 501)
+	saved, err := read(encoded(t, snapshot), 502)
 	require.NoError(t, err)
 	if saved.Confirmed.UnixMicro() != 1_700_000_000_000_001 || saved.Rows.Version != 42 {
 		t.Errorf("the file has version %d of %v", saved.Rows.Version, saved.Confirmed)
 	}
 	again := built(t, saved.Rows)
 	if !reflect.DeepEqual(again.Tiers(), snapshot.Tiers()) || !same(again.Tenants(), snapshot.Tenants()) ||
-		!same(again.Policies(), snapshot.Policies()) || !same(again.Overrides(), snapshot.Overrides()) {
+		!same(again.Policies(), snapshot.Policies()) || !same(again.Overrides(), snapshot.Overrides()) ||
+		!reflect.DeepEqual(again.Prices(), rows.Prices) {
 		t.Error("the rows differ")
 	}
 }

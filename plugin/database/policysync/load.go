@@ -97,6 +97,7 @@ func loadAll(ctx context.Context, from database, most int) (loadedRows, error) {
 			Policies:  make([]policy.PolicyRow, 0, counts[policiesTable]),
 			Overrides: make([]policy.Override, 0, counts[overridesTable]),
 			Costs:     make([]policy.CostRow, 0, counts[costsTable]),
+			Prices:    make([]policy.PriceRow, 0, counts[pricesTable]),
 		}
 		for i := range tables {
 			if err := readTable(ctx, tx, &tables[i], &a.rows, tables[i].selectSQL()); err != nil {

@@ -173,7 +173,7 @@ func TestANodeNeedsOnlyTheRightsToReadAndReport(t *testing.T) {
 	w.write(`CREATE ROLE sync_node; GRANT USAGE ON SCHEMA rate_limiter TO sync_node;
 		GRANT SELECT ON rate_limiter.version, rate_limiter.changes, rate_limiter.tiers, rate_limiter.tenants,
 			rate_limiter.policies, rate_limiter.overrides TO sync_node;
-		GRANT SELECT ON rate_limiter.costs, rate_limiter.candidates, rate_limiter.candidate_policies,
+		GRANT SELECT ON rate_limiter.costs, rate_limiter.prices, rate_limiter.candidates, rate_limiter.candidate_policies,
 			rate_limiter.candidate_tenants TO sync_node;
 		GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limiter.nodes TO sync_node`)
 	t.Cleanup(func() { w.write(`DROP OWNED BY sync_node; DROP ROLE sync_node`) })

@@ -23,7 +23,7 @@ type table struct {
 	scan func(rows *policy.Rows) (to []any, appendRow func())
 }
 
-// tables lists the tables in the order of tiersTable to costsTable.
+// tables lists the tables in the order of tiersTable to pricesTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
 	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: columnsOf("", tenantFields), scan: scanTenants},
@@ -42,6 +42,11 @@ var tables = [...]table{
 		columns: columnsOf("id", costFields),
 		scan:    scanCosts,
 	},
+	{
+		name: "prices", kind: "price", key: "id", where: "true",
+		columns: columnsOf("id", priceFields),
+		scan:    scanPrices,
+	},
 }
 
 const (
@@ -50,6 +55,7 @@ const (
 	policiesTable
 	overridesTable
 	costsTable
+	pricesTable
 )
 
 func (t *table) selectSQL() string {
@@ -62,6 +68,7 @@ var (
 	policyFields   = schema.Fields[schema.Policy]()
 	overrideFields = schema.Fields[schema.Override]()
 	costFields     = schema.Fields[schema.Cost]()
+	priceFields    = schema.Fields[schema.DatedPrice]()
 )
 
 // columnsOf lists the columns of fields, as scanFields scans them.
@@ -100,6 +107,12 @@ func scanCosts(rows *policy.Rows) ([]any, func()) {
 	return to, func() { rows.Costs = append(rows.Costs, *row) }
 }
 
+func scanPrices(rows *policy.Rows) ([]any, func()) {
+	row := new(policy.PriceRow)
+	to := scanFields([]any{&row.ID}, priceFields, &row.DatedPrice)
+	return to, func() { rows.Prices = append(rows.Prices, *row) }
+}
+
 // scanFields appends destinations for the fields of a row. A NULL becomes the zero value; package policy checks whether
 // that is valid.
 func scanFields[T any](to []any, fields []schema.Field[T], row *T) []any {
@@ -110,6 +123,8 @@ func scanFields[T any](to []any, fields []schema.Field[T], row *T) []any {
 		case *int64:
 			to = append(to, (*zeronull.Int8)(field))
 		case *schema.Factor:
+			to = append(to, (*zeronull.Int8)(field))
+		case *schema.Price:
 			to = append(to, (*zeronull.Int8)(field))
 		case *time.Time:
 			to = append(to, (*zeronull.Timestamptz)(field))

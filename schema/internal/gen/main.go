@@ -34,7 +34,7 @@ var recordTypes = []reflect.Type{
 	reflect.TypeFor[schema.Policy](), reflect.TypeFor[schema.Override](), reflect.TypeFor[schema.Tenant](),
 	reflect.TypeFor[schema.Cost](), reflect.TypeFor[schema.Settle](), reflect.TypeFor[schema.SettleSource](),
 	reflect.TypeFor[schema.Fair](), reflect.TypeFor[schema.Anchor](), reflect.TypeFor[schema.Match](),
-	reflect.TypeFor[schema.Limit](), reflect.TypeFor[schema.Exemption](), reflect.TypeFor[schema.ModelPrice](),
+	reflect.TypeFor[schema.DatedPrice](), reflect.TypeFor[schema.Limit](), reflect.TypeFor[schema.Exemption](), reflect.TypeFor[schema.ModelPrice](),
 }
 
 func main() {
@@ -159,7 +159,7 @@ func kongSchema(config *kongField) any {
 }
 
 func (g *generator) rowSchema() any {
-	var rows struct{ Policy, Override, Tenant, Cost, Settle, SettleSource, Fair, Anchor, Match *kongField }
+	var rows struct{ Policy, Override, Tenant, Cost, Settle, SettleSource, Fair, Anchor, Match, DatedPrice *kongField }
 	into := reflect.ValueOf(&rows).Elem()
 	for i := range into.NumField() {
 		into.Field(i).Set(reflect.ValueOf(g.kongRecord(recordTypes[i], "")))

@@ -1,0 +1,181 @@
+package rows
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// Price is what calls of a model cost from an instant on, as the database has it.
+type Price struct {
+	// Assigned by the database; a write does not need it.
+	ID int64 `json:"id,omitempty"`
+
+	schema.DatedPrice
+
+	State    string `json:"state,omitempty"`    // as in Override; another price of the same model and namespace ends it
+	Revision int64  `json:"revision,omitempty"` // as in Policy
+}
+
+func (p Price) rowKey() any     { return p.ID }
+func (p Price) revision() int64 { return p.Revision }
+
+// String names the price by its model and its start.
+func (p Price) String() string {
+	text := "price of " + p.Model
+	if !p.StartsAt.IsZero() {
+		text += " from " + p.StartsAt.UTC().Format(time.RFC3339Nano)
+	}
+	if namespace := cmp.Or(p.Namespace, defaultNamespace); namespace != defaultNamespace {
+		text += " in namespace " + namespace
+	}
+	return text
+}
+
+// Equal reports whether calls cost the same by two prices, whenever these begin.
+func (p Price) Equal(other Price) bool {
+	return p.Prompt == other.Prompt && p.Completion == other.Completion
+}
+
+// priceState is the state of a row of the prices. All rows of one statement have it at the same instant.
+const priceState = `CASE WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `'
+	WHEN EXISTS (SELECT FROM rate_limiter.prices next
+		WHERE (next.namespace, next.model) = (prices.namespace, prices.model)
+		AND next.starts_at > prices.starts_at AND next.starts_at <= statement_timestamp()) THEN '` + StateEnded + `'
+	ELSE '` + StateInForce + `' END`
+
+// encodePrices returns prices as JSON of their table, which has millionths of a dollar.
+func encodePrices(list []Price) ([]byte, error) {
+	type stored struct {
+		Price
+		Prompt     int64 `json:"prompt"`
+		Completion int64 `json:"completion"`
+	}
+	all := make([]stored, len(list))
+	for i, p := range list {
+		all[i] = stored{p, int64(p.Prompt), int64(p.Completion)}
+	}
+	return json.Marshal(all)
+}
+
+// PriceFilter selects prices. The zero value selects all.
+type PriceFilter struct {
+	Namespace string `query:"namespace" maxLength:"64"  doc:"Only prices of this namespace."`
+	Model     string `query:"model"     maxLength:"128" doc:"Only prices with exactly this pattern of models." example:"gpt-4o*"`
+	State     string `query:"state"     doc:"Only those that have not begun, are in force, or were followed by another one." enum:"scheduled,in_force,ended"`
+
+	After int64 // only prices with a larger ID: the last one of the page before
+	Max   int   // at most so many; 0: all
+}
+
+// Prices returns the prices that a filter selects, in the order of their IDs.
+func (s *DB) Prices(ctx context.Context, f PriceFilter) ([]Price, error) {
+	return prices(ctx, s.pool, f)
+}
+
+func prices(ctx context.Context, q querier, f PriceFilter) ([]Price, error) {
+	var w where
+	w.equal("namespace", f.Namespace)
+	w.equal("model", f.Model)
+	w.equal(priceState, f.State)
+	given(&w, "id > %s", f.After)
+	return readAll[Price](ctx, q, "list prices", priceTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
+}
+
+// PriceByID returns one price, or a NotFoundError.
+func (s *DB) PriceByID(ctx context.Context, id int64) (Price, error) {
+	return priceTable.read(ctx, s, fmt.Sprint("price ", id), id)
+}
+
+// ReplacedPrice returns the row that PutPrice would write, or a NotFoundError if it would add one.
+func (s *DB) ReplacedPrice(ctx context.Context, p Price) (Price, error) {
+	found, err := replacedPrice(ctx, s.pool, p)
+	return found, fail("read the "+p.String(), err)
+}
+
+func replacedPrice(ctx context.Context, q querier, p Price) (Price, error) {
+	var w where
+	w.equal("namespace", cmp.Or(p.Namespace, defaultNamespace))
+	w.equal("model", p.Model)
+	if p.StartsAt.IsZero() {
+		w.equal(priceState, StateInForce)
+		w.add("prompt = %s", int64(p.Prompt))
+		w.add("completion = %s", int64(p.Completion))
+	} else {
+		w.add("starts_at = %s", p.StartsAt)
+	}
+	return one[Price](ctx, q, "the "+p.String(), priceTable.selects+w.String(), w.args...)
+}
+
+// PutPrice sets what calls of a model cost from an instant on, in place of the price with the same start. Without a
+// start the price begins now, by the database's clock, unless calls cost that already. PutPrice returns the row after
+// the write, and the version that has it.
+func (s *DB) PutPrice(ctx context.Context, c Change, p Price) (Price, int64, error) {
+	p.Namespace, p.StartsAt = cmp.Or(p.Namespace, defaultNamespace), p.StartsAt.Truncate(time.Microsecond)
+	find := func(ctx context.Context, q querier) (Price, error) {
+		found, err := replacedPrice(ctx, q, p)
+		switch {
+		case err == nil:
+			p.StartsAt = found.StartsAt
+		case IsMissing(err) && p.StartsAt.IsZero():
+			now, failed := readClock(ctx, q)
+			p.StartsAt, err = now, cmp.Or(failed, err)
+		}
+		return found, err
+	}
+	return priceTable.put(ctx, s, c, "the "+p.String(), p.Revision, find, func(current Price) (Price, error) {
+		p.ID = current.ID
+		return p, invalid(p.String(), p.Faults())
+	})
+}
+
+// DeletePrice deletes a price, so that the one before it is in force again, or returns a NotFoundError.
+func (s *DB) DeletePrice(ctx context.Context, c Change, id, revision int64) (int64, error) {
+	return priceTable.delete(ctx, s, c, fmt.Sprint("price ", id), revision, id)
+}
+
+// DocumentPriceFaults returns what is wrong with a price of a document.
+func DocumentPriceFaults(p schema.DatedPrice) []schema.Fault {
+	faults := p.Faults()
+	if p.StartsAt.IsZero() {
+		faults = append(faults, schema.Fault{
+			Path: "starts_at", Message: "is required in a document: without it the price would begin anew each time",
+		})
+	}
+	return faults
+}
+
+// diffPrices returns the changes from the current prices of the namespace to those of the set; nil without such a
+// section.
+func (set Set) diffPrices(ctx context.Context, q querier) (*RowDiff[Price], error) {
+	if set.Prices == nil {
+		return nil, nil
+	}
+	namespace := cmp.Or(set.Namespace, defaultNamespace)
+	current, err := prices(ctx, q, PriceFilter{Namespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	desired := make([]Price, len(set.Prices))
+	for i, p := range set.Prices {
+		p.Namespace, p.StartsAt = namespace, p.StartsAt.UTC().Truncate(time.Microsecond)
+		if err := invalid(p.String(), DocumentPriceFaults(p.DatedPrice)); err != nil {
+			return nil, err
+		}
+		desired[i] = p
+	}
+	type key struct {
+		model  string
+		starts int64 // µs since 1970
+	}
+	return compareRows(current, desired, set.Partial,
+		func(p Price) key { return key{p.Model, p.StartsAt.UnixMicro()} },
+		func(before, after Price) (Price, bool) {
+			after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
+			return after, before.ID == 0 || !before.Equal(after)
+		})
+}
