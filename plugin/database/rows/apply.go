@@ -14,12 +14,13 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Set holds the desired active policies of one namespace, and perhaps its desired costs, and the desired tenants and
-// overrides, which are of all namespaces.
+// Set holds the desired active policies of one namespace, and perhaps its desired costs and prices, and the desired
+// tenants and overrides, which are of all namespaces.
 type Set struct {
 	Namespace string     // "": default
 	Policies  []Policy   // without a namespace they are in that of the set; another one is an error
 	Costs     []Cost     // of the namespace; nil: costs stay as they are
+	Prices    []Price    // of the namespace; nil: prices stay as they are
 	Tenants   []Tenant   // nil: tenants stay as they are
 	Overrides []Override // those of people that have not ended; nil: overrides stay as they are
 	Partial   bool       // rows outside the set stay
@@ -41,18 +42,19 @@ type SetDiff struct {
 	Diff
 
 	Costs     *RowDiff[Cost]     `json:"costs,omitempty"     doc:"Absent: the document has no costs."`
+	Prices    *RowDiff[Price]    `json:"prices,omitempty"    doc:"Absent: the document has no prices."`
 	Tenants   *RowDiff[Tenant]   `json:"tenants,omitempty"   doc:"Absent: the document has no tenants."`
 	Overrides *RowDiff[Override] `json:"overrides,omitempty" doc:"Absent: the document has no overrides."`
 }
 
 // Empty reports whether nothing changes.
 func (d SetDiff) Empty() bool {
-	return d.Diff.Empty() && d.Costs.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
+	return d.Diff.Empty() && d.Costs.Empty() && d.Prices.Empty() && d.Tenants.Empty() && d.Overrides.Empty()
 }
 
 // Deletes returns how many rows are deleted.
 func (d SetDiff) Deletes() int {
-	return len(d.Delete) + d.Costs.deletes() + d.Tenants.deletes() + d.Overrides.deletes()
+	return len(d.Delete) + d.Costs.deletes() + d.Prices.deletes() + d.Tenants.deletes() + d.Overrides.deletes()
 }
 
 // Diff returns what Apply would do, without doing it.
@@ -61,8 +63,8 @@ func (s *DB) Diff(ctx context.Context, set Set) (SetDiff, error) {
 	return d, fail("compare policies", err)
 }
 
-// Apply changes the policies and costs of a namespace, and tenants and overrides, to those of a set, in one transaction
-// and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
+// Apply changes the policies, costs and prices of a namespace, and tenants and overrides, to those of a set, in one
+// transaction and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
 // nothing.
 func (s *DB) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
@@ -103,6 +105,9 @@ func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Po
 	}
 	if err == nil {
 		d.Costs, err = set.diffCosts(ctx, q)
+	}
+	if err == nil {
+		d.Prices, err = set.diffPrices(ctx, q)
 	}
 	if err == nil {
 		d.Tenants, err = set.diffTenants(ctx, q)
@@ -157,11 +162,14 @@ func writePolicies(ctx context.Context, tx pgx.Tx, d *Diff) error {
 	return policyTable.write(ctx, tx, d)
 }
 
-// write writes the changes of policies, then those of costs, tenants and overrides.
+// write writes the changes of policies, then those of costs, prices, tenants and overrides.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
 	err := writePolicies(ctx, tx, &d.Diff)
 	if err == nil {
 		err = costTable.write(ctx, tx, d.Costs)
+	}
+	if err == nil {
+		err = priceTable.write(ctx, tx, d.Prices)
 	}
 	if err == nil {
 		err = tenantTable.write(ctx, tx, d.Tenants)

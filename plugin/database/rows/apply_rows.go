@@ -182,8 +182,8 @@ func (d *RowDiff[T]) updated() (list []T) {
 	return list
 }
 
-// Dump returns the rows that a document has, at one version: the active policies and the costs of a namespace, all
-// tenants, and the overrides of people that have not ended.
+// Dump returns the rows that a document has, at one version: the active policies, the costs and the prices of a
+// namespace, all tenants, and the overrides of people that have not ended.
 func (s *DB) Dump(ctx context.Context, namespace string) (Set, error) {
 	set := Set{Namespace: cmp.Or(namespace, defaultNamespace)}
 	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) (err error) {
@@ -191,6 +191,9 @@ func (s *DB) Dump(ctx context.Context, namespace string) (Set, error) {
 			return err
 		}
 		if set.Costs, err = costs(ctx, tx, CostFilter{Namespace: set.Namespace}); err != nil {
+			return err
+		}
+		if set.Prices, err = prices(ctx, tx, PriceFilter{Namespace: set.Namespace}); err != nil {
 			return err
 		}
 		if set.Tenants, err = allTenants(ctx, tx); err != nil {

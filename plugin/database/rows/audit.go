@@ -10,8 +10,8 @@ import (
 
 // AuditKinds lists what entries of the audit are about.
 var AuditKinds = []string{
-	"tier", "tenant", "policy", "override", "cost", "candidate", "candidate_policy", "candidate_tenant", "token",
-	"webhook", "action",
+	"tier", "tenant", "policy", "override", "cost", "price", "candidate", "candidate_policy", "candidate_tenant",
+	"token", "webhook", "action",
 }
 
 // AuditKindsText returns AuditKinds as descriptions list them: "tier, tenant or action".

@@ -51,6 +51,11 @@ var (
 	costTable = table[Cost]{
 		name: "costs", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Cost]()), fixed: []string{"namespace"},
 	}.complete()
+	priceTable = table[Price]{
+		name: "prices", first: "id, revision, " + priceState + " AS state, ",
+		fields: columnsOf(schema.Fields[schema.DatedPrice]()), fixed: []string{"namespace", "model", "starts_at"},
+		encode: encodePrices,
+	}.complete()
 	tenantTable = table[Tenant]{
 		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.Fields[schema.Tenant]()),
 		fixed: []string{"id"},
