@@ -97,6 +97,7 @@ const (
 
 	full = `{"policies":[{"name":"daily","tier":"gold","scope":"tenant","limit":1000,"window_size":86400}],
 		"costs":[{"endpoint":"POST /exports","cost":50}],"tenants":[{"id":"acme","tier":"gold"}],
+		"prices":[{"model":"gpt-4o*","prompt":"2.50","completion":"10","starts_at":"2026-01-01T00:00:00Z"}],
 		"overrides":[{"kind":"multiplier","tenant":"acme","factor":1.5,"permanent":true,"reason":"r","author":"eve"}]}`
 )
 
@@ -105,11 +106,11 @@ func TestADocumentThatWasReadChangesNothingWhenItIsApplied(t *testing.T) {
 	w := open(t)
 	w.want(w.as("PUT", documents, full), http.StatusOK)
 	raw := w.want(w.as("GET", documents, ""), http.StatusOK).Body.String()
-	for _, want := range []string{`"factor":1.5`, `"author":"token:`, `"cost":50`} {
+	for _, want := range []string{`"factor":1.5`, `"author":"token:`, `"cost":50`, `"prompt":"2.5"`} {
 		require.Contains(t, raw, want)
 	}
 	again := read[api.DocumentWritten](w, w.want(w.as("PUT", documents, raw), http.StatusOK))
-	if d := again.Diff; !d.Empty() || !d.Costs.Empty() || !d.Tenants.Empty() || !d.Overrides.Empty() {
+	if d := again.Diff; !d.Empty() || !d.Costs.Empty() || !d.Prices.Empty() || !d.Tenants.Empty() || !d.Overrides.Empty() {
 		t.Errorf("the document\n%s\nchanges %+v", raw, d)
 	}
 }

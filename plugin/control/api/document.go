@@ -53,7 +53,7 @@ func policyAt(list []rows.Policy, err error) error {
 
 const defaultNamespace = "default"
 
-// registerDocument adds the operations on the policies and costs of a namespace with all tenants and overrides.
+// registerDocument adds the operations on the policies, costs and prices of a namespace with all tenants and overrides.
 func (s *Server) registerDocument() {
 	define := func(id, method, at, text string, writes access) huma.Operation {
 		o := (&place{s, "/v1/ratelimit/document", "policies", readAccess, writes}).operation(id, method, at, text)
@@ -61,12 +61,12 @@ func (s *Server) registerDocument() {
 		return o
 	}
 	serve(s, define("get-document", http.MethodGet, "",
-		"Get the policies and costs of a namespace, all tenants and the overrides that have not ended, of one version\n"+
+		"Get the policies, costs and prices of a namespace, all tenants and the overrides that have not ended, of one version\n"+
 			"The penalties of detectors are left out.", writeAccess), "read a document", s.getDocument)
 	serve(s, define("diff-document", http.MethodPost, "/diff", "Show what a document would change", readAccess),
 		"compare a document", s.diffDocument)
 	apply := define("apply-document", http.MethodPut, "",
-		"Replace the policies and costs of a namespace, tenants and overrides, in one change\n"+
+		"Replace the policies, costs and prices of a namespace, tenants and overrides, in one change\n"+
 			"A list that is absent changes nothing. Rows that a list leaves out are deleted, unless partial is set. Overrides "+
 			"that have ended are not made, and the penalties of detectors are never deleted. A 422 for a deletion, or for a "+
 			"policy that needs force, has the changes as diff.", writeAccess)
@@ -79,9 +79,10 @@ func (s *Server) registerDocument() {
 
 // Document holds rows by what they say: ids and revisions are ignored in a write.
 type Document struct {
-	Namespace string          `json:"namespace,omitempty" maxLength:"64" doc:"Of policies and costs. Default: default."`
+	Namespace string          `json:"namespace,omitempty" maxLength:"64" doc:"Of policies, costs and prices. Default: default."`
 	Policies  []rows.Policy   `json:"policies,omitzero" doc:"Of the namespace."`
 	Costs     []rows.Cost     `json:"costs,omitzero" doc:"Of the namespace."`
+	Prices    []rows.Price    `json:"prices,omitzero" doc:"Of the namespace, each with its starts_at."`
 	Tenants   []rows.Tenant   `json:"tenants,omitzero"`
 	Overrides []rows.Override `json:"overrides,omitzero" doc:"A write ignores author and source: the author is the caller."`
 }
@@ -106,6 +107,8 @@ func (d *Document) Resolve(huma.Context) []error {
 	faults := listFaults("policies", d.Policies, func(p rows.Policy) []schema.Fault { return policy.Faults(p.Policy) })
 	faults = append(faults, listFaults("costs", d.Costs,
 		func(c rows.Cost) []schema.Fault { return policy.CostFaults(c.Cost) })...)
+	faults = append(faults, listFaults("prices", d.Prices,
+		func(p rows.Price) []schema.Fault { return rows.DocumentPriceFaults(p.DatedPrice) })...)
 	faults = append(faults, listFaults("tenants", d.Tenants, rows.Tenant.Faults)...)
 	return append(faults, listFaults("overrides", d.Overrides, func(o rows.Override) []schema.Fault {
 		o = desiredOverride(o)
@@ -150,6 +153,7 @@ func (s *Server) set(d *Document, p Partial) rows.Set {
 			return p
 		}),
 		Costs:     mapped(d.Costs, func(c rows.Cost) rows.Cost { return rows.Cost{Cost: c.Cost} }),
+		Prices:    mapped(d.Prices, func(p rows.Price) rows.Price { return rows.Price{DatedPrice: p.DatedPrice} }),
 		Tenants:   mapped(d.Tenants, func(t rows.Tenant) rows.Tenant { return rows.Tenant{Tenant: t.Tenant} }),
 		Overrides: mapped(d.Overrides, desiredOverride),
 		Config:    s.configPlan(), IsConsumer: s.IsConsumer,
@@ -157,12 +161,12 @@ func (s *Server) set(d *Document, p Partial) rows.Set {
 }
 
 type getDocumentInput struct {
-	Namespace string `query:"namespace" maxLength:"64" default:"default" doc:"Of policies and costs."`
+	Namespace string `query:"namespace" maxLength:"64" default:"default" doc:"Of policies, costs and prices."`
 }
 
 func (s *Server) getDocument(ctx context.Context, in *getDocumentInput) (Document, error) {
 	set, err := s.Rows.Dump(ctx, in.Namespace)
-	return Document{set.Namespace, set.Policies, set.Costs, set.Tenants, set.Overrides}, err
+	return Document{set.Namespace, set.Policies, set.Costs, set.Prices, set.Tenants, set.Overrides}, err
 }
 
 type diffDocumentInput struct {

@@ -130,6 +130,7 @@ func New(o Options) (*Server, error) {
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	aliases := s.api.OpenAPI().Components.Schemas
 	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
+	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[price]())
 	aliases.RegisterTypeAlias(reflect.TypeFor[rows.Override](), reflect.TypeFor[DocumentOverride]())
 	aliases.RegisterTypeAlias(reflect.TypeFor[rows.SetDiff](), reflect.TypeFor[DocumentDiff]())
 	s.registerPolicies()
@@ -145,6 +146,7 @@ func New(o Options) (*Server, error) {
 	s.registerOrgs()
 	s.registerTiers()
 	s.registerCosts()
+	s.registerPrices()
 	s.registerUsage()
 	s.registerUsageExport()
 	s.registerDenials()
@@ -257,7 +259,7 @@ const (
 // since a preview is none.
 var writeKinds = map[string]string{
 	"policies": "policy", "candidates": "candidate", "overrides": "override", "abuse": "override", "orgs": "org",
-	"costs": "cost", "record": "node", "webhooks": "webhook", "tokens": "token",
+	"costs": "cost", "prices": "price", "record": "node", "webhooks": "webhook", "tokens": "token",
 }
 
 // countWrite counts a write that succeeded. The test of a webhook writes no setting.
