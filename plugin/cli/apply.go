@@ -25,11 +25,13 @@ A policy has the fields of a limit in the plugin's config, plus tier, tenant, us
 Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires
 --partial.
 
-It may also list the costs of the namespace, and tenants and overrides, which are of all namespaces. A list that the
+It may also list the costs and the prices of the namespace, and tenants and overrides, which are of all namespaces. A list that the
 file does not have changes nothing; one that it has is complete, as that of policies is:
 
   costs:
   - {endpoint: POST /exports, cost: 50}
+  prices:
+  - {model: "gpt-4o*", prompt: "2.50", completion: "10", starts_at: 2026-01-01T00:00:00Z}
   tenants:
   - {id: acme, tier: gold}
   overrides:
@@ -162,6 +164,7 @@ func writeDiff(out *page, d *rows.SetDiff) {
 	var counts [4]int
 	writeRowDiff(out, &d.Diff, &counts)
 	writeRowDiff(out, d.Costs, &counts)
+	writeRowDiff(out, d.Prices, &counts)
 	writeRowDiff(out, d.Tenants, &counts)
 	writeRowDiff(out, d.Overrides, &counts)
 	ended := ""

@@ -64,6 +64,7 @@ func commands() []*command {
 		tenantCommands,
 		policyCommands,
 		costCommands,
+		priceCommands,
 		candidateCommands,
 		overrideCommands,
 		[]*command{topUpCommand},

@@ -29,6 +29,8 @@ import (
 //	- {name: daily, tier: gold, scope: tenant, limit: 1000, window_size: 86400}
 //	costs:                    # may be left out: costs stay
 //	- {endpoint: POST /exports, cost: 50}
+//	prices:                   # may be left out: prices stay
+//	- {model: "gpt-4o*", prompt: "2.50", completion: "10", starts_at: 2026-01-01T00:00:00Z}
 //	tenants:                  # may be left out: tenants stay
 //	- {id: acme, tier: gold}
 //	overrides:                # may be left out: overrides stay
@@ -41,7 +43,7 @@ type document struct {
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
 
-	whole bool // costs, tenants and overrides are allowed too
+	whole bool // costs, prices, tenants and overrides are allowed too
 }
 
 // place is where a policy of a document is.
@@ -117,7 +119,7 @@ func isDocument(text []byte) bool {
 		return false
 	}
 	for pair := range slices.Chunk(root.Content[0].Content, 2) {
-		if slices.Contains([]string{"policies", "costs", "tenants", "overrides"}, pair[0].Value) {
+		if slices.Contains([]string{"policies", "costs", "prices", "tenants", "overrides"}, pair[0].Value) {
 			return true
 		}
 	}
@@ -152,7 +154,8 @@ func (d *document) root(n *yaml.Node) {
 		}
 		seen[key.Value] = true
 	}
-	if d.set.Policies == nil && d.set.Costs == nil && d.set.Tenants == nil && d.set.Overrides == nil {
+	if d.set.Policies == nil && d.set.Costs == nil && d.set.Prices == nil && d.set.Tenants == nil &&
+		d.set.Overrides == nil {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
 	}
 }

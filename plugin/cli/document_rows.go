@@ -39,6 +39,10 @@ var (
 		"costs", schema.FieldsWithout[schema.Cost]("namespace"),
 		func(c *rows.Cost) *schema.Cost { return &c.Cost }, policy.CostFaults,
 	}
+	priceSection = section[rows.Price, schema.DatedPrice]{
+		"prices", schema.FieldsWithout[schema.DatedPrice]("namespace"),
+		func(p *rows.Price) *schema.DatedPrice { return &p.DatedPrice }, rows.DocumentPriceFaults,
+	}
 	tenantSection = section[rows.Tenant, schema.Tenant]{
 		"tenants", schema.Fields[schema.Tenant](), func(t *rows.Tenant) *schema.Tenant { return &t.Tenant },
 		func(t schema.Tenant) []schema.Fault { return rows.Tenant{Tenant: t}.Faults() },
@@ -104,7 +108,7 @@ func rowText[F any](fields []schema.Field[F], row any) string {
 
 func (d *document) fieldsText() string {
 	if d.whole {
-		return "this file are namespace, partial, policies, costs, tenants and overrides"
+		return "this file are namespace, partial, policies, costs, prices, tenants and overrides"
 	}
 	return "a policy file are namespace, partial and policies"
 }
@@ -118,6 +122,8 @@ func (d *document) section(name string, n *yaml.Node) bool {
 		return false
 	case name == costSection.name:
 		d.set.Costs = costSection.read(d, n)
+	case name == priceSection.name:
+		d.set.Prices = priceSection.read(d, n)
 	case name == tenantSection.name:
 		d.set.Tenants = tenantSection.read(d, n)
 	case name == overrideSection.name:
@@ -129,10 +135,10 @@ func (d *document) section(name string, n *yaml.Node) bool {
 }
 
 var dumpCommand = &command{
-	words: "dump", brief: "write policies, costs, tenants and overrides as a file for apply and diff",
-	about: `It writes the active policies and the costs of one namespace (--namespace, or default), all tenants, and the overrides that
-have not ended, without the penalties of detectors. All are of one version. Applied to the same database, the file
-changes nothing.
+	words: "dump", brief: "write policies, costs, prices, tenants and overrides as a file for apply and diff",
+	about: `It writes the active policies, the costs and the prices of one namespace (--namespace, or default), all tenants, and the
+overrides that have not ended, without the penalties of detectors. All are of one version. Applied to the same database,
+the file changes nothing.
 
   ratelimit dump > limits.yaml`,
 	define: func(c *call) action {
@@ -145,7 +151,7 @@ changes nothing.
 					return err
 				}
 				return c.showDocument(*namespace, policySection.text(found.Policies), costSection.text(found.Costs),
-					tenantSection.text(found.Tenants), overrideSection.text(found.Overrides))
+					priceSection.text(found.Prices), tenantSection.text(found.Tenants), overrideSection.text(found.Overrides))
 			})
 		}
 	},

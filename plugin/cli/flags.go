@@ -121,6 +121,13 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 			}
 			return nil
 		})
+	case *schema.Price:
+		c.flags.Func(name, usage, func(text string) (err error) {
+			if *to, err = schema.ParsePrice(text); err != nil {
+				return errors.New(f.Must())
+			}
+			return nil
+		})
 	case **int64:
 		c.flags.Func(name, usage, func(text string) error {
 			n, err := fieldNumber(f, text)
