@@ -33,6 +33,8 @@ func operatorPages() []page {
 		{Pattern: "GET /portal/search", For: operators, Serve: serveSearch},
 		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
 		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},
+		{Pattern: "GET /portal/prices", For: operators, Nav: "Prices", Serve: servePrices},
+		{Pattern: "POST /portal/prices", For: admins, Serve: servePrices},
 		{Pattern: "GET /portal/abuse", For: operators, Nav: "Abuse", Serve: serveAbuse},
 		{Pattern: "GET /portal/audit", For: operators, Nav: "Audit", Serve: serveAudit},
 		{Pattern: "GET /portal/tenants/{org}", For: operators, Serve: serveTenant},

@@ -22,7 +22,7 @@ import (
 // consolePages are the pages of operators that need no tenant.
 var consolePages = []string{
 	home, "/portal/fleet", "/portal/tenants", "/portal/top", "/portal/near-limit", "/portal/denials", "/portal/candidates",
-	"/portal/abuse", "/portal/audit",
+	"/portal/prices", "/portal/abuse", "/portal/audit",
 }
 
 // missing fails the test if a page contains one of these texts.
@@ -94,6 +94,23 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 	w.want(b.get("/portal/audit?kind=override"), http.StatusOK, "delete override 1", "insert override 1", "− removed",
 		"<del>2000000</del>", "+ added", "<ins>2000000</ins>", "launch week", "over")
 	w.want(b.get("/portal/audit?actor=eve"), http.StatusOK, "There are no such changes.")
+}
+
+func TestAPriceIsSetOnItsPage(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	form := url.Values{
+		"model": {"gpt-4o*"}, "prompt": {"2.50"}, "completion": {"0"}, "starts_at": {"2031-01-03T14:00"}, "reason": {"new"},
+	}
+	w.location(b.post("/portal/prices", form))
+	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", "2.5 USD", "0 USD", "coming")
+	w.want(b.get("/portal/prices?state=in_force"), http.StatusOK, "There are no such prices.")
+	form.Set("prompt", "0.1234567")
+	w.want(b.post("/portal/prices", form), http.StatusUnprocessableEntity, `value="0.1234567"`, "at most 6 decimals")
+	viewer := w.signedIn(viewerSecret)
+	w.missing(w.want(viewer.get("/portal/prices"), http.StatusOK, "gpt-4o*"), "Set a price")
+	w.want(viewer.post("/portal/prices", form), http.StatusForbidden)
 }
 
 func TestATopUpIsPreviewedWithTheNumbersBeforeAndAfter(t *testing.T) {
