@@ -37,6 +37,7 @@ var good = map[string]row{
 		"author": "ann", "expires_at": "2100-01-01",
 	},
 	"costs":   {"endpoint": "POST /exports", "cost": 50},
+	"prices":  {"model": "gpt-4o*", "prompt": 2_500_000, "completion": 10_000_000, "starts_at": "2026-01-01"},
 	"tokens":  {"name": "ci", "hash": strings.Repeat("h", 32), "role": "admin"},
 	"answers": {"token": "ci", "key": "k1", "request": strings.Repeat("r", 32), "answer": "{}", "version": 1},
 	"nodes":   {"node": "n1", "version": 1, "enforced_at": "2026-01-01", "reported_at": "2026-01-01"},
@@ -70,6 +71,9 @@ var good = map[string]row{
 	},
 	"candidate_tenants": {"candidate": "july", "tenant": "acme"},
 }
+
+// settling changes the good policy into one that settles.
+var settling = row{"settle": `{"sources": [{"from": "shared.n"}]}`}
 
 // ban, exempt, multiplier and topUp change the good override into other kinds.
 var (
@@ -439,6 +443,26 @@ var bad = map[string][]row{
 	"costs_namespace": {{"namespace": ""}, {"namespace": "a b"}, {"namespace": strings.Repeat("x", 65)}},
 	"costs_endpoint":  {{"endpoint": ""}, {"endpoint": "/exports"}, {"endpoint": "GET /" + strings.Repeat("x", 1020)}},
 	"costs_cost":      {{"cost": -1}, {"cost": 1_000_000_001}},
+
+	"policies_unit":         {{"unit": "eur"}},
+	"policies_unit_prices":  {{"settle": `{"sources": [{"from": "prices"}]}`}},
+	"policies_match_settle": {{"match": `{"model": "a"}`}},
+	"policies_match": {
+		settling.with(row{"match": `null`}),
+		settling.with(row{"match": `{}`}),
+		settling.with(row{"match": `{"model": 1}`}),
+		settling.with(row{"match": `{"model": ""}`}),
+		settling.with(row{"match": `{"model": "a*b"}`}),
+		settling.with(row{"match": `{"model": "` + strings.Repeat("x", 129) + `"}`}),
+		settling.with(row{"match": `{"provider": ""}`}),
+		settling.with(row{"match": `{"provider": "` + strings.Repeat("x", 129) + `"}`}),
+	},
+
+	"prices_namespace":  {{"namespace": ""}, {"namespace": "a b"}},
+	"prices_model":      {{"model": ""}, {"model": "*a"}, {"model": "a**"}, {"model": strings.Repeat("x", 129)}},
+	"prices_prompt":     {{"prompt": -1}, {"prompt": 1_000_000_000_001}},
+	"prices_completion": {{"completion": -1}, {"completion": 1_000_000_000_001}},
+	"prices_starts_at":  {{"starts_at": "infinity"}, {"starts_at": "-infinity"}},
 }
 
 // tableOf returns the table of a constraint, with which its name begins.
@@ -456,16 +480,16 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	for _, table := range []string{
 		"tiers", "tenants", "policies", "overrides", "nodes", "tokens", "answers",
-		"candidates", "candidate_policies", "candidate_tenants", "costs",
+		"candidates", "candidate_policies", "candidate_tenants", "costs", "prices",
 	} {
 		if err := insert(t, pool, table, good[table]); err != nil {
 			t.Errorf("%s: %v", table, err)
 		}
 	}
-	settling := good["policies"].with(row{"name": "tokens", "settle": `{"sources": [{"from": "shared.n", "weight": 4},
+	tokens := good["policies"].with(row{"name": "tokens", "settle": `{"sources": [{"from": "shared.n", "weight": 4},
 		{"from": "log.ai.*.usage.total_tokens"}, {"from": "header.X-1.5"}], "reserve": 500, "reserve_header": "X-Max-Tokens",
 		"reserve_max": 4000, "refund_on": [502, 503], "timeout": 60}`})
-	if err := insert(t, pool, "policies", settling); err != nil {
+	if err := insert(t, pool, "policies", tokens); err != nil {
 		t.Errorf("a policy that settles: %v", err)
 	}
 	for i, fair := range []string{`{}`, `{"weights": {"gold": 1000, "a b": 1}, "default": 1000}`} {
@@ -475,6 +499,9 @@ func TestGoodRowsAreAccepted(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]row{
+		"dollars of a model": settling.with(row{
+			"unit": "usd", "settle": `{"sources": [{"from": "prices"}]}`, "match": `{"model": "*", "provider": "openai"}`,
+		}),
 		"a month": monthly.with(row{}), "requests at once": atOnce.with(row{"accuracy": "exact", "cost": 0}),
 		"an anchor": monthly.with(row{"period": "year", "anchor": `{"day": 29, "month": 2, "hour": 0}`}),
 		"a week":    monthly.with(row{"period": "week", "anchor": `{"weekday": "sunday"}`, "time_zone": "Europe/Berlin"}),

@@ -182,7 +182,7 @@ func TestNoWriteSendsANotification(t *testing.T) {
 	if _, err := listener.Exec(t.Context(), `LISTEN rate_limiter_changes; LISTEN the_end`); err != nil {
 		t.Fatal(err)
 	}
-	insertGood(t, pool, "tiers", "tenants", "policies", "overrides", "costs")
+	insertGood(t, pool, "tiers", "tenants", "policies", "overrides", "costs", "prices")
 	exec(t, pool, `NOTIFY the_end`)
 	if n, err := listener.WaitForNotification(t.Context()); err != nil || n.Channel != "the_end" {
 		t.Errorf("the listener receives %v (%v), want only the end", n, err)

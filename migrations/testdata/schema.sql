@@ -1498,6 +1498,8 @@ CREATE TABLE rate_limiter.policies (
     time_zone text DEFAULT ''::text NOT NULL,
     anchor jsonb,
     max_duration bigint,
+    unit text DEFAULT ''::text NOT NULL,
+    match jsonb,
     CONSTRAINT policies_accuracy CHECK ((accuracy = ANY (ARRAY[''::text, 'leased'::text, 'exact'::text]))),
     CONSTRAINT policies_accuracy_concurrency CHECK (((algorithm <> 'concurrency'::text) OR (accuracy <> 'leased'::text))),
     CONSTRAINT policies_algorithm CHECK ((algorithm = ANY (ARRAY['token_bucket'::text, 'leaky_bucket'::text, 'fixed_window'::text, 'sliding_window'::text, 'sliding_log'::text, 'concurrency'::text]))),
@@ -1542,6 +1544,8 @@ END) / 100)))),
     CONSTRAINT policies_limit CHECK ((("limit" >= 1) AND ("limit" <= '1000000000000'::bigint))),
     CONSTRAINT policies_limit_concurrency CHECK (((algorithm <> 'concurrency'::text) OR ("limit" <= 10000))),
     CONSTRAINT policies_limit_sliding_log CHECK (((algorithm <> 'sliding_log'::text) OR ("limit" <= 10000))),
+    CONSTRAINT policies_match CHECK (((match IS NULL) OR COALESCE(((jsonb_typeof(match) = 'object'::text) AND (octet_length((match)::text) <= 2048) AND (match ?| ARRAY['model'::text, 'provider'::text]) AND (NOT (match @? '$.*?(@.type() != "string")'::jsonpath)) AND COALESCE((((octet_length((match ->> 'model'::text)) >= 1) AND (octet_length((match ->> 'model'::text)) <= 128)) AND ((match ->> 'model'::text) ~ '^[^*]*[*]?$'::text)), true) AND COALESCE(((octet_length((match ->> 'provider'::text)) >= 1) AND (octet_length((match ->> 'provider'::text)) <= 128)), true)), false))),
+    CONSTRAINT policies_match_settle CHECK (((match IS NULL) OR (settle IS NOT NULL))),
     CONSTRAINT policies_max_duration CHECK (((max_duration >= 1) AND (max_duration <= 86400))),
     CONSTRAINT policies_max_duration_algorithm CHECK (((max_duration IS NOT NULL) = (algorithm = 'concurrency'::text))),
     CONSTRAINT policies_mode CHECK ((mode = ANY (ARRAY[''::text, 'enforce'::text, 'shadow'::text, 'log'::text]))),
@@ -1551,7 +1555,7 @@ END) / 100)))),
     CONSTRAINT policies_period_algorithm CHECK (((period = ''::text) OR (algorithm = 'fixed_window'::text))),
     CONSTRAINT policies_public_note CHECK (((octet_length(public_note) <= 1024) AND (public_note !~ '[[:cntrl:]]'::text))),
     CONSTRAINT policies_scope CHECK ((scope = ANY (ARRAY['tenant'::text, 'user'::text, 'credential'::text, 'ip'::text, 'endpoint'::text, 'global'::text, 'tenant+endpoint'::text, 'user+endpoint'::text]))),
-    CONSTRAINT policies_settle CHECK (((settle IS NULL) OR COALESCE(((jsonb_typeof(settle) = 'object'::text) AND (octet_length((settle)::text) <= 8192) AND ((settle)::text !~ '(: |, |\[)-?[0-9]+[.]'::text) AND (jsonb_typeof((settle -> 'sources'::text)) = 'array'::text) AND (NOT (settle @? '$?(@."sources".size() < 1 || @."sources".size() > 8)'::jsonpath)) AND (NOT (settle @? '$."sources"[*].type()?(@ != "object")'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(!(@."from".type() == "string" && @."from" like_regex "^(header|log|shared)[.][A-Za-z0-9_.*-]+$"))'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(exists (@."weight") && !((@."weight".type() == "number" && @."weight" >= 1) && @."weight" <= 1000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve") && !((@."reserve".type() == "number" && @."reserve" >= 1) && @."reserve" <= 1000000000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_header") && !(@."reserve_header".type() == "string" && @."reserve_header" like_regex "^[A-Za-z0-9_-]{1,128}$"))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_max") && !((@."reserve_max".type() == "number" && @."reserve_max" >= 1) && @."reserve_max" <= 1000000000000))'::jsonpath)) AND ((settle ? 'reserve_header'::text) = (settle ? 'reserve_max'::text)) AND (COALESCE(jsonb_typeof((settle -> 'refund_on'::text)), 'array'::text) = 'array'::text) AND (NOT (settle @? '$."refund_on"[*].type()?(@ != "number")'::jsonpath)) AND (NOT (settle @? '$."refund_on"[*]?(@ < 100 || @ > 599)'::jsonpath)) AND (NOT (settle @? '$?(exists (@."timeout") && !((@."timeout".type() == "number" && @."timeout" >= 1) && @."timeout" <= 86400))'::jsonpath))), false))),
+    CONSTRAINT policies_settle CHECK (((settle IS NULL) OR COALESCE(((jsonb_typeof(settle) = 'object'::text) AND (octet_length((settle)::text) <= 8192) AND ((settle)::text !~ '(: |, |\[)-?[0-9]+[.]'::text) AND (jsonb_typeof((settle -> 'sources'::text)) = 'array'::text) AND (NOT (settle @? '$?(@."sources".size() < 1 || @."sources".size() > 8)'::jsonpath)) AND (NOT (settle @? '$."sources"[*].type()?(@ != "object")'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(!(@."from".type() == "string" && @."from" like_regex "^((header|log|shared)[.][A-Za-z0-9_.*-]+|prices)$"))'::jsonpath)) AND (NOT (settle @? '$."sources"[*]?(exists (@."weight") && !((@."weight".type() == "number" && @."weight" >= 1) && @."weight" <= 1000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve") && !((@."reserve".type() == "number" && @."reserve" >= 1) && @."reserve" <= 1000000000000))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_header") && !(@."reserve_header".type() == "string" && @."reserve_header" like_regex "^[A-Za-z0-9_-]{1,128}$"))'::jsonpath)) AND (NOT (settle @? '$?(exists (@."reserve_max") && !((@."reserve_max".type() == "number" && @."reserve_max" >= 1) && @."reserve_max" <= 1000000000000))'::jsonpath)) AND ((settle ? 'reserve_header'::text) = (settle ? 'reserve_max'::text)) AND (COALESCE(jsonb_typeof((settle -> 'refund_on'::text)), 'array'::text) = 'array'::text) AND (NOT (settle @? '$."refund_on"[*].type()?(@ != "number")'::jsonpath)) AND (NOT (settle @? '$."refund_on"[*]?(@ < 100 || @ > 599)'::jsonpath)) AND (NOT (settle @? '$?(exists (@."timeout") && !((@."timeout".type() == "number" && @."timeout" >= 1) && @."timeout" <= 86400))'::jsonpath))), false))),
     CONSTRAINT policies_settle_algorithm CHECK (((settle IS NULL) OR (algorithm = ANY (ARRAY['token_bucket'::text, 'fixed_window'::text])))),
     CONSTRAINT policies_settle_soft_only CHECK (((settle IS NULL) OR (NOT soft_only))),
     CONSTRAINT policies_soft_above_hard CHECK ((soft_only OR (soft_threshold_pct <= COALESCE(hard_threshold_pct, (100)::bigint)))),
@@ -1570,6 +1574,8 @@ END),
     CONSTRAINT policies_tier CHECK ((octet_length(tier) <= 64)),
     CONSTRAINT policies_time_zone CHECK (((time_zone = ''::text) OR ((octet_length(time_zone) <= 64) AND (time_zone ~ '^[A-Za-z]+[A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$'::text)))),
     CONSTRAINT policies_time_zone_period CHECK (((time_zone = ''::text) OR (period <> ''::text))),
+    CONSTRAINT policies_unit CHECK ((unit = ANY (ARRAY[''::text, 'usd'::text]))),
+    CONSTRAINT policies_unit_prices CHECK (((unit = 'usd'::text) OR (settle IS NULL) OR (NOT (settle @? '$."sources"[*]?(@."from" == "prices")'::jsonpath)))),
     CONSTRAINT policies_user CHECK ((octet_length("user") <= 128)),
     CONSTRAINT policies_window_size CHECK (((window_size >= 1) AND (window_size <= 31622400))),
     CONSTRAINT policies_window_size_given CHECK ((num_nonnulls(window_size, NULLIF(period, ''::text), max_duration) = 1))
@@ -1579,6 +1585,32 @@ ALTER TABLE rate_limiter.policies OWNER TO owner;
 
 ALTER TABLE rate_limiter.policies ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME rate_limiter.policies_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE rate_limiter.prices (
+    id bigint NOT NULL,
+    namespace text DEFAULT 'default'::text NOT NULL,
+    model text NOT NULL,
+    prompt bigint NOT NULL,
+    completion bigint NOT NULL,
+    starts_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    revision bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT prices_completion CHECK (((completion >= 0) AND (completion <= '1000000000000'::bigint))),
+    CONSTRAINT prices_model CHECK (((model <> ''::text) AND (octet_length(model) <= 128) AND (model ~ '^[^*]*[*]?$'::text))),
+    CONSTRAINT prices_namespace CHECK ((namespace ~ '^[A-Za-z0-9_.-]{1,64}$'::text)),
+    CONSTRAINT prices_prompt CHECK (((prompt >= 0) AND (prompt <= '1000000000000'::bigint))),
+    CONSTRAINT prices_starts_at CHECK (isfinite(starts_at))
+);
+
+ALTER TABLE rate_limiter.prices OWNER TO owner;
+
+ALTER TABLE rate_limiter.prices ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME rate_limiter.prices_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -2007,6 +2039,9 @@ ALTER TABLE ONLY rate_limiter.overrides
 ALTER TABLE ONLY rate_limiter.policies
     ADD CONSTRAINT policies_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY rate_limiter.prices
+    ADD CONSTRAINT prices_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY rate_limiter.quota_notices
     ADD CONSTRAINT quota_notices_pkey PRIMARY KEY (tenant, policy, endpoint, window_start, threshold);
 
@@ -2118,6 +2153,8 @@ CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies USING btree 
 
 CREATE INDEX policies_tier_index ON rate_limiter.policies USING btree (tier) WHERE (tier <> ''::text);
 
+CREATE UNIQUE INDEX prices_one_per_start ON rate_limiter.prices USING btree (namespace, model, starts_at);
+
 CREATE INDEX quota_notices_noticed_at ON rate_limiter.quota_notices USING btree (noticed_at);
 
 CREATE INDEX quota_notices_window_end ON rate_limiter.quota_notices USING btree (window_end);
@@ -2184,6 +2221,8 @@ CREATE TRIGGER a_queue BEFORE INSERT OR DELETE OR UPDATE ON rate_limiter.overrid
 
 CREATE TRIGGER a_queue BEFORE INSERT OR DELETE OR UPDATE ON rate_limiter.policies FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.queue();
 
+CREATE TRIGGER a_queue BEFORE INSERT OR DELETE OR UPDATE ON rate_limiter.prices FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.queue();
+
 CREATE TRIGGER a_queue BEFORE INSERT OR DELETE OR UPDATE ON rate_limiter.tenants FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.queue();
 
 CREATE TRIGGER a_queue BEFORE INSERT OR DELETE OR UPDATE ON rate_limiter.tiers FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.queue();
@@ -2204,6 +2243,8 @@ CREATE TRIGGER b_unchanged BEFORE UPDATE ON rate_limiter.overrides FOR EACH ROW 
 
 CREATE TRIGGER b_unchanged BEFORE UPDATE ON rate_limiter.policies FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
 
+CREATE TRIGGER b_unchanged BEFORE UPDATE ON rate_limiter.prices FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+
 CREATE TRIGGER b_unchanged BEFORE UPDATE ON rate_limiter.tenants FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
 
 CREATE TRIGGER b_unchanged BEFORE UPDATE ON rate_limiter.tiers FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
@@ -2219,6 +2260,8 @@ CREATE TRIGGER c_revision BEFORE UPDATE ON rate_limiter.costs FOR EACH ROW EXECU
 CREATE TRIGGER c_revision BEFORE UPDATE ON rate_limiter.overrides FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision();
 
 CREATE TRIGGER c_revision BEFORE UPDATE ON rate_limiter.policies FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision();
+
+CREATE TRIGGER c_revision BEFORE UPDATE ON rate_limiter.prices FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision();
 
 CREATE TRIGGER c_revision BEFORE UPDATE ON rate_limiter.tenants FOR EACH ROW EXECUTE FUNCTION rate_limiter.count_revision();
 
@@ -2244,6 +2287,8 @@ CREATE TRIGGER d_deleted AFTER DELETE ON rate_limiter.overrides REFERENCING OLD 
 
 CREATE TRIGGER d_deleted AFTER DELETE ON rate_limiter.policies REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('policy', 'id', 'tenant');
 
+CREATE TRIGGER d_deleted AFTER DELETE ON rate_limiter.prices REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('price', 'id', 'tenant');
+
 CREATE TRIGGER d_deleted AFTER DELETE ON rate_limiter.tenants REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('tenant', 'id', 'id');
 
 CREATE TRIGGER d_deleted AFTER DELETE ON rate_limiter.tiers REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('tier', 'name', 'tenant');
@@ -2259,6 +2304,8 @@ CREATE TRIGGER d_inserted AFTER INSERT ON rate_limiter.costs REFERENCING NEW TAB
 CREATE TRIGGER d_inserted AFTER INSERT ON rate_limiter.overrides REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('override', 'id', 'tenant');
 
 CREATE TRIGGER d_inserted AFTER INSERT ON rate_limiter.policies REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('policy', 'id', 'tenant');
+
+CREATE TRIGGER d_inserted AFTER INSERT ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('price', 'id', 'tenant');
 
 CREATE TRIGGER d_inserted AFTER INSERT ON rate_limiter.tenants REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('tenant', 'id', 'id');
 
@@ -2276,6 +2323,8 @@ CREATE TRIGGER d_updated AFTER UPDATE ON rate_limiter.overrides REFERENCING OLD 
 
 CREATE TRIGGER d_updated AFTER UPDATE ON rate_limiter.policies REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('policy', 'id', 'tenant');
 
+CREATE TRIGGER d_updated AFTER UPDATE ON rate_limiter.prices REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('price', 'id', 'tenant');
+
 CREATE TRIGGER d_updated AFTER UPDATE ON rate_limiter.tenants REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('tenant', 'id', 'id');
 
 CREATE TRIGGER d_updated AFTER UPDATE ON rate_limiter.tiers REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.record('tier', 'name', 'tenant');
@@ -2291,6 +2340,8 @@ CREATE TRIGGER e_truncated BEFORE TRUNCATE ON rate_limiter.costs FOR EACH STATEM
 CREATE TRIGGER e_truncated BEFORE TRUNCATE ON rate_limiter.overrides FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.refuse('delete the rows: that is recorded');
 
 CREATE TRIGGER e_truncated BEFORE TRUNCATE ON rate_limiter.policies FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.refuse('delete the rows: that is recorded');
+
+CREATE TRIGGER e_truncated BEFORE TRUNCATE ON rate_limiter.prices FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.refuse('delete the rows: that is recorded');
 
 CREATE TRIGGER e_truncated BEFORE TRUNCATE ON rate_limiter.tenants FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.refuse('delete the rows: that is recorded');
 
@@ -2558,6 +2609,10 @@ GRANT SELECT,DELETE ON TABLE rate_limiter.overrides TO keeper;
 GRANT SELECT ON TABLE rate_limiter.policies TO node;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE rate_limiter.policies TO operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE rate_limiter.policies TO server;
+
+GRANT SELECT ON TABLE rate_limiter.prices TO node;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE rate_limiter.prices TO operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE rate_limiter.prices TO server;
 
 GRANT SELECT ON TABLE rate_limiter.quota_notices TO operator;
 GRANT SELECT ON TABLE rate_limiter.quota_notices TO server;

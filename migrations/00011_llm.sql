@@ -1,0 +1,98 @@
+-- Budgets of money: policies that count millionths of a US dollar or that match models, and what models cost.
+
+-- +goose Up
+-- +goose StatementBegin
+ALTER TABLE rate_limiter.policies
+    ADD unit  text NOT NULL DEFAULT '', -- of limit, burst and reserve: usd for millionths of a US dollar; empty: tokens
+    ADD match jsonb, -- the models that it counts; null: it counts all requests
+    DROP CONSTRAINT policies_settle,
+    ADD CONSTRAINT policies_settle CHECK (settle IS NULL OR coalesce(
+        jsonb_typeof(settle) = 'object'
+        AND octet_length(settle::text) <= 8192
+        AND settle::text !~ '(: |, |\[)-?[0-9]+[.]'
+        AND jsonb_typeof(settle -> 'sources') = 'array'
+        AND NOT settle @? '$ ? (@.sources.size() < 1 || @.sources.size() > 8)'
+        AND NOT settle @? '$.sources[*].type() ? (@ != "object")'
+        AND NOT settle @? '$.sources[*] ? (!(@.from.type() == "string"
+            && @.from like_regex "^((header|log|shared)[.][A-Za-z0-9_.*-]+|prices)$"))'
+        AND NOT settle @? '$.sources[*] ? (exists(@.weight)
+            && !(@.weight.type() == "number" && @.weight >= 1 && @.weight <= 1000000))'
+        AND NOT settle @? '$ ? (exists(@.reserve)
+            && !(@.reserve.type() == "number" && @.reserve >= 1 && @.reserve <= 1000000000000))'
+        AND NOT settle @? '$ ? (exists(@.reserve_header)
+            && !(@.reserve_header.type() == "string" && @.reserve_header like_regex "^[A-Za-z0-9_-]{1,128}$"))'
+        AND NOT settle @? '$ ? (exists(@.reserve_max)
+            && !(@.reserve_max.type() == "number" && @.reserve_max >= 1 && @.reserve_max <= 1000000000000))'
+        AND (settle ? 'reserve_header') = (settle ? 'reserve_max')
+        AND coalesce(jsonb_typeof(settle -> 'refund_on'), 'array') = 'array'
+        AND NOT settle @? '$.refund_on[*].type() ? (@ != "number")'
+        AND NOT settle @? '$.refund_on[*] ? (@ < 100 || @ > 599)'
+        AND NOT settle @? '$ ? (exists(@.timeout)
+            && !(@.timeout.type() == "number" && @.timeout >= 1 && @.timeout <= 86400))',
+        false)),
+    ADD CONSTRAINT policies_unit CHECK (unit IN ('', 'usd')),
+    ADD CONSTRAINT policies_unit_prices CHECK (unit = 'usd' OR settle IS NULL
+        OR NOT settle @? '$.sources[*] ? (@.from == "prices")'),
+    ADD CONSTRAINT policies_match CHECK (match IS NULL OR coalesce(
+        jsonb_typeof(match) = 'object'
+        AND octet_length(match::text) <= 2048
+        AND match ?| ARRAY['model', 'provider']
+        AND NOT match @? '$.* ? (@.type() != "string")'
+        AND coalesce(octet_length(match ->> 'model') BETWEEN 1 AND 128 AND match ->> 'model' ~ '^[^*]*[*]?$', true)
+        AND coalesce(octet_length(match ->> 'provider') BETWEEN 1 AND 128, true),
+        false)),
+    ADD CONSTRAINT policies_match_settle CHECK (match IS NULL OR settle IS NOT NULL);
+
+-- What a model costs from an instant on, for all plugin configs of a namespace: entries of the config's table
+-- llm.prices that change at run time. Of one pattern the last row that has begun goes before the config's entry.
+CREATE TABLE rate_limiter.prices (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace  text        NOT NULL DEFAULT 'default',
+    model      text        NOT NULL, -- a name, or the beginning of names with a * behind it
+    prompt     bigint      NOT NULL, -- millionths of a US dollar for a million tokens; 0: free
+    completion bigint      NOT NULL, -- as prompt
+    starts_at  timestamptz NOT NULL DEFAULT clock_timestamp(), -- for requests that arrive from then on
+    revision   bigint      NOT NULL DEFAULT 1,
+    CONSTRAINT prices_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,64}$'),
+    CONSTRAINT prices_model CHECK (model <> '' AND octet_length(model) <= 128 AND model ~ '^[^*]*[*]?$'),
+    CONSTRAINT prices_prompt CHECK (prompt BETWEEN 0 AND 1000000000000),
+    CONSTRAINT prices_completion CHECK (completion BETWEEN 0 AND 1000000000000),
+    CONSTRAINT prices_starts_at CHECK (isfinite(starts_at))
+);
+CREATE UNIQUE INDEX prices_one_per_start ON rate_limiter.prices (namespace, model, starts_at);
+CALL rate_limiter.keep_record('rate_limiter.prices', 'price', 'id', 'tenant');
+-- +goose StatementEnd
+
+-- +goose Down
+-- +goose StatementBegin
+DROP TABLE rate_limiter.prices;
+DELETE FROM rate_limiter.policies
+WHERE unit <> '' OR match IS NOT NULL OR settle @? '$.sources[*] ? (@.from == "prices")';
+ALTER TABLE rate_limiter.policies
+    DROP match, DROP CONSTRAINT policies_unit_prices, DROP unit,
+    DROP CONSTRAINT policies_settle,
+    ADD CONSTRAINT policies_settle CHECK (settle IS NULL OR coalesce(
+        jsonb_typeof(settle) = 'object'
+        AND octet_length(settle::text) <= 8192
+        AND settle::text !~ '(: |, |\[)-?[0-9]+[.]'
+        AND jsonb_typeof(settle -> 'sources') = 'array'
+        AND NOT settle @? '$ ? (@.sources.size() < 1 || @.sources.size() > 8)'
+        AND NOT settle @? '$.sources[*].type() ? (@ != "object")'
+        AND NOT settle @? '$.sources[*] ? (!(@.from.type() == "string"
+            && @.from like_regex "^(header|log|shared)[.][A-Za-z0-9_.*-]+$"))'
+        AND NOT settle @? '$.sources[*] ? (exists(@.weight)
+            && !(@.weight.type() == "number" && @.weight >= 1 && @.weight <= 1000000))'
+        AND NOT settle @? '$ ? (exists(@.reserve)
+            && !(@.reserve.type() == "number" && @.reserve >= 1 && @.reserve <= 1000000000000))'
+        AND NOT settle @? '$ ? (exists(@.reserve_header)
+            && !(@.reserve_header.type() == "string" && @.reserve_header like_regex "^[A-Za-z0-9_-]{1,128}$"))'
+        AND NOT settle @? '$ ? (exists(@.reserve_max)
+            && !(@.reserve_max.type() == "number" && @.reserve_max >= 1 && @.reserve_max <= 1000000000000))'
+        AND (settle ? 'reserve_header') = (settle ? 'reserve_max')
+        AND coalesce(jsonb_typeof(settle -> 'refund_on'), 'array') = 'array'
+        AND NOT settle @? '$.refund_on[*].type() ? (@ != "number")'
+        AND NOT settle @? '$.refund_on[*] ? (@ < 100 || @ > 599)'
+        AND NOT settle @? '$ ? (exists(@.timeout)
+            && !(@.timeout.type() == "number" && @.timeout >= 1 && @.timeout <= 86400))',
+        false));
+-- +goose StatementEnd
