@@ -81,8 +81,11 @@ func (s *Status) ResetAt() limit.Micros {
 }
 
 // Denies reports whether a bound with this status denies the request: it is enforced, and it either has no room or was
-// not answered and fails closed.
+// not answered and fails closed. One that does not match the request never denies.
 func Denies(b *policy.Bound, s *Status) bool {
+	if b.Unmatched {
+		return false
+	}
 	if s.Source == Unanswered {
 		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
 	}
@@ -127,13 +130,14 @@ const (
 	MetaLimited                  // denied: the tenant exceeds this node's meta_limit
 	Banned                       // denied: an override bans the tenant, user, credential or address
 	HeaderRepeated               // denied: a trusted header came with more than one value
+	ModelUnpriced                // denied: a limit settles by prices, and the request's model has none
 	ShareExceeded                // of one bound in records and metrics: the cap of the tenant's fair share denied
 )
 
 func (r Reason) String() string {
 	return [...]string{
 		"counted", "tenant_missing", "user_missing", "internal_fault", "config_fault", "store_away", "meta_limited", "banned",
-		"header_repeated", "fair_share",
+		"header_repeated", "model_unpriced", "fair_share",
 	}[r]
 }
 
@@ -217,7 +221,7 @@ func (d *Decision) Ban(now limit.Micros) {
 //
 // The request is denied if any enforced bound denies: then the binding bound is the denying one that waits longest.
 // Otherwise the binding bound is the enforced one with the smallest remaining ÷ limit. A tie goes to the longer window
-// either way. Bounds in shadow are recorded and never bind.
+// either way. Bounds in shadow are recorded and never bind, and those that do not match the request do neither.
 //
 // OwnBinding follows the same rule among the bounds whose buckets are not shared. Clients read its numbers; Binding,
 // Result and RetryAfter cover all bounds.
@@ -234,6 +238,7 @@ func (d *Decision) Combine() {
 			if Denies(bound, status) {
 				outage = max(outage, status.Wait, 1)
 			}
+		case bound.Unmatched:
 		case !bound.Enforced():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
 		default:
@@ -265,7 +270,7 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
 		bound := &d.Resolution.Bounds[i]
-		if d.Reason != StoreAway && bound.Enforced() && d.Statuses[i].Source != Unanswered && shown(bound) {
+		if d.Reason != StoreAway && bound.Enforced() && !bound.Unmatched && d.Statuses[i].Source != Unanswered && shown(bound) {
 			binding = d.stricter(binding, i)
 		}
 	}

@@ -33,6 +33,7 @@ const (
 	RequestIDFact                     // Request.ID
 	CallerFacts                       // Request.Caller
 	PreflightFacts                    // Request.Origin and RequestedMethod
+	SharedFacts                       // Request.Shared
 )
 
 // Consumer is the consumer that the gateway authenticated; the zero value means none.
@@ -56,6 +57,7 @@ type Request struct {
 	Token        string   // the JWT that the gateway verified; "" without one
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" if none did
+	Shared       []string // the texts of Rules.Shared in kong.ctx.shared, in that order; "" for any other value
 	ContentType  string
 
 	Origin, RequestedMethod string // the headers Origin and Access-Control-Request-Method; "" without
@@ -66,8 +68,8 @@ type Request struct {
 
 // Reset clears all facts and keeps the memory.
 func (r *Request) Reset() {
-	tags, headers := r.Consumer.Tags[:0], r.Headers[:0]
-	*r = Request{Headers: headers}
+	tags, headers, shared := r.Consumer.Tags[:0], r.Headers[:0], r.Shared[:0]
+	*r = Request{Headers: headers, Shared: shared}
 	r.Consumer.Tags = tags
 }
 
@@ -101,6 +103,8 @@ type Identity struct {
 	Path       string
 	Route      string
 	Cost       int64  // from the cost header or the caller; 0: none
+	Model      string // of a language model that the request states; "": unknown
+	Provider   string // of that model; "": unknown
 	Repeated   string // a trusted header that came with more than one value; "" if none did
 
 	Address     netip.Addr               // the whole client address, IPv4 not mapped; invalid: none, or no rule needs it
@@ -135,6 +139,7 @@ const (
 // Rules identify requests. They are compiled from the plugin's config and immutable.
 type Rules struct {
 	Tenant, User, Tier []Source // in order of preference
+	Model, Provider    []Source // one each, or none
 	Anonymous          []string // usernames or ids of consumers that stand for anonymous clients
 	OnMissingTenant    Missing  // Skip, ByIP or Deny
 	OnMissingUser      Missing
@@ -144,6 +149,7 @@ type Rules struct {
 	CallerCost         bool     // the cost is Request.Caller's
 	ReserveHeaders     []int    // indexes among Headers of those that carry reservations, at most MaxReserveHeaders
 	Headers            []string // names of the headers that Request.Headers holds
+	Shared             []string // names of the values of kong.ctx.shared that Request.Shared holds
 	Required           Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's
@@ -187,6 +193,7 @@ func (r *Rules) Identify(req *Request, id *Identity) Facts {
 	}
 	id.Cost = r.cost(req)
 	who := reader{rules: r, request: req}
+	id.Model, id.Provider = who.call(r.Model), who.call(r.Provider)
 	for i, header := range r.ReserveHeaders {
 		id.Reserves[i] = req.number(header, math.MaxInt64)
 	}

@@ -92,6 +92,7 @@ func removeDots(target string) string {
 type Caller struct {
 	Tenant, User, Tier string // "": it states none
 	Cost               int64  // tokens; below 1: it states none
+	Model, Provider    string // of a language model; "": it states none
 }
 
 // MaxCallerCost bounds the cost that a caller states, in tokens. A higher one counts as this.
@@ -99,7 +100,9 @@ const MaxCallerCost = 1_000_000_000
 
 // The sources that read what the caller states. No config can name them.
 var (
-	CallerTenant = Source{kind: fromCallerTenant}
+	CallerTenant   = Source{kind: fromCallerTenant}
+	CallerModel    = Source{kind: fromCallerModel}
+	CallerProvider = Source{kind: fromCallerProvider}
 	CallerUser   = Source{kind: fromCallerUser}
 	CallerTier   = Source{kind: fromCallerTier}
 )

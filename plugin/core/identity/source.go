@@ -17,8 +17,8 @@ import (
 type Source struct {
 	kind   sourceKind
 	text   string // as the config names it; "": a caller states it
-	detail string // the tag's key with its colon, the header, or the claim
-	header int    // index among Rules.Headers
+	detail string // the tag's key with its colon, the header, the claim or the name of the shared value
+	place  int    // index among Rules.Headers or Rules.Shared
 }
 
 // IsHeader reports whether a source, as a config names it, is a header: a client may write it.
@@ -35,9 +35,12 @@ const (
 	fromTag
 	fromHeader
 	fromClaim
+	fromShared
 	fromCallerTenant
 	fromCallerUser
 	fromCallerTier
+	fromCallerModel
+	fromCallerProvider
 )
 
 // fact returns the fact that must be known to read the source.
@@ -47,7 +50,9 @@ func (s Source) fact() Facts {
 		return HeaderFacts
 	case fromClaim:
 		return TokenFact
-	case fromCallerTenant, fromCallerUser, fromCallerTier:
+	case fromShared:
+		return SharedFacts
+	case fromCallerTenant, fromCallerUser, fromCallerTier, fromCallerModel, fromCallerProvider:
 		return CallerFacts
 	default:
 		return ConsumerFact
@@ -77,12 +82,30 @@ func ParseSources(texts []string, headers *[]string) ([]Source, error) {
 		case fromTag:
 			s.detail += ":"
 		case fromHeader:
-			s.header = Header(s.detail, headers)
+			s.place = Header(s.detail, headers)
 		default:
 		}
 		sources = append(sources, s)
 	}
 	return sources, nil
+}
+
+// CallSource compiles the source of a request's model or provider: header.<Name> or shared.<name>, which is added to
+// headers or shared unless it is there. Without a source it returns none.
+func CallSource(text string, headers, shared *[]string) ([]Source, error) {
+	name, isShared := strings.CutPrefix(text, "shared.")
+	switch {
+	case text == "":
+		return nil, nil
+	case !isShared:
+		return ParseSources([]string{text}, headers)
+	}
+	i := slices.Index(*shared, name)
+	if i < 0 {
+		i = len(*shared)
+		*shared = append(*shared, name)
+	}
+	return []Source{{kind: fromShared, text: text, detail: name, place: i}}, nil
 }
 
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
@@ -104,7 +127,7 @@ func (r *Rules) Compile(needed Facts) {
 	if r.CallerCost {
 		r.Required |= CallerFacts
 	}
-	var lists [][]Source
+	lists := [][]Source{r.Model, r.Provider}
 	if r.NeedTenant {
 		lists = append(lists, r.Tenant, r.Tier)
 	}
@@ -148,6 +171,14 @@ func (r *reader) name(kind Kind, sources []Source) Name {
 	return Name{}
 }
 
+// call returns the name of a model or provider, or "": a longer one than a pattern can have counts as unknown.
+func (r *reader) call(sources []Source) string {
+	if name, _ := r.first(sources); len(name) <= maxPart {
+		return name
+	}
+	return ""
+}
+
 func (r *reader) read(s Source) string {
 	switch s.kind {
 	case fromConsumerID:
@@ -164,19 +195,30 @@ func (r *reader) read(s Source) string {
 		}
 		return ""
 	case fromHeader:
-		if s.header < len(r.request.Headers) {
-			return r.request.Headers[s.header]
-		}
-		return ""
+		return at(r.request.Headers, s.place)
+	case fromShared:
+		return at(r.request.Shared, s.place)
 	case fromCallerTenant:
 		return r.request.Caller.Tenant
 	case fromCallerUser:
 		return r.request.Caller.User
 	case fromCallerTier:
 		return r.request.Caller.Tier
+	case fromCallerModel:
+		return r.request.Caller.Model
+	case fromCallerProvider:
+		return r.request.Caller.Provider
 	default:
 		return r.claim(s.detail)
 	}
+}
+
+// at returns the value of an index, or "" if it was not read.
+func at(values []string, i int) string {
+	if i < len(values) {
+		return values[i]
+	}
+	return ""
 }
 
 // claim reads a string or a whole number from the token. The gateway has verified the token; here it is only read.

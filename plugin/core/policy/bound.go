@@ -198,6 +198,9 @@ type Bound struct {
 	Key    Key
 	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation; of concurrency it is 1 or 0
 
+	// Unmatched: the request states a model that the policy does not match. It reserves nothing, and the answer settles it.
+	Unmatched bool
+
 	Override int64 // id of the commercial override that changed the limit; 0 for none
 	TopUp    int64 // tokens that top-ups have added to the limit after that
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none

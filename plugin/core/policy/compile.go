@@ -269,13 +269,16 @@ func windowMicros(seconds int64) limit.Micros {
 }
 
 // quotaItem returns the policy's item of the RateLimit-Policy field, without the length of a calendar's period. The
-// registry of its units has requests, bytes and requests at once; a limit that settles anything else has no item.
+// registry of its units has requests, bytes and requests at once; micro-usd is one of its own. A limit that settles
+// anything else has no item.
 func (p *Policy) quotaItem() string {
 	unit := ""
 	spec := p.Limit.Spec()
 	switch {
 	case p.Limit.IsConcurrency(): // without a window: none bounds what is in flight
 		return fmt.Sprintf(`%q;q=%d;qu="concurrent-requests"`, p.Name, spec.Quantity)
+	case p.Unit == schema.UnitUSD:
+		unit = `;qu="micro-usd"`
 	case p.Settle == nil:
 	case p.Settle.CountsBytes():
 		unit = `;qu="content-bytes"`

@@ -16,6 +16,7 @@ type Needs struct {
 	User       bool
 	Credential bool // some limit is counted per credential: without a credential, per address
 	Cost       bool // there is a limit that could be charged
+	Model      bool // a limit depends on the model of a request
 	SeekTenant bool // an exemption names a tenant
 	SeekUser   bool // an exemption or a row names a user
 	Address    bool // an exemption names a network, or an override one of IPv6
@@ -35,6 +36,7 @@ func (n Needs) Union(other Needs) Needs {
 		User:       n.User || other.User,
 		Credential: n.Credential || other.Credential,
 		Cost:       n.Cost || other.Cost,
+		Model:      n.Model || other.Model,
 		SeekTenant: n.SeekTenant || other.SeekTenant,
 		SeekUser:   n.SeekUser || other.SeekUser,
 		Address:    n.Address || other.Address,
@@ -50,6 +52,7 @@ func (n *Needs) AddPolicy(p *Policy) {
 	if p.Settle != nil && p.Settle.ReserveHeader() != "" {
 		n.AddReserve(p.Settle.ReserveHeader())
 	}
+	n.Model = n.Model || p.Settle != nil && p.Settle.NeedsCalls()
 	n.User = n.User || p.Scope.ByUser()
 	switch {
 	case p.Scope == Credential:
@@ -256,7 +259,7 @@ func (n *NamespaceRows) ReserveHeaders() []string { return slices.Sorted(maps.Ke
 // ForUsage returns the needs of requests that read what their tenant has used: who they are from, whatever limits there
 // are, and their target, but nothing about what a request costs.
 func (n Needs) ForUsage() Needs {
-	n.Tenant, n.Cost, n.Reserves = true, false, [identity.MaxReserveHeaders]string{}
+	n.Tenant, n.Cost, n.Model, n.Reserves = true, false, false, [identity.MaxReserveHeaders]string{}
 	n.Facts = n.Facts&^identity.RouteFact | identity.TargetFact
 	return n
 }

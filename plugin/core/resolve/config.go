@@ -224,8 +224,14 @@ func (p *Plan) setSources(r *identity.Rules, n policy.Needs) {
 		r.User = sources(config.UserFrom, identity.CallerUser)
 	}
 	if p.forCallers {
-		r.CallerCost = n.Cost
+		if r.CallerCost = n.Cost; n.Model {
+			r.Model, r.Provider = []identity.Source{identity.CallerModel}, []identity.Source{identity.CallerProvider}
+		}
 		return
+	}
+	if n.Model { // the schema has checked the sources
+		r.Model, _ = identity.CallSource(config.LLM.RequestModel, &r.Headers, &r.Shared)
+		r.Provider, _ = identity.CallSource(config.LLM.RequestProvider, &r.Headers, &r.Shared)
 	}
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)

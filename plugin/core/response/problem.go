@@ -2,10 +2,12 @@ package response
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -55,6 +57,7 @@ var denials = [...]struct {
 	decision.HeaderRepeated: {
 		400, badRequest, "", "Header with more than one value", invalidArgument,
 	},
+	decision.ModelUnpriced: {400, badRequest, "", "Model without a price", invalidArgument},
 }
 
 func missing(name string) string { return "No " + name + " is identified, and this API requires one." }
@@ -108,6 +111,9 @@ func (re *Renderer) body(d *decision.Decision, wait int64, r *Response) {
 	switch d.Reason {
 	case decision.HeaderRepeated: // its name is from the config: letters, digits, dashes and underscores
 		b = appendParts(b, "The header ", d.Identity.Repeated, " must be sent once and hold one value, without a comma.")
+	case decision.ModelUnpriced: // a client may have written its name
+		name, _ := json.Marshal(docpath.Shorten(d.Identity.Model))
+		b = appendParts(b, "The model '", string(name[1:len(name)-1]), "' has no price here, so its calls are not admitted.")
 	case decision.Counted:
 		b = append(re.detail(b, d, wait), `","violated-policies":[`...)
 		b = append(denying(b, d, true), ']')

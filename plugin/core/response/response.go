@@ -127,7 +127,8 @@ func (re *Renderer) wait(d *decision.Decision) int64 {
 	switch {
 	case !d.Denied():
 		return 0
-	case d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated:
+	case d.Reason == decision.TenantMissing || d.Reason == decision.UserMissing || d.Reason == decision.HeaderRepeated,
+		d.Reason == decision.ModelUnpriced:
 		return 0
 	case d.Reason == decision.InternalFault || d.Reason == decision.ConfigFault:
 		return 1
