@@ -270,11 +270,10 @@ type DatedPrice struct {
 // Faults returns everything that is wrong with p by itself, in the order of its fields; the paths are their names.
 func (p DatedPrice) Faults() []Fault {
 	return modelOf[DatedPrice]().faults(p, func(p DatedPrice) error {
-		var faults findings
-		if !p.StartsAt.IsZero() && p.StartsAt.Unix() < 0 {
-			faults.add("starts_at", FieldNamed[DatedPrice]("starts_at").Must())
+		if p.StartsAt.IsZero() || p.StartsAt.Unix() >= 0 {
+			return nil
 		}
-		return Faults(faults).OrNil()
+		return Faults{{"starts_at", FieldNamed[DatedPrice]("starts_at").Must()}}
 	})
 }
 
