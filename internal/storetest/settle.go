@@ -60,6 +60,11 @@ func settleMayLeaveADebt(t *testing.T, f *fixture) {
 		if s := f.take(t, b)[0]; s.Admits() || s.Used != 25 || s.Remaining != 0 {
 			t.Errorf("%s: with 25 of 10 used the status is %+v, want a denial", algorithm, s)
 		}
+		for _, mode := range []policy.Mode{policy.Enforce, policy.Shadow} {
+			if free := withMode(withCost(b, 0), mode); !f.admits(t, free) {
+				t.Errorf("%s: a request that costs nothing is denied in mode %s", algorithm, mode)
+			}
+		}
 		f.Advance(f.take(t, b)[0].Wait - 1)
 		if f.admits(t, b) {
 			t.Errorf("%s: a request is admitted a microsecond before its wait is over", algorithm)

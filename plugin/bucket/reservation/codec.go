@@ -31,6 +31,8 @@ type jsonRecord struct {
 	Tenant   string       `json:"tenant,omitempty"`
 	Endpoint string       `json:"endpoint,omitempty"`
 	Bounds   []jsonBound  `json:"bounds"`
+
+	Calls *settle.Calls `json:"calls,omitempty"`
 }
 
 type jsonBound struct {
@@ -41,6 +43,8 @@ type jsonBound struct {
 	Key       policy.Key       `json:"key"`
 	Limit     limit.Spec       `json:"limit"`
 	Settle    json.RawMessage  `json:"settle,omitempty"` // absent: a concurrency limit
+	Match     *schema.Match    `json:"match,omitempty"`
+	Unit      string           `json:"unit,omitempty"`
 	Source    decision.Source  `json:"source"`
 	Failure   decision.Failure `json:"failure,omitempty"`
 	Receipt   limit.Receipt    `json:"receipt"`
@@ -61,7 +65,9 @@ func (f *jsonRecord) clientTexts() []*string {
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (r *Record) MarshalBinary() ([]byte, error) {
-	form := jsonRecord{Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint}
+	form := jsonRecord{
+		Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint, Calls: r.Calls,
+	}
 	for i := range r.Bounds {
 		b, s := &r.Bounds[i], &r.Statuses[i]
 		spec := b.Policy.Limit.Spec()
@@ -69,12 +75,13 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 			spec.Burst = 0
 		}
 		var rule json.RawMessage
+		var match *schema.Match
 		if b.Policy.Settle != nil {
-			rule = json.RawMessage(b.Policy.Settle.Spec().JSON())
+			rule, match = json.RawMessage(b.Policy.Settle.Spec().JSON()), b.Policy.Settle.Match()
 		}
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
-			Key: b.Key, Limit: spec, Settle: rule,
+			Key: b.Key, Limit: spec, Settle: rule, Match: match, Unit: b.Policy.Unit,
 			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
 		})
 	}
@@ -115,7 +122,8 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 		*part = plain
 	}
 	r := &Record{
-		Made: form.Made, Tenant: form.Tenant, Endpoint: form.Endpoint, chargeOnly: make([]bool, len(form.Bounds)),
+		Made: form.Made, Tenant: form.Tenant, Endpoint: form.Endpoint, Calls: form.Calls,
+		chargeOnly: make([]bool, len(form.Bounds)),
 	}
 	for i := range form.Bounds {
 		bound, status, err := form.Bounds[i].decode()
@@ -142,7 +150,7 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 	var rule *settle.Rule
 	if f.Settle != nil || !compiled.IsConcurrency() {
 		var ruleErr error
-		rule, ruleErr = decodeRule(f.Settle)
+		rule, ruleErr = decodeRule(f.Settle, f.Match)
 		err = errors.Join(ruleErr, err)
 	}
 	switch {
@@ -163,18 +171,19 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 	}
 	p := &policy.Policy{
 		Name: f.Key.Policy, Scope: f.Scope, Mode: f.Mode, FailMode: f.FailMode, Settle: rule, Limit: compiled,
+		Unit: f.Unit,
 	}
 	status := decision.Status{Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now}
 	status.Reset = f.FullAgain
 	return policy.Bound{Policy: p, Key: f.Key, Cost: f.Cost}, status, nil
 }
 
-func decodeRule(text []byte) (*settle.Rule, error) {
+func decodeRule(text []byte, match *schema.Match) (*settle.Rule, error) {
 	spec, faults := schema.ParseSettle(text)
 	if len(faults) > 0 {
 		return nil, schema.Faults(faults)
 	}
-	return settle.New(*spec, nil)
+	return settle.New(*spec, match)
 }
 
 // hasNames reports whether each number is one of the constants of its type, and the policy has a name.

@@ -41,7 +41,7 @@ func NewRecord(d *decision.Decision, made limit.Micros) *Record {
 			continue
 		}
 		if r == nil {
-			r = &Record{Made: made, Endpoint: strings.Clone(d.Resolution.Endpoint)}
+			r = &Record{Made: made, Endpoint: strings.Clone(d.Resolution.Endpoint), Calls: d.Resolution.Calls}
 			if d.Identity.Tenant.Kind == identity.Tenant {
 				r.Tenant = strings.Clone(d.Identity.Tenant.ID)
 			}

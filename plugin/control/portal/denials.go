@@ -81,6 +81,7 @@ var reasonWords = map[string]string{
 	"tenant_missing":  "The request did not name your organization.",
 	"user_missing":    "The request did not name a user.",
 	"header_repeated": "A header that names the organization or the user was sent twice.",
+	"model_unpriced":  "The model of the request has no price.",
 	"meta_limited":    "Too many requests at once.",
 	"store_away":      "The limit could not be checked.",
 	"internal_fault":  "The request could not be decided.",

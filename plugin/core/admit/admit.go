@@ -209,6 +209,8 @@ func checkIdentity(d *decision.Decision, now, wait limit.Micros) {
 		d.DenyOrRecord(decision.TenantMissing, 0)
 	case d.Identity.UserDenied && d.Resolution.UserRequired:
 		d.DenyOrRecord(decision.UserMissing, 0)
+	case d.Resolution.Unpriced:
+		d.DenyOrRecord(decision.ModelUnpriced, 0)
 	}
 }
 

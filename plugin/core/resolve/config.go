@@ -25,6 +25,7 @@ func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 	c.collectPatterns()
 	c.plan.config = &config
 	c.plan.namespace = config.Namespace
+	c.plan.prices = newPrices(&config, nil)
 	c.plan.modes = policy.ModesOf(&config)
 	c.compileTiers()
 	if len(config.Anonymous.Limits) > 0 {

@@ -72,6 +72,9 @@ type ExplainedBound struct {
 	Override int64  `json:"override,omitempty"`         // id of the commercial override that changed the limit
 	TopUp    int64  `json:"top_up,omitempty"`           // tokens that top-ups add to it, included in the limit
 	Penalty  int64  `json:"penalty,omitempty"`          // id of the detector's override that changed it after that
+
+	// Unmatched: the request states a model that the limit does not match. It reserves nothing.
+	Unmatched bool `json:"unmatched,omitempty"`
 }
 
 // ExplainedPolicy describes a policy that could apply.
@@ -133,6 +136,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
 			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: p.AccuracyOf(&b).String(),
 			Cost: b.Cost, Override: b.Override, TopUp: b.TopUp, Penalty: b.Penalty,
+			Unmatched: b.Unmatched,
 		})
 	}
 	e.explainPolicies(considered)

@@ -22,6 +22,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -43,6 +44,7 @@ type Plan struct {
 	patterns    *policy.Patterns
 	costs       []int64     // by pattern index; -1 where the pattern sets no cost
 	exempt      *exemptions // nil: the config has none
+	prices      *prices     // of models
 	candidate   *Candidate  // nil: no candidate is open
 	enforces    *Candidate  // whose plan this is as it decides for assigned tenants; nil: no candidate's
 }
@@ -61,8 +63,14 @@ type Resolution struct {
 	// UserRequired: a limit per user applies, enforced or in shadow mode by the config, but the request names no user.
 	UserRequired bool
 
+	// Unpriced: a limit settles by prices, enforced or in shadow mode by the config, and the model that the request states
+	// has none.
+	Unpriced bool
+
 	Settles bool // the policy of a bound settles: the request ends with a settlement
 	Fair    bool // the policy of a bound is shared fairly
+
+	Calls *settle.Calls // where the call of the request is read, with the prices in force; nil: no bound needs it
 
 	Banned   bool         // deny, whatever Bounds are
 	Until    limit.Micros // end of a ban; 0: it is permanent
@@ -80,6 +88,7 @@ type Resolution struct {
 	exemptNetworks []netip.Prefix           // of the config's exemptions: those that the address is in
 	exemptPatterns []int                    // of the config's exemptions: those that match
 	considered     *[]*policy.Policy        // by bind, for explanations; nil: they are not recorded
+	now            limit.Micros             // when the request arrived
 	kept           []policy.Bound           // active ones that stay where a candidate is enforced
 }
 
@@ -107,7 +116,7 @@ func (p *Plan) ResolveAt(id *identity.Identity, now limit.Micros, r *Resolution)
 // resolve does what ResolveAt does, but for what assigned tenants share with others.
 func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	r.Reset()
-	r.Namespace = p.namespace
+	r.Namespace, r.now = p.namespace, now
 	p.matchEndpoint(id, r)
 	var rows *policy.TenantRows
 	if p.snapshot != nil {
@@ -125,7 +134,7 @@ func (p *Plan) resolve(id *identity.Identity, now limit.Micros, r *Resolution) {
 	p.bind(rows, id, r)
 	if r.Preflight { // the other bounds stay: nothing proves that a browser sent the request
 		r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return b.Key.Group == policy.ByTenant })
-		r.UserRequired = false
+		r.UserRequired, r.Unpriced = false, false
 		r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Reserves() })
 	}
 }
@@ -255,6 +264,7 @@ func (p *Plan) appendBound(applied *policy.Policy, id *identity.Identity, cost i
 	switch {
 	case applied.Settle != nil:
 		r.Settles, bound.Cost = true, p.reserve(applied.Settle, id, bound.Cost)
+		p.bindCall(id, bound, r)
 	case applied.Limit.IsConcurrency():
 		r.Settles, bound.Cost = true, min(bound.Cost, 1)
 	}

@@ -124,6 +124,7 @@ var waysAdmit = map[string]string{
 	"tenant_missing":  "A request that names its tenant where the config's tenant_from reads it.",
 	"user_missing":    "A request that names its user where the config's user_from reads it.",
 	"header_repeated": "A request that sends each header with the name of its tenant or user once.",
+	"model_unpriced":  "A price of the model, in the config's llm.prices or by ratelimit price put, or another model.",
 	"meta_limited":    "A retry after Retry-After, with fewer requests of the tenant at once: meta_limit protects the node.",
 	"store_away":      "A retry after Retry-After, when the limit can be checked again; or fail_mode open or local.",
 }

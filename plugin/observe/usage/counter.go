@@ -123,8 +123,8 @@ func (c *Counter) Observe(d *decision.Decision) {
 	}
 	for i := range d.Resolution.Bounds {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Source == decision.Unanswered && status.Failure == decision.NoFailure {
-			continue // it was not read, because another bound denies
+		if bound.Unmatched || status.Source == decision.Unanswered && status.Failure == decision.NoFailure {
+			continue // it is for another model, or was not read, because another bound denies
 		}
 		if counts := c.rowOf(s, rows, i, bound); counts != nil {
 			countBound(counts, d, bound, status)

@@ -1,0 +1,73 @@
+package resolve
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// prices holds the prices of a config and of the rows beside it. It compiles those in force when a request first needs
+// them, and again when another price has begun.
+type prices struct {
+	llm     schema.LLM
+	named   bool               // the config has an llm record
+	rows    []*policy.PriceRow // by model, the earlier start first
+	inForce atomic.Pointer[pricePeriod]
+}
+
+// pricePeriod holds the prices of all instants from one (inclusive) to another.
+type pricePeriod struct {
+	from, until limit.Micros
+	calls       *settle.Calls
+}
+
+// newPrices returns the prices of a config beside rows, which are sorted by model, the earlier start first.
+func newPrices(config *schema.Config, rows []*policy.PriceRow) *prices {
+	p := &prices{rows: rows}
+	p.llm, p.named = config.Calls()
+	return p
+}
+
+// at returns where calls are read, and the prices in force at an instant.
+func (p *prices) at(now limit.Micros) *settle.Calls {
+	if current := p.inForce.Load(); current != nil && current.from <= now && now < current.until {
+		return current.calls
+	}
+	period, llm := &pricePeriod{until: limit.Never}, p.llm
+	llm.Prices = slices.Clone(llm.Prices)
+	for _, row := range p.rows {
+		start := limit.Micros(row.StartsAt.UnixMicro())
+		if start > now {
+			period.until = min(period.until, start)
+			continue
+		}
+		period.from = max(period.from, start)
+		llm.Prices = slices.DeleteFunc(llm.Prices, func(price schema.ModelPrice) bool { return price.Model == row.Model })
+		llm.Prices = append(llm.Prices, row.ModelPrice)
+	}
+	period.calls, _ = settle.NewCalls(llm, p.named) // the config and the rows have been checked
+	p.inForce.Store(period)
+	return period.calls
+}
+
+// bindCall sets what a bound that settles reserves, by the model that the request states, and the prices that the
+// request is settled by.
+func (p *Plan) bindCall(id *identity.Identity, bound *policy.Bound, r *Resolution) {
+	rule := bound.Policy.Settle
+	if p.prices.named || rule.NeedsCalls() {
+		r.Calls = p.prices.at(r.now)
+	}
+	if matches, known := rule.Match().Matches(id.Model, id.Provider); known && !matches {
+		bound.Unmatched, bound.Cost = true, 0
+		return
+	}
+	mayDeny := bound.Policy.Mode == policy.Enforce || p.modes.Mode != policy.Enforce
+	if rule.ByPrices() && mayDeny && id.Model != "" && !r.Calls.HasPrice(id.Model) {
+		r.Unpriced = true
+	}
+}
