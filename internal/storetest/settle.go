@@ -61,7 +61,7 @@ func settleMayLeaveADebt(t *testing.T, f *fixture) {
 			t.Errorf("%s: with 25 of 10 used the status is %+v, want a denial", algorithm, s)
 		}
 		for _, mode := range []policy.Mode{policy.Enforce, policy.Shadow} {
-			if free := withMode(withCost(b, 0), mode); !f.admits(t, free) {
+			if free := withMode(withCost(b, 0), mode); !f.take(t, free)[0].Admits() {
 				t.Errorf("%s: a request that costs nothing is denied in mode %s", algorithm, mode)
 			}
 		}
