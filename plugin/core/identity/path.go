@@ -103,8 +103,8 @@ var (
 	CallerTenant   = Source{kind: fromCallerTenant}
 	CallerModel    = Source{kind: fromCallerModel}
 	CallerProvider = Source{kind: fromCallerProvider}
-	CallerUser   = Source{kind: fromCallerUser}
-	CallerTier   = Source{kind: fromCallerTier}
+	CallerUser     = Source{kind: fromCallerUser}
+	CallerTier     = Source{kind: fromCallerTier}
 )
 
 // GRPC reports whether the request is a gRPC call: a POST over HTTP/2 to a route with a gRPC protocol, with gRPC's
