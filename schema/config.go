@@ -282,6 +282,7 @@ type Exemption struct {
 //kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "soft_only", "then_match": {"eq": false}, "then_err": "must not be true with concurrency: to try a limit, set mode to shadow"}}
 //kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "accuracy", "then_match": {"one_of": ["exact"]}, "then_err": "must be exact, or left out, with concurrency, because no node can take room for requests ahead of need"}}
 //kong:check {"conditional": {"if_field": "algorithm", "if_match": {"eq": "concurrency"}, "then_field": "cost", "then_match": {"between": [0, 1]}, "then_err": "must be 0 or 1 with concurrency, because a request counts once while it lasts"}}
+//kong:check {"conditional": {"if_field": "unit", "if_match": {"required": true}, "then_field": "algorithm", "then_match": {"one_of": ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log"]}, "then_err": "must not be concurrency beside unit, because that counts requests"}}
 type Limit struct {
 	// The name of the limit, shown in response headers and part of the counter's key: 1 to 64 letters, digits, dots,
 	// dashes or underscores. Limits with different names all apply. Required.

@@ -104,14 +104,16 @@ func (m *Match) Matches(model, provider string) (matches, known bool) {
 
 // Equal reports whether two records are the same; nil is one of a limit that counts all calls.
 func (m *Match) Equal(other *Match) bool {
-	if m == nil || other == nil {
-		return m == other
-	}
-	return *m == *other
+	return m == other || m != nil && other != nil && *m == *other
 }
 
-// Describe returns m in words.
-func (m *Match) Describe() string { return "for " + inWords("model", m.Model, "provider", m.Provider) }
+// Describe returns m in words, after those of what it limits: ", for model gpt-4o*"; of nil "".
+func (m *Match) Describe() string {
+	if m == nil {
+		return ""
+	}
+	return ", for " + inWords("model", m.Model, "provider", m.Provider)
+}
 
 // Price is a price in millionths of a US dollar for a million tokens. In JSON it is a decimal text of dollars: "2.5". A
 // text that is no such decimal reads as -1, which no check accepts.
@@ -121,14 +123,10 @@ const priceDecimals = "000000"
 
 // String returns the decimal.
 func (p Price) String() string {
-	whole, rest := p/1_000_000, p%1_000_000
-	switch {
-	case p < 0: // no price
+	if p < 0 { // no price
 		return "-1"
-	case rest == 0:
-		return strconv.FormatInt(int64(whole), 10)
 	}
-	return strings.TrimRight(fmt.Sprintf("%d.%06d", whole, rest), "0")
+	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%06d", p/1_000_000, p%1_000_000), "0"), ".")
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -183,13 +181,9 @@ func (m LLM) faults() []Fault {
 // callFaults returns the faults of a limit that counts calls or money.
 func (l LocatedLimit) callFaults() []Fault {
 	var faults findings
-	priced := l.Settle != nil && slices.ContainsFunc(l.Settle.Sources, isPrices)
-	switch {
-	case priced && l.Unit != UnitUSD:
+	if l.Unit != UnitUSD && l.Settle != nil && slices.ContainsFunc(l.Settle.Sources, isPrices) {
 		faults.add(docpath.Member(l.Path, "unit"), "must be usd beside the source prices, because such a limit is in "+
 			"millionths of a US dollar")
-	case l.Unit == UnitUSD && l.Algorithm == AlgorithmConcurrency:
-		faults.add(docpath.Member(l.Path, "unit"), "must be left out with concurrency, which counts requests")
 	}
 	if l.Match != nil && l.Settle == nil {
 		faults.add(docpath.Member(l.Path, "match"), "needs settle beside it, because the model is known for sure only "+
@@ -217,14 +211,5 @@ func (c Config) callWarnings(l LocatedLimit) []Warning {
 	return warnings
 }
 
-// Calls returns c.LLM, or its defaults where c has none; named reports which.
-func (c Config) Calls() (calls LLM, named bool) {
-	if c.LLM.Model != "" {
-		return c.LLM, true
-	}
-	return defaultLLM(), false
-}
-
-var defaultLLM = sync.OnceValue(func() LLM {
-	return Config{LLM: LLM{Prices: []ModelPrice{}}}.WithDefaults().LLM
-})
+// DefaultLLM returns the record of a config without one: the default paths and no prices.
+var DefaultLLM = sync.OnceValue(func() LLM { return Config{LLM: LLM{Prices: []ModelPrice{}}}.WithDefaults().LLM })

@@ -31,8 +31,7 @@ type jsonRecord struct {
 	Tenant   string       `json:"tenant,omitempty"`
 	Endpoint string       `json:"endpoint,omitempty"`
 	Bounds   []jsonBound  `json:"bounds"`
-
-	Calls *settle.Calls `json:"calls,omitempty"`
+	LLM      *schema.LLM  `json:"llm,omitempty"` // where calls are read, and the prices when it was made
 }
 
 type jsonBound struct {
@@ -65,8 +64,9 @@ func (f *jsonRecord) clientTexts() []*string {
 
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (r *Record) MarshalBinary() ([]byte, error) {
-	form := jsonRecord{
-		Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint, Calls: r.Calls,
+	form := jsonRecord{Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint}
+	if r.Calls != nil {
+		form.LLM = &r.Calls.LLM
 	}
 	for i := range r.Bounds {
 		b, s := &r.Bounds[i], &r.Statuses[i]
@@ -75,13 +75,12 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 			spec.Burst = 0
 		}
 		var rule json.RawMessage
-		var match *schema.Match
 		if b.Policy.Settle != nil {
-			rule, match = json.RawMessage(b.Policy.Settle.Spec().JSON()), b.Policy.Settle.Match()
+			rule = json.RawMessage(b.Policy.Settle.Spec().JSON())
 		}
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
-			Key: b.Key, Limit: spec, Settle: rule, Match: match, Unit: b.Policy.Unit,
+			Key: b.Key, Limit: spec, Settle: rule, Match: b.Policy.Settle.Match(), Unit: b.Policy.Unit,
 			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
 		})
 	}
@@ -122,8 +121,10 @@ func decodeRecord(text []byte, own bool) (*Record, error) {
 		*part = plain
 	}
 	r := &Record{
-		Made: form.Made, Tenant: form.Tenant, Endpoint: form.Endpoint, Calls: form.Calls,
-		chargeOnly: make([]bool, len(form.Bounds)),
+		Made: form.Made, Tenant: form.Tenant, Endpoint: form.Endpoint, chargeOnly: make([]bool, len(form.Bounds)),
+	}
+	if form.LLM != nil {
+		r.Calls = settle.NewCalls(*form.LLM)
 	}
 	for i := range form.Bounds {
 		bound, status, err := form.Bounds[i].decode()

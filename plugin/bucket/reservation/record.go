@@ -69,7 +69,10 @@ func isReserved(b *policy.Bound, s *decision.Status) bool {
 
 // Needs returns what must be read of the request's end to measure it.
 func (r *Record) Needs() settle.Needs {
-	needs := r.Calls.Needs()
+	var needs settle.Needs
+	if r.Calls != nil {
+		needs = r.Calls.Needs
+	}
 	for i := range r.Bounds {
 		if rule := r.Bounds[i].Policy.Settle; rule != nil {
 			needs = needs.Union(rule.Needs())

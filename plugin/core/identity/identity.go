@@ -33,7 +33,6 @@ const (
 	RequestIDFact                     // Request.ID
 	CallerFacts                       // Request.Caller
 	PreflightFacts                    // Request.Origin and RequestedMethod
-	SharedFacts                       // Request.Shared
 )
 
 // Consumer is the consumer that the gateway authenticated; the zero value means none.
@@ -57,7 +56,6 @@ type Request struct {
 	Token        string   // the JWT that the gateway verified; "" without one
 	Headers      []string // the values of Rules.Headers, in that order; "" where the client sent none
 	Repeated     string   // HeaderFacts: one of Rules.Headers that came with more than one value; "" if none did
-	Shared       []string // the texts of Rules.Shared in kong.ctx.shared, in that order; "" for any other value
 	ContentType  string
 
 	Origin, RequestedMethod string // the headers Origin and Access-Control-Request-Method; "" without
@@ -68,8 +66,8 @@ type Request struct {
 
 // Reset clears all facts and keeps the memory.
 func (r *Request) Reset() {
-	tags, headers, shared := r.Consumer.Tags[:0], r.Headers[:0], r.Shared[:0]
-	*r = Request{Headers: headers, Shared: shared}
+	tags, headers := r.Consumer.Tags[:0], r.Headers[:0]
+	*r = Request{Headers: headers}
 	r.Consumer.Tags = tags
 }
 
@@ -148,8 +146,7 @@ type Rules struct {
 	CostHeaderMax      int64
 	CallerCost         bool     // the cost is Request.Caller's
 	ReserveHeaders     []int    // indexes among Headers of those that carry reservations, at most MaxReserveHeaders
-	Headers            []string // names of the headers that Request.Headers holds
-	Shared             []string // names of the values of kong.ctx.shared that Request.Shared holds
+	Headers            []string // names of the headers that Request.Headers holds, or shared.<name> of kong.ctx.shared
 	Required           Facts    // needed of every request
 	NeedUser           bool     // some limit is counted per user
 	NeedTenant         bool     // some limit is a tenant's

@@ -17,14 +17,17 @@ import (
 type Source struct {
 	kind   sourceKind
 	text   string // as the config names it; "": a caller states it
-	detail string // the tag's key with its colon, the header, the claim or the name of the shared value
-	place  int    // index among Rules.Headers or Rules.Shared
+	detail string // the tag's key with its colon, the header, or the claim
+	header int    // index among Rules.Headers
 }
 
 // IsHeader reports whether a source, as a config names it, is a header: a client may write it.
 func IsHeader(source string) bool { return strings.HasPrefix(source, headerPrefix) }
 
 const headerPrefix = "header."
+
+// SharedPrefix begins the names of Rules.Headers that are values of kong.ctx.shared.
+const SharedPrefix = "shared."
 
 type sourceKind uint8
 
@@ -46,12 +49,10 @@ const (
 // fact returns the fact that must be known to read the source.
 func (s Source) fact() Facts {
 	switch s.kind {
-	case fromHeader:
+	case fromHeader, fromShared:
 		return HeaderFacts
 	case fromClaim:
 		return TokenFact
-	case fromShared:
-		return SharedFacts
 	case fromCallerTenant, fromCallerUser, fromCallerTier, fromCallerModel, fromCallerProvider:
 		return CallerFacts
 	default:
@@ -62,7 +63,7 @@ func (s Source) fact() Facts {
 // sourceNames holds the names of the sources in a config. A name that ends in a dot is followed by a detail.
 var sourceNames = [...]string{
 	fromConsumerID: "consumer.id", fromUsername: "consumer.username", fromCustomID: "consumer.custom_id",
-	fromTag: "consumer.tag.", fromHeader: headerPrefix, fromClaim: "jwt.",
+	fromTag: "consumer.tag.", fromHeader: headerPrefix, fromClaim: "jwt.", fromShared: SharedPrefix,
 }
 
 // ParseSources compiles a list of sources. A header is added to headers unless it is there already.
@@ -82,7 +83,9 @@ func ParseSources(texts []string, headers *[]string) ([]Source, error) {
 		case fromTag:
 			s.detail += ":"
 		case fromHeader:
-			s.place = Header(s.detail, headers)
+			s.header = Header(s.detail, headers)
+		case fromShared:
+			s.header = indexIn(text, headers)
 		default:
 		}
 		sources = append(sources, s)
@@ -90,27 +93,13 @@ func ParseSources(texts []string, headers *[]string) ([]Source, error) {
 	return sources, nil
 }
 
-// CallSource compiles the source of a request's model or provider: header.<Name> or shared.<name>, which is added to
-// headers or shared unless it is there. Without a source it returns none.
-func CallSource(text string, headers, shared *[]string) ([]Source, error) {
-	name, isShared := strings.CutPrefix(text, "shared.")
-	switch {
-	case text == "":
-		return nil, nil
-	case !isShared:
-		return ParseSources([]string{text}, headers)
-	}
-	i := slices.Index(*shared, name)
-	if i < 0 {
-		i = len(*shared)
-		*shared = append(*shared, name)
-	}
-	return []Source{{kind: fromShared, text: text, detail: name, place: i}}, nil
-}
-
 // Header returns the index of a header's name in headers, and adds the name if it is missing.
 func Header(name string, headers *[]string) int {
-	name = textproto.CanonicalMIMEHeaderKey(name)
+	return indexIn(textproto.CanonicalMIMEHeaderKey(name), headers)
+}
+
+// indexIn returns the index of a name in a list, and adds the name if it is missing.
+func indexIn(name string, headers *[]string) int {
 	if i := slices.Index(*headers, name); i >= 0 {
 		return i
 	}
@@ -194,10 +183,11 @@ func (r *reader) read(s Source) string {
 			}
 		}
 		return ""
-	case fromHeader:
-		return at(r.request.Headers, s.place)
-	case fromShared:
-		return at(r.request.Shared, s.place)
+	case fromHeader, fromShared:
+		if s.header < len(r.request.Headers) {
+			return r.request.Headers[s.header]
+		}
+		return ""
 	case fromCallerTenant:
 		return r.request.Caller.Tenant
 	case fromCallerUser:
@@ -211,14 +201,6 @@ func (r *reader) read(s Source) string {
 	default:
 		return r.claim(s.detail)
 	}
-}
-
-// at returns the value of an index, or "" if it was not read.
-func at(values []string, i int) string {
-	if i < len(values) {
-		return values[i]
-	}
-	return ""
 }
 
 // claim reads a string or a whole number from the token. The gateway has verified the token; here it is only read.

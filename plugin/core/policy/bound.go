@@ -146,11 +146,7 @@ func (p *Policy) Match() string {
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
-	text := fmt.Sprint(spec.Quantity)
-	if p.Unit == schema.UnitUSD {
-		text += " micro-USD"
-	}
-	text += " " + WindowOf(spec).Per()
+	text := fmt.Sprintf("%d%s %s", spec.Quantity, map[string]string{schema.UnitUSD: " micro-USD"}[p.Unit], WindowOf(spec).Per())
 	if p.Limit.IsConcurrency() {
 		text += fmt.Sprintf(", each for at most %d s", spec.Window/limit.Second)
 	}
@@ -159,10 +155,7 @@ func (p *Policy) Describe() string {
 	}
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 	if p.Settle != nil {
-		text += ", " + p.Settle.Spec().Describe()
-		if match := p.Settle.Match(); match != nil {
-			text += ", " + match.Describe()
-		}
+		text += ", " + p.Settle.Spec().Describe() + p.Settle.Match().Describe()
 	}
 	if p.Fair != nil {
 		text += ", " + p.Fair.Record.Describe()

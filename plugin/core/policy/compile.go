@@ -99,6 +99,7 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 				Name: r.Name, Scope: r.Scope.String(), Endpoint: r.Endpoint, Description: r.Description,
 				Algorithm: spec.Algorithm.String(), Limit: spec.Quantity,
 				SoftThresholdPct: spec.SoftPct, HardThresholdPct: spec.HardPct, SoftOnly: spec.SoftOnly,
+				Unit: r.Unit, Match: r.Settle.Match(),
 			},
 		},
 	}
@@ -130,8 +131,8 @@ func (r *CompiledPolicy) normalized() PolicyRow {
 	if r.Cost >= 0 {
 		out.Limit.Cost = new(r.Cost)
 	}
-	if out.Limit.Unit = r.Unit; r.Settle != nil {
-		out.Limit.Settle, out.Limit.Match = r.Settle.Spec(), r.Settle.Match()
+	if r.Settle != nil {
+		out.Limit.Settle = r.Settle.Spec()
 	}
 	if r.Fair != nil {
 		out.Limit.Fair = r.Fair.Record

@@ -25,7 +25,10 @@ func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 	c.collectPatterns()
 	c.plan.config = &config
 	c.plan.namespace = config.Namespace
-	c.plan.prices = newPrices(&config, nil)
+	c.plan.prices = &prices{llm: config.LLM, named: config.LLM.Model != ""}
+	if !c.plan.prices.named { // rows may need its paths
+		c.plan.prices.llm = schema.DefaultLLM()
+	}
 	c.plan.modes = policy.ModesOf(&config)
 	c.compileTiers()
 	if len(config.Anonymous.Limits) > 0 {
@@ -224,15 +227,13 @@ func (p *Plan) setSources(r *identity.Rules, n policy.Needs) {
 	if n.User || n.SeekUser {
 		r.User = sources(config.UserFrom, identity.CallerUser)
 	}
-	if p.forCallers {
-		if r.CallerCost = n.Cost; n.Model {
-			r.Model, r.Provider = []identity.Source{identity.CallerModel}, []identity.Source{identity.CallerProvider}
-		}
-		return
+	if n.Model { // a config that names no source has none
+		r.Model = sources([]string{config.LLM.RequestModel}, identity.CallerModel)
+		r.Provider = sources([]string{config.LLM.RequestProvider}, identity.CallerProvider)
 	}
-	if n.Model { // the schema has checked the sources
-		r.Model, _ = identity.CallSource(config.LLM.RequestModel, &r.Headers, &r.Shared)
-		r.Provider, _ = identity.CallSource(config.LLM.RequestProvider, &r.Headers, &r.Shared)
+	if p.forCallers {
+		r.CallerCost = n.Cost
+		return
 	}
 	if config.CostHeader != "" && n.Cost {
 		r.CostHeader = identity.Header(config.CostHeader, &r.Headers)

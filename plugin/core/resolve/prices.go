@@ -15,7 +15,7 @@ import (
 // them, and again when another price has begun.
 type prices struct {
 	llm     schema.LLM
-	named   bool               // the config has an llm record
+	named   bool               // the config has an llm record: calls are read wherever a limit settles
 	rows    []*policy.PriceRow // by model, the earlier start first
 	inForce atomic.Pointer[pricePeriod]
 }
@@ -24,13 +24,6 @@ type prices struct {
 type pricePeriod struct {
 	from, until limit.Micros
 	calls       *settle.Calls
-}
-
-// newPrices returns the prices of a config beside rows, which are sorted by model, the earlier start first.
-func newPrices(config *schema.Config, rows []*policy.PriceRow) *prices {
-	p := &prices{rows: rows}
-	p.llm, p.named = config.Calls()
-	return p
 }
 
 // at returns where calls are read, and the prices in force at an instant.
@@ -50,7 +43,7 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 		llm.Prices = slices.DeleteFunc(llm.Prices, func(price schema.ModelPrice) bool { return price.Model == row.Model })
 		llm.Prices = append(llm.Prices, row.ModelPrice)
 	}
-	period.calls, _ = settle.NewCalls(llm, p.named) // the config and the rows have been checked
+	period.calls = settle.NewCalls(llm)
 	p.inForce.Store(period)
 	return period.calls
 }
@@ -67,7 +60,7 @@ func (p *Plan) bindCall(id *identity.Identity, bound *policy.Bound, r *Resolutio
 		return
 	}
 	mayDeny := bound.Policy.Mode == policy.Enforce || p.modes.Mode != policy.Enforce
-	if rule.ByPrices() && mayDeny && id.Model != "" && !r.Calls.HasPrice(id.Model) {
+	if rule.ByPrices() && mayDeny && id.Model != "" && r.Calls.PriceOf(id.Model) == nil {
 		r.Unpriced = true
 	}
 }

@@ -79,9 +79,7 @@ func limitUsed(b *policy.Bound) LimitUsed {
 		Quota:       spec.Quantity,
 		Window:      policy.WindowOf(spec),
 		Unit:        b.Policy.Unit,
-	}
-	if b.Policy.Settle != nil {
-		used.Match = b.Policy.Settle.Match()
+		Match:       b.Policy.Settle.Match(),
 	}
 	if b.Key.Group == policy.ByEndpoint {
 		used.Endpoint = b.Key.GroupID

@@ -69,14 +69,14 @@ func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) 
 		return 0, Refunded
 	}
 	if r.NeedsCalls() {
-		call := calls.read(a)
-		if matches, known := r.match.Matches(call.Model, call.Provider); !known {
+		call, outcome := calls.read(a)
+		switch matches, known := r.match.Matches(call.Model, call.Provider); {
+		case !known, r.ByPrices() && matches && outcome == Measured && !call.Priced:
 			return 0, Unmeasured
-		} else if !matches {
+		case !matches:
 			return 0, Measured
-		}
-		if r.ByPrices() {
-			return call.cost()
+		case r.ByPrices():
+			return call.MicroUSD, outcome
 		}
 	}
 	if a.Log.streamed() && slices.ContainsFunc(r.sources, func(s source) bool { return s.isCountedByKong() }) {
@@ -174,78 +174,63 @@ func (l Log) streamed() bool {
 	return strings.HasPrefix(strings.ToLower(kind), "text/event-stream")
 }
 
+// maxNumbers bounds how many numbers one path may lead to.
+const maxNumbers = 256
+
 // sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
 // null, and -1 among the latencies, count as no number.
 func (l Log) sum(path []string) (total float64, ok bool) {
-	latency, numbers, invalid := path[0] == "latencies", 0, false
-	l.each(path, func(text string) {
-		if latency && text == "-1" {
+	numbers, invalid := 0, false
+	l.walk(path, func(text string) {
+		if text == "-1" && path[0] == "latencies" {
 			return
 		}
 		n, valid := parseAmount(text)
-		total, numbers, invalid = total+n, numbers+1, invalid || !valid || numbers >= maxValues
+		total, numbers, invalid = total+n, numbers+1, invalid || !valid
 	})
-	return total, numbers > 0 && !invalid
+	return total, numbers > 0 && numbers <= maxNumbers && !invalid
 }
 
-// text returns the text that a path leads to. It returns "" if there is none, another value, or several texts that
-// differ.
+// text returns the text that a path leads to; "": there is none, it is another value, or there are several that differ.
 func (l Log) text(path []string) (text string) {
-	found, differs := false, false
-	l.each(path, func(value string) {
-		var next string
-		invalid := json.Unmarshal([]byte(value), &next) != nil
-		differs, text, found = differs || invalid || found && next != text, next, true
-	})
-	if differs {
+	found := map[string]bool{}
+	l.walk(path, func(value string) { found[value] = true })
+	if len(found) > 1 {
 		return ""
 	}
+	for value := range found {
+		_ = json.Unmarshal([]byte(value), &text) // which leaves it empty if the value is no text
+	}
 	return text
-}
-
-// maxValues bounds how many values one path may lead to.
-const maxValues = 256
-
-// each calls visit with the values, but null, that a path leads to: at most one more than maxValues.
-func (l Log) each(path []string, visit func(text string)) {
-	w := walk{visit: visit}
-	w.members(l, path)
 }
 
 // everyKey is the key of a path that stands for all keys.
 const everyKey = "*"
 
-// walk visits the values at the end of a path.
-type walk struct {
-	visit  func(text string)
-	visits int
-}
-
-// members visits what the path leads to in an object.
-func (w *walk) members(object map[string]json.RawMessage, path []string) {
+// walk calls visit with each value but null that a path leads to.
+func (l Log) walk(path []string, visit func(text string)) {
 	if path[0] != everyKey {
-		w.value(object[path[0]], path[1:])
+		walk(l[path[0]], path[1:], visit)
 		return
 	}
-	for _, value := range object {
-		w.value(value, path[1:])
+	for _, value := range l {
+		walk(value, path[1:], visit)
 	}
 }
 
-// value visits what the path leads to in a value.
-func (w *walk) value(text json.RawMessage, path []string) {
-	var object map[string]json.RawMessage
+// walk calls visit with each value but null that a path leads to in a value.
+func walk(text json.RawMessage, path []string, visit func(text string)) {
+	var object Log
 	var list []json.RawMessage
 	switch {
-	case len(text) == 0 || string(text) == "null" || w.visits > maxValues:
+	case len(text) == 0 || string(text) == "null":
 	case len(path) == 0:
-		w.visits++
-		w.visit(string(text))
+		visit(string(text))
 	case json.Unmarshal(text, &object) == nil:
-		w.members(object, path)
+		object.walk(path, visit)
 	case path[0] == everyKey && json.Unmarshal(text, &list) == nil:
 		for _, item := range list {
-			w.value(item, path[1:])
+			walk(item, path[1:], visit)
 		}
 	}
 }

@@ -33,8 +33,8 @@ const maxLogLength = 1 << 20
 // MaxActual bounds the amounts that Measure returns, in tokens. It returns a larger one as MaxActual.
 const MaxActual = 1_000_000_000_000
 
-// New compiles a record, with or without its defaults, of a limit that counts the calls that match; nil: all. The error is a *limit.FieldError: the first fault that package
-// schema finds, or the path of a log that has no values.
+// New compiles a record, with or without its defaults, of a limit that counts the calls of match; nil: all requests.
+// The error is a *limit.FieldError: the first fault that package schema finds, or the path of a log that has no values.
 func New(s schema.Settle, match *schema.Match) (*Rule, error) {
 	record, faults := schema.ParseSettle([]byte(s.JSON()))
 	if len(faults) > 0 {
@@ -44,7 +44,7 @@ func New(s schema.Settle, match *schema.Match) (*Rule, error) {
 	r.spec.ReserveHeader = textproto.CanonicalMIMEHeaderKey(s.ReserveHeader)
 	for i, declared := range r.spec.Sources {
 		parsed := parseSource(declared)
-		if !parsed.hasPath() {
+		if len(parsed.path) > schema.MaxSettlePath || slices.Contains(parsed.path, "") {
 			problem := fmt.Sprintf("must have 1 to %d keys, none of them empty", schema.MaxSettlePath)
 			return nil, &limit.FieldError{Field: fmt.Sprintf("settle.sources[%d].from", i), Problem: problem}
 		}
@@ -57,8 +57,13 @@ func New(s schema.Settle, match *schema.Match) (*Rule, error) {
 // Spec returns the record that the rule was compiled from, with its defaults. The caller must not change it.
 func (r *Rule) Spec() *schema.Settle { return &r.spec }
 
-// Match returns the calls that the rule counts; nil: all requests. The caller must not change it.
-func (r *Rule) Match() *schema.Match { return r.match }
+// Match returns the calls that the rule counts; nil: all requests, or r is nil. The caller must not change it.
+func (r *Rule) Match() *schema.Match {
+	if r == nil {
+		return nil
+	}
+	return r.match
+}
 
 // Timeout returns how long a reservation waits for the end of its request. After that it stays charged.
 func (r *Rule) Timeout() limit.Micros { return limit.Micros(r.spec.Timeout) * limit.Second }
@@ -139,11 +144,6 @@ const (
 	fromShared
 	fromPrices
 )
-
-// hasPath reports whether the path of a log is one: 1 to MaxSettlePath keys, none of them empty.
-func (s *source) hasPath() bool {
-	return s.kind != fromLog || len(s.path) > 0 && len(s.path) <= schema.MaxSettlePath && !slices.Contains(s.path, "")
-}
 
 func parseSource(s schema.SettleSource) source {
 	kind, name, _ := strings.Cut(s.From, ".")

@@ -89,18 +89,18 @@ func decodeRequestID(answer []byte, _ *wire.Interner, req *identity.Request) (er
 	return err
 }
 
-// headerCache holds the questions for the headers and shared values that the rules of a decider read, and for the rules
-// before: while a candidate is open, requests are identified by two. The rules change with the decider's policies, which is
+// headerCache holds the questions for the headers that the rules of a decider read, and for the rules before:
+// while a candidate is open, requests are identified by two. The rules change with the decider's policies, which is
 // rare.
 type headerCache struct {
 	last, before atomic.Pointer[headerQuestions]
 }
 
-// headerQuestions are the questions for the headers and the values of kong.ctx.shared that rules read.
+// headerQuestions are the questions for the headers that rules read.
 type headerQuestions struct {
-	rules                     *identity.Rules
-	questions                 []question
-	emptyHeaders, emptyShared []string // one for each
+	rules     *identity.Rules
+	questions []question
+	empty     []string // one for each header
 }
 
 // questionsFor returns the questions that rules need.
@@ -112,10 +112,7 @@ func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
 	if before := c.before.Load(); before != nil && before.rules == rules {
 		return before
 	}
-	h := &headerQuestions{
-		rules, append(newHeaderQuestions(rules.Headers), newSharedQuestions(rules.Shared)...),
-		make([]string, len(rules.Headers)), make([]string, len(rules.Shared)),
-	}
+	h := &headerQuestions{rules, newHeaderQuestions(rules.Headers), make([]string, len(rules.Headers))}
 	c.before.Store(last)
 	c.last.Store(h)
 	return h
@@ -123,7 +120,8 @@ func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
 
 // newHeaderQuestions returns the questions for headers. They read nginx's variable of a header, which joins all its
 // lines with ", ". kong.request.get_header costs the same and returns only one line, so that a client could hide the
-// others. A value with a comma may therefore be several values, and counts as none.
+// others. A value with a comma may therefore be several values, and counts as none. A name of kong.ctx.shared has the
+// text that another plugin has put there.
 func newHeaderQuestions(names []string) []question {
 	list := make([]question, len(names))
 	for i, name := range names {
@@ -135,21 +133,17 @@ func newHeaderQuestions(names []string) []question {
 			req.Headers[i] = value
 			return err
 		}
+		if key, isShared := strings.CutPrefix(name, identity.SharedPrefix); isShared {
+			list[i] = question{identity.HeaderFacts, wire.NewQuestion("kong.ctx.shared.get", key), func(
+				answer []byte, _ *wire.Interner, req *identity.Request,
+			) (err error) {
+				req.Headers[i], err = wire.DecodeStringValue(answer)
+				return err
+			}}
+			continue
+		}
 		variable := "http_" + strings.ReplaceAll(strings.ToLower(name), "-", "_")
 		list[i] = question{identity.HeaderFacts, wire.NewQuestion("kong.nginx.get_var", variable), decode}
-	}
-	return list
-}
-
-// newSharedQuestions returns the questions for values of kong.ctx.shared.
-func newSharedQuestions(names []string) []question {
-	list := make([]question, len(names))
-	for i, name := range names {
-		decode := func(answer []byte, _ *wire.Interner, req *identity.Request) (err error) {
-			req.Shared[i], err = wire.DecodeStringValue(answer)
-			return err
-		}
-		list[i] = question{identity.SharedFacts, wire.NewQuestion("kong.ctx.shared.get", name), decode}
 	}
 	return list
 }

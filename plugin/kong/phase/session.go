@@ -51,18 +51,11 @@ func (s *session) Read(_ context.Context, facts identity.Facts, rules *identity.
 			s.addQuestion(&questions[i])
 		}
 	}
-	if facts&(identity.HeaderFacts|identity.SharedFacts) != 0 {
-		asked := s.instance.headers.questionsFor(rules)
-		if facts&identity.HeaderFacts != 0 {
-			req.Headers = append(req.Headers[:0], asked.emptyHeaders...)
-		}
-		if facts&identity.SharedFacts != 0 {
-			req.Shared = append(req.Shared[:0], asked.emptyShared...)
-		}
-		for i := range asked.questions {
-			if facts&asked.questions[i].fact != 0 {
-				s.addQuestion(&asked.questions[i])
-			}
+	if facts&identity.HeaderFacts != 0 {
+		headers := s.instance.headers.questionsFor(rules)
+		req.Headers = append(req.Headers[:0], headers.empty...)
+		for i := range headers.questions {
+			s.addQuestion(&headers.questions[i])
 		}
 	}
 	if err := s.event.Ask(s.questions, s.decode); err != nil {
