@@ -205,7 +205,7 @@ func (c Config) callWarnings(l LocatedLimit) []Warning {
 			quantity, quantity*1_000_000)
 	}
 	if l.Settle != nil && len(c.LLM.Prices) == 0 && slices.ContainsFunc(l.Settle.Sources, isPrices) {
-		warnings.add(docpath.Member(l.Path, "settle.sources"), "reads prices, and llm.prices has none: unless a database "+
+		warnings.add(docpath.Join(l.Path, "settle.sources"), "reads prices, and llm.prices has none: unless a database "+
 			"has some, requests whose model is known are denied")
 	}
 	return warnings

@@ -127,7 +127,7 @@ func (b *builder) internRule(r *CompiledPolicy) {
 	if r == nil || r.Settle == nil {
 		return
 	}
-	record := r.Settle.Spec().JSON()
+	record := fmt.Sprintf("%s %q", r.Settle.Spec().JSON(), cmp.Or(r.Settle.Match(), &schema.Match{}))
 	if shared, ok := b.rules[record]; ok {
 		r.Settle = shared
 		return

@@ -279,6 +279,15 @@ func TestRowsThatSettleAlikeShareOneRule(t *testing.T) {
 		rules[row.Settle]++
 	}
 	assert.Len(t, rules, 2, "%d rules of 3 rows, want 2", len(rules))
+
+	matching := []policy.PolicyRow{settlingRow(1, "A"), settlingRow(2, "A"), settlingRow(3, "A")}
+	matching[0].Match, matching[1].Match = &schema.Match{Model: "a, provider b"}, &schema.Match{Model: "a", Provider: "b"}
+	clear(rules)
+	for row := range build(t, policy.Rows{Policies: matching}).Policies() {
+		assert.Equal(t, matching[row.ID-1].Match, row.Match, "row %d", row.ID)
+		rules[row.Settle]++
+	}
+	assert.Len(t, rules, 3, "rows that match other models have rules of their own")
 }
 
 func TestARowThatCannotSettleIsAFault(t *testing.T) {
