@@ -25,7 +25,7 @@ func fullRecord(t testing.TB) *Record {
 	rule, err := settle.New(schema.Settle{
 		Sources: []schema.SettleSource{{From: "log.ai.*.usage.total_tokens", Weight: 4}, {From: "header.X-Tokens"}},
 		Reserve: 500, ReserveHeader: "X-Max-Tokens", ReserveMax: 4000, RefundOn: []int64{502, 503}, Timeout: 30,
-	}, nil)
+	}, &schema.Match{Model: "gpt-4o*", Provider: "openai"})
 	require.NoError(t, err)
 	bucket, err := limit.New(limit.Spec{
 		Algorithm: limit.TokenBucket, Quantity: 1000, Window: 3600 * limit.Second, Burst: 50, SoftPct: 80, HardPct: 120,
@@ -39,9 +39,13 @@ func fullRecord(t testing.TB) *Record {
 		Made: 1_700_000_000_000_000, Timeout: 30 * limit.Second, chargeOnly: []bool{false, false},
 		Tenant: "ac\x00me\xff", Endpoint: "POST /chat",
 	}
+	llm := schema.DefaultLLM()
+	llm.Prices = []schema.ModelPrice{{Model: "gpt-4o*", Prompt: 2_500_000, Completion: 1}}
+	r.Calls = settle.NewCalls(llm)
 	for i, l := range []limit.Limit{bucket, window} {
 		p := &policy.Policy{
 			Name: "tokens", Scope: policy.UserEndpoint, Mode: policy.Log, FailMode: policy.FailClosed, Limit: l, Settle: rule,
+			Unit: schema.UnitUSD,
 		}
 		s := decision.Status{
 			Source: decision.Redis, Failure: decision.WrongType, Charged: true, Now: 7,
