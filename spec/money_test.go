@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
@@ -36,15 +39,15 @@ func loggingCalls(t *testing.T) gateway.Plugin {
 	})
 }
 
-// moneyDeck has the routes /chat and /answer with a budget of 1 USD of all models, and one of 0.50 USD of gpt-4o.
+// moneyDeck has the routes /chat and /answer with a budget of 1,000 USD of all models, and one of 500 USD of gpt-4o.
 func moneyDeck(store string) string {
 	plugins := `plugins: [{name: key-auth}, {name: tenant-rate-settling}, {name: logging-calls},
 	{name: tenant-rate-limiting, config: {` + store + `, trusted_headers: [X-Model], llm: {request_model: header.X-Model,
 	prices: [{model: "gpt-4o*", prompt: "2.50", completion: "10"}, {model: claude, prompt: "1", completion: "1"}]},
 	tiers: [{name: a, limits: [
-	{name: all, scope: tenant, unit: usd, limit: 1000000, window_size: 31536000, algorithm: fixed_window,
+	{name: all, scope: tenant, unit: usd, limit: 1000000000, window_size: 31536000, algorithm: fixed_window,
 	 settle: {sources: [{from: prices}], reserve: 100}},
-	{name: of-4o, scope: tenant, unit: usd, limit: 500000, window_size: 31536000, algorithm: fixed_window,
+	{name: of-4o, scope: tenant, unit: usd, limit: 500000000, window_size: 31536000, algorithm: fixed_window,
 	 match: {model: "gpt-4o*"}, settle: {sources: [{from: prices}], reserve: 100}}]}]}}]`
 	return `_format_version: "3.0"
 services:
@@ -62,7 +65,8 @@ func spent(b *budget) string {
 	var texts []string
 	for _, found := range remaining.FindAllStringSubmatch(a.Header.Get("RateLimit"), -1) {
 		left, _ := strconv.Atoi(found[2])
-		texts = append(texts, fmt.Sprintf("%s %d", found[1], map[string]int{"all": 1_000_000, "of-4o": 500_000}[found[1]]-left-100))
+		limit := map[string]int{"all": 1_000_000_000, "of-4o": 500_000_000}[found[1]]
+		texts = append(texts, fmt.Sprintf("%s %d", found[1], limit-left-100))
 	}
 	if len(texts) > 1 && strings.HasPrefix(texts[0], "of") { // the budget that binds is the first
 		texts[0], texts[1] = texts[1], texts[0]
@@ -124,4 +128,43 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 	a := h.node.get("/chat", "apikey", "beth", "X-Model", "stranger")
 	assert.Equal(t, http.StatusBadRequest, a.Status)
 	assert.Contains(t, string(a.Body), "The model 'stranger' has no price here")
+}
+
+func TestAPriceOfADatabaseAppliesFromItsInstant(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Start(t).Database(t)
+	g := &governed{t: t, dsn: dsn, rows: pgtest.Pool(t, dsn), metrics: freeport.Address(t)}
+	g.node = start(t, moneyDeck("strategy: local"), within(loggingCalls(t)),
+		chatting(func(http.ResponseWriter, *http.Request) {}), func(o *gateway.Options) {
+			settling(o)
+			o.Servers[0].Args = append([]string{"-database", dsn, "-metrics-listen", g.metrics}, patient...)
+		})
+	b := &budget{node: g.node}
+	charged := 0
+	chat := func() int { // a thousand prompt tokens of gpt-4o, and what they cost
+		a := b.get("/chat", "X-Model", "gpt-4o", "X-Answers", "gpt-4o 1000 0")
+		require.Equal(t, http.StatusOK, a.Status, "%s", a.Body)
+		before := charged
+		sum := spent(b)
+		_, err := fmt.Sscanf(sum, "all %d", &charged)
+		require.NoError(t, err, "%q", sum)
+		return charged - before
+	}
+	require.Equal(t, 2500, chat(), "by the config")
+	put := `INSERT INTO rate_limiter.prices (model, prompt, completion, starts_at) VALUES ('gpt-4o*', $1, 0, $2)`
+	starts := time.Now().Add(2 * time.Second)
+	g.write(put, 4_000_000, time.Now().Add(-time.Minute))
+	g.write(put, 7_000_000, starts)
+	g.awaitEnforced()
+	for {
+		began := time.Now()
+		cost, ended := chat(), time.Now()
+		switch {
+		case ended.Before(starts):
+			require.Equal(t, 4000, cost, "by the row that has begun")
+		case !began.Before(starts.Add(time.Millisecond)):
+			require.Equal(t, 7000, cost, "by the next one, from its instant on")
+			return
+		}
+	}
 }
