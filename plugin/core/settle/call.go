@@ -101,17 +101,5 @@ func (c *Calls) Call(a *Answer) *Call {
 	return &call
 }
 
-// readText returns the text of the source, or "" without a valid one.
-func (s *source) readText(a *Answer) string {
-	switch s.kind {
-	case fromHeader:
-		return a.Headers[s.name]
-	case fromShared:
-		return a.Shared[s.name]
-	default:
-		return a.Log.text(s.path)
-	}
-}
-
 // isCountedByKong reports whether the source is a number of Kong's AI plugins, which is wrong for a streamed answer.
 func (s *source) isCountedByKong() bool { return s.kind == fromLog && s.path[0] == "ai" }

@@ -102,17 +102,24 @@ func roundUp(total float64) int64 {
 
 // read returns the value of the source, and reports whether there is a valid one.
 func (s *source) read(a *Answer) (float64, bool) {
+	switch value, sent := a.Headers[s.name]; {
+	case s.kind == fromLog:
+		return a.Log.sum(s.path)
+	case s.key != "":
+		return listedAmount(value, s.key, sent)
+	}
+	return parseAmount(s.readText(a))
+}
+
+// readText returns the text of the source, or "" without a valid one.
+func (s *source) readText(a *Answer) string {
 	switch s.kind {
 	case fromHeader:
-		value, sent := a.Headers[s.name]
-		if s.key != "" {
-			return listedAmount(value, s.key, sent)
-		}
-		return parseAmount(value)
+		return a.Headers[s.name]
 	case fromShared:
-		return parseAmount(a.Shared[s.name])
+		return a.Shared[s.name]
 	default:
-		return a.Log.sum(s.path)
+		return a.Log.text(s.path)
 	}
 }
 
