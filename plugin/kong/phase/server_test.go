@@ -7,10 +7,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const byConsumer = `{"observe_endpoint":false,"tenant_from":["consumer.custom_id"],
@@ -54,6 +58,43 @@ func TestAllQuestionsOfARequestLeaveInOneWrite(t *testing.T) {
 	assert.Equal(t, want, k.Questions, "questions")
 	got := h.writes() - before
 	assert.True(t, got == 2, "%d writes for %d questions, want 2", got, len(k.Questions))
+}
+
+func TestTheModelOfARequestIsAskedInTheSameWrite(t *testing.T) {
+	var model, provider string
+	h := serve(t, admitAll, func(o *Options) {
+		build := o.Build
+		o.Build = func(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
+			decider, release, err := build(config, plan)
+			decider.Observers = []admit.Observer{observerFunc(func(d *decision.Decision) {
+				model, provider = d.Identity.Model, d.Identity.Provider
+			})}
+			return decider, release, err
+		}
+	})
+	k := h.dial()
+	k.Answers = kongtest.AnswersOf(t, "key-auth")
+	k.Answers["kong.nginx.get_var=http_x_model"] = kongtest.Encode(t, &kongtest.String{V: "claude"})
+	id := k.StartInstance(1, `{"observe_endpoint":false,"trusted_headers":["X-Model"],
+		"llm":{"request_model":"header.X-Model","request_provider":"shared.llm_provider"},"tiers":[{"name":"a","limits":[
+		{"name":"l","scope":"tenant","limit":5,"window_size":1,"match":{"model":"gpt-4o*"},
+		"settle":{"sources":[{"from":"shared.n"}]}}]}]}`)
+	for _, test := range []struct {
+		shared *structpb.Value
+		want   string
+	}{
+		{structpb.NewStringValue("open, ai"), "open, ai"}, {structpb.NewNullValue(), ""}, {structpb.NewNumberValue(7), ""},
+	} {
+		k.Answers["kong.ctx.shared.get=llm_provider"] = kongtest.Encode(t, test.shared)
+		before := h.writes()
+		require.NoError(t, k.Event(id))
+		assert.Equal(t, []string{
+			"kong.client.get_consumer", "kong.nginx.get_var=http_x_model", "kong.ctx.shared.get=llm_provider",
+		}, k.Questions)
+		assert.Equal(t, [2]string{"claude", test.want}, [2]string{model, provider})
+		assert.EqualValues(t, 2, h.writes()-before, "writes")
+		assert.Nil(t, k.Headers, "the limit is for another model")
+	}
 }
 
 func TestAConfigWithoutLimitsAsksNothing(t *testing.T) {
