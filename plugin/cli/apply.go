@@ -25,8 +25,8 @@ A policy has the fields of a limit in the plugin's config, plus tier, tenant, us
 Policies that are not in the file are deleted, unless --partial is given. A file that says partial: true requires
 --partial.
 
-It may also list the costs and the prices of the namespace, and tenants and overrides, which are of all namespaces. A list that the
-file does not have changes nothing; one that it has is complete, as that of policies is:
+It may also list the costs and the prices of the namespace, and tenants and overrides, which are of all namespaces. A
+list that the file does not have changes nothing; one that it has is complete, as that of policies is:
 
   costs:
   - {endpoint: POST /exports, cost: 50}

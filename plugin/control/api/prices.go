@@ -60,10 +60,9 @@ type price struct{}
 
 // Schema implements [huma.SchemaProvider].
 func (price) Schema(huma.Registry) *huma.Schema {
-	must := schema.FieldNamed[schema.DatedPrice]("prompt")
 	return &huma.Schema{
-		Description: "US dollars for a million tokens: " + must.Must() + ".", Examples: []any{must.Example},
-		Extensions: map[string]any{"type": huma.TypeString},
+		Description: "US dollars for a million tokens, from 0 to 1000000 with at most 6 decimals. An answer has a text.",
+		Extensions:  map[string]any{"oneOf": []map[string]string{{"type": huma.TypeNumber}, {"type": huma.TypeString}}},
 	}
 }
 
