@@ -56,8 +56,8 @@ func (f *Field[T]) Must() string {
 	return "must be " + typeWords[f.Type]
 }
 
-// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time, *Factor, *Price or, where 0 is not absent,
-// **int64. [RecordIn] makes use of a pointer to a record.
+// In returns a pointer to the field of row: a *string, *int64, *bool, *time.Time, *Factor, *Price or, where 0 is not
+// absent, **int64. [RecordIn] makes use of a pointer to a record.
 func (f *Field[T]) In(row *T) any { return f.in(row) }
 
 // Problem returns the fault of a value of the field by itself, or "". The value is a string, int64 or bool.
@@ -264,18 +264,11 @@ type DatedPrice struct {
 	ModelPrice
 
 	// When the price begins: it is for requests that arrive from then on. Default: now; a document must have it.
-	StartsAt time.Time `json:"starts_at,omitzero" kong_err:"must be from 1970 to 9999"`
+	StartsAt time.Time `json:"starts_at,omitzero"`
 }
 
 // Faults returns everything that is wrong with p by itself, in the order of its fields; the paths are their names.
-func (p DatedPrice) Faults() []Fault {
-	return modelOf[DatedPrice]().faults(p, func(p DatedPrice) error {
-		if p.StartsAt.IsZero() || p.StartsAt.Unix() >= 0 {
-			return nil
-		}
-		return Faults{{"starts_at", FieldNamed[DatedPrice]("starts_at").Must()}}
-	})
-}
+func (p DatedPrice) Faults() []Fault { return modelOf[DatedPrice]().faults(p) }
 
 // Tenant holds the settings of one tenant besides its policies and overrides, as a row of the database has it, the REST
 // API and the ratelimit command. Each field is declared here alone, as those of Policy are.

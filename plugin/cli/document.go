@@ -43,7 +43,8 @@ type document struct {
 	faults  []error
 	faulty  map[string]bool // the fields with faults: policies[3].limit
 
-	whole bool // costs, prices, tenants and overrides are allowed too
+	listed bool // it has a list
+	whole  bool // costs, prices, tenants and overrides are allowed too
 }
 
 // place is where a policy of a document is.
@@ -119,7 +120,7 @@ func isDocument(text []byte) bool {
 		return false
 	}
 	for pair := range slices.Chunk(root.Content[0].Content, 2) {
-		if slices.Contains([]string{"policies", "costs", "prices", "tenants", "overrides"}, pair[0].Value) {
+		if _, isList := sections[pair[0].Value]; isList {
 			return true
 		}
 	}
@@ -154,8 +155,7 @@ func (d *document) root(n *yaml.Node) {
 		}
 		seen[key.Value] = true
 	}
-	if d.set.Policies == nil && d.set.Costs == nil && d.set.Prices == nil && d.set.Tenants == nil &&
-		d.set.Overrides == nil {
+	if !d.listed {
 		d.fault(n.Line, "policies", "is required; to delete all policies, write policies: []")
 	}
 }

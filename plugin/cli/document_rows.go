@@ -113,24 +113,23 @@ func (d *document) fieldsText() string {
 	return "a policy file are namespace, partial and policies"
 }
 
+// sections read the lists of a document by their names.
+var sections = map[string]func(*document, *yaml.Node){
+	policySection.name:   func(d *document, n *yaml.Node) { d.set.Policies = policySection.read(d, n) },
+	costSection.name:     func(d *document, n *yaml.Node) { d.set.Costs = costSection.read(d, n) },
+	priceSection.name:    func(d *document, n *yaml.Node) { d.set.Prices = priceSection.read(d, n) },
+	tenantSection.name:   func(d *document, n *yaml.Node) { d.set.Tenants = tenantSection.read(d, n) },
+	overrideSection.name: func(d *document, n *yaml.Node) { d.set.Overrides = overrideSection.read(d, n) },
+}
+
 // section reads the list of a name, and reports whether the document may have it.
 func (d *document) section(name string, n *yaml.Node) bool {
-	switch {
-	case name == policySection.name:
-		d.set.Policies = policySection.read(d, n)
-	case !d.whole:
-		return false
-	case name == costSection.name:
-		d.set.Costs = costSection.read(d, n)
-	case name == priceSection.name:
-		d.set.Prices = priceSection.read(d, n)
-	case name == tenantSection.name:
-		d.set.Tenants = tenantSection.read(d, n)
-	case name == overrideSection.name:
-		d.set.Overrides = overrideSection.read(d, n)
-	default:
+	read, known := sections[name]
+	if !known || !d.whole && name != policySection.name {
 		return false
 	}
+	d.listed = true
+	read(d, n)
 	return true
 }
 

@@ -145,6 +145,7 @@ var samples = map[string]sample{
 	"forget-node":            {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 	"forgive-org":            {body: `{"reason":"a load test"}`},
 	"put-cost":               {body: ofExports},
+	"put-price":              {body: coming},
 	"put-tier":               {body: `{"description":"the best"}`},
 	"put-org":                {body: `{"tier":"enterprise"}`},
 	"diff-document":          {body: full},

@@ -55,23 +55,8 @@ func (s *Server) registerPrices() {
 		})
 }
 
-// price describes a [schema.Price]. The row's own check has the faults of its values.
-type price struct{}
-
-// Schema implements [huma.SchemaProvider].
-func (price) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{
-		Description: "US dollars for a million tokens, from 0 to 1000000 with at most 6 decimals. An answer has a text.",
-		Extensions:  map[string]any{"oneOf": []map[string]string{{"type": huma.TypeNumber}, {"type": huma.TypeString}}},
-	}
-}
-
 type priceBody struct {
-	ID       int64  `json:"id,omitempty"       doc:"As returned by a read; a write ignores it."`
-	State    string `json:"state,omitempty"    doc:"As returned by a read; a write ignores it."`
-	Revision int64  `json:"revision,omitempty" doc:"As returned by a read; a write ignores it and uses If-Match."`
-
-	schema.DatedPrice
+	rows.Price // a write ignores its id, state and revision
 
 	Reason optionalReason `json:"reason,omitempty" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }

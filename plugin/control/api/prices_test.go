@@ -10,12 +10,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
-const prices = "/v1/ratelimit/prices"
+const (
+	prices = "/v1/ratelimit/prices"
+	coming = `{"model":"gpt-4o*","prompt":"2.50","completion":"10","starts_at":"2099-01-01T00:00:00Z"}`
+)
 
 func TestAPriceIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	const coming = `{"model":"gpt-4o*","prompt":"2.50","completion":"10","starts_at":"2099-01-01T00:00:00Z"}`
 	made := w.want(w.as("PUT", prices, coming), http.StatusCreated)
 	path, tag := made.Header().Get("Location"), made.Header().Get("ETag")
 	row := read[struct{ Price rows.Price }](w, made).Price
@@ -25,13 +27,14 @@ func TestAPriceIsSetReadListedAndDeletedWithItsETag(t *testing.T) {
 	got := w.want(w.as("GET", path, ""), http.StatusOK)
 	w.want(w.as("GET", path, "", "If-None-Match", tag), http.StatusNotModified)
 	w.want(w.as("PUT", prices, got.Body.String()), http.StatusOK) // what is read can be written
-	const dearer = `{"model":"gpt-4o*","prompt":3,"completion":"10","starts_at":"2099-01-01T01:00:00+01:00"}`
+	const dearer = `{"model":"gpt-4o*","prompt":"3","completion":"10","starts_at":"2099-01-01T01:00:00+01:00"}`
 	w.want(w.as("PUT", prices, dearer), http.StatusPreconditionRequired)
 	changed := w.want(w.as("PUT", prices, dearer, "If-Match", tag), http.StatusOK)
 	require.Equal(t, row.ID, read[struct{ Price rows.Price }](w, changed).Price.ID)
 
 	// One without a start begins now, beside those before it, and needs no condition.
-	const now, cheaper = `{"model":"gpt-4o*","prompt":"2","completion":"8"}`, `{"model":"gpt-4o*","prompt":"1","completion":"8"}`
+	const now = `{"model":"gpt-4o*","prompt":"2","completion":"8"}`
+	const cheaper = `{"model":"gpt-4o*","prompt":"1","completion":"8"}`
 	first := w.want(w.as("PUT", prices, now), http.StatusCreated)
 	again := w.want(w.as("PUT", prices, now), http.StatusOK)
 	require.Equal(t, first.Header().Get("ETag"), again.Header().Get("ETag"), "the price was in force already")
@@ -49,25 +52,26 @@ func TestAPriceThatIsNoneIsAFaultOfItsField(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	for fields, want := range map[string]string{
-		`"prompt":"-1","completion":"1"`:                                   "prompt",
-		`"prompt":-1,"completion":"1"`:                                     "prompt",
-		`"prompt":"1","completion":"100000000000000000000"`:                "completion",
-		`"prompt":"0.1234567","completion":"1"`:                            "prompt",
-		`"prompt":"1","completion":true`:                                   "completion",
-		`"prompt":null,"completion":"1"`:                                   "prompt",
-		`"prompt":"1"`:                                                     "completion",
-		`"prompt":"1","completion":"1","currency":"EUR"`:                   "currency",
-		`"prompt":"1","completion":"1","namespace":" "`:                    "namespace",
-		`"prompt":"1","completion":"1","starts_at":"1969-01-01T00:00:00Z"`: "starts_at",
+		`"prompt":"-1","completion":"1"`:                    "prompt",
+		`"prompt":-1,"completion":"1"`:                      "prompt",
+		`"prompt":"1","completion":"100000000000000000000"`: "completion",
+		`"prompt":"0.1234567","completion":"1"`:             "prompt",
+		`"prompt":"1","completion":true`:                    "completion",
+		`"prompt":null,"completion":"1"`:                    "prompt",
+		`"prompt":"1"`:                                      "completion",
+		`"prompt":"1","completion":"1","currency":"EUR"`:    "currency",
+		`"prompt":"1","completion":"1","namespace":" "`:     "namespace",
+		`"prompt":"1","completion":"1","starts_at":"soon"`:  "starts_at",
 	} {
 		w.wantFaults(w.as("PUT", prices, `{"model":"a",`+fields+`}`), "body."+want)
 	}
-	const start = `"starts_at":"2026-01-01T00:00:00Z"`
+	const start = `,"starts_at":"2026-01-01T00:00:00Z"}`
+	const one = `{"model":"a","prompt":"1","completion":"1"` + start
 	for list, want := range map[string]string{
-		`{"model":"a","prompt":"1","completion":"0.1234567",` + start + `}`:                                                   "body.prices[0].completion",
-		`{"model":"a","prompt":"1",` + start + `}`:                                                                            "body.prices[0].completion",
-		`{"model":"a","prompt":"1","completion":"1"}`:                                                                         "body.prices[0].starts_at",
-		`{"model":"a","prompt":"1","completion":"1",` + start + `},{"model":"a","prompt":"2","completion":"1",` + start + `}`: "body",
+		one + `,{"model":"b","prompt":"1","completion":"0.1234567"` + start: "body.prices[1].completion",
+		`{"model":"a","prompt":"1"` + start:                                 "body.prices[0].completion",
+		`{"model":"a","prompt":"1","completion":"1"}`:                       "body.prices[0].starts_at",
+		one + "," + one: "body",
 	} {
 		w.wantFaults(w.as("PUT", documents, `{"prices":[`+list+`]}`), want)
 	}

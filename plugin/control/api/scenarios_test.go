@@ -40,6 +40,7 @@ func (w *world) fill() {
 		{"PUT", acmePath + "?overwrite=true", `{}`},
 		{"PUT", "/v1/ratelimit/tiers/july?overwrite=true", `{}`},
 		{"PUT", costs + "?overwrite=true", strings.Replace(ofExports, "50", "5", 1)},
+		{"PUT", prices + "?overwrite=true", strings.Replace(coming, "10", "5", 1)},
 		{"POST", webhooks, hooked},
 		{"POST", generalWebhooks, hooked},
 		{"POST", tokens, samples["create-token"].body},

@@ -156,7 +156,8 @@ var roles = []struct{ name, token string }{
 var may = map[string]string{
 	"yy..???": `list-policies get-policy list-all-overrides get-general-override list-ended-overrides preview-override
 		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-audit get-fleet
-		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost get-document diff-document
+		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost list-prices get-price
+		get-document diff-document
 		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top list-near-limit export-usage
 		list-quota-notices`,
 	"y...???": `create-policy put-policy put-policy-by-id delete-policy create-override put-override delete-override
@@ -164,8 +165,8 @@ var may = map[string]string{
 		delete-general-webhook enable-general-webhook disable-general-webhook rotate-general-webhook
 		test-general-webhook forget-node create-candidate drop-candidate put-candidate-policy put-candidate-policies
 		delete-candidate-policy assign-candidate promote-candidate roll-back-candidate rebase-candidate put-cost
-		delete-cost apply-document forgive-org create-token revoke-token put-tier delete-tier put-org delete-org
-		reset-org-usage`,
+		delete-cost put-price delete-price apply-document forgive-org create-token revoke-token put-tier delete-tier
+		put-org delete-org reset-org-usage`,
 	"yyy.???": `list-overrides get-override list-webhooks get-webhook list-webhook-deliveries list-org-tokens
 		list-org-denials get-org get-org-policies get-org-usage get-org-usage-history`,
 	"y.y.???": `create-webhook delete-webhook enable-webhook disable-webhook rotate-webhook test-webhook

@@ -130,7 +130,7 @@ func New(o Options) (*Server, error) {
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	aliases := s.api.OpenAPI().Components.Schemas
 	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
-	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[price]())
+	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[string]()) // a decimal
 	aliases.RegisterTypeAlias(reflect.TypeFor[rows.Override](), reflect.TypeFor[DocumentOverride]())
 	aliases.RegisterTypeAlias(reflect.TypeFor[rows.SetDiff](), reflect.TypeFor[DocumentDiff]())
 	s.registerPolicies()

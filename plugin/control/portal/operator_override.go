@@ -46,23 +46,17 @@ func overrideBody(form url.Values) map[string]any {
 			body[name] = text
 		}
 	}
-	switch {
+	switch at, err := time.Parse(untilLayout, until); {
+	case until != "" && err == nil:
+		body["expires_at"] = at.Format(time.RFC3339)
 	case until != "":
-		body["expires_at"] = typedInstant(until)
+		body["expires_at"] = until
 	case expires == permanently:
 		body["permanent"] = true
 	case expires != "":
 		body["expires_in"] = expires
 	}
 	return body
-}
-
-// typedInstant returns a time that was typed in UTC as the API reads it. Another text stays, so that the API reports it.
-func typedInstant(text string) string {
-	if at, err := time.Parse(untilLayout, text); err == nil {
-		return at.Format(time.RFC3339)
-	}
-	return text
 }
 
 // setInteger sets a number that was typed, with or without separators.

@@ -31,13 +31,10 @@ func servePrices(v *visit) error {
 	var failed error
 	if v.r.Method == http.MethodPost {
 		body := map[string]string{}
-		for _, name := range []string{"namespace", "model", "prompt", "completion", "reason"} {
+		for _, name := range []string{"namespace", "model", "prompt", "completion", "starts_at", "reason"} {
 			if text := strings.TrimSpace(p.Form.Get(name)); text != "" {
 				body[name] = text
 			}
-		}
-		if start := strings.TrimSpace(p.Form.Get("starts_at")); start != "" {
-			body["starts_at"] = typedInstant(start)
 		}
 		var done answers.Written
 		failed = v.send(http.MethodPut, pricesAPI+"?overwrite=true&wait="+waitForNodes, body, &done)

@@ -101,7 +101,8 @@ func TestAPriceIsSetOnItsPage(t *testing.T) {
 	w := overAPI(t)
 	b := w.signedIn(adminSecret)
 	form := url.Values{
-		"model": {"gpt-4o*"}, "prompt": {"2.50"}, "completion": {"0"}, "starts_at": {"2031-01-03T14:00"}, "reason": {"new"},
+		"model": {"gpt-4o*"}, "prompt": {"2.50"}, "completion": {"0"}, "starts_at": {"2031-01-03T14:00:00Z"},
+		"reason": {"new"},
 	}
 	w.location(b.post("/portal/prices", form))
 	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", "2.5 USD", "0 USD", "coming")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -225,10 +226,17 @@ type PriceRow struct {
 }
 
 // Costs returns all costs of endpoints, ordered by id.
-func (s *Snapshot) Costs() []CostRow { return plainRows(&s.costs) }
+func (s *Snapshot) Costs() []CostRow {
+	rows := make([]CostRow, 0, s.costs.rows)
+	for r := range s.costs.all {
+		rows = append(rows, *r)
+	}
+	slices.SortFunc(rows, func(a, b CostRow) int { return cmp.Compare(a.ID, b.ID) })
+	return rows
+}
 
-// Prices returns all prices of models, ordered by id.
-func (s *Snapshot) Prices() []PriceRow { return plainRows(&s.prices) }
+// Prices returns all prices of models, in no particular order.
+func (s *Snapshot) Prices() iter.Seq[*PriceRow] { return s.prices.all }
 
 // PricesOf returns the prices of a namespace by the pattern of their model, the earlier start first.
 func (s *Snapshot) PricesOf(namespace string) []*PriceRow { return s.Namespace(namespace).Prices }
@@ -244,19 +252,6 @@ func (r *PriceRow) link(*builder, bool) {} // each build lists the prices of a n
 // comparePrices orders prices by the pattern of their model, the earlier start first.
 func comparePrices(a, b *PriceRow) int {
 	return cmp.Or(cmp.Compare(a.Model, b.Model), a.StartsAt.Compare(b.StartsAt))
-}
-
-// plainRows returns rows that are kept as they were given, ordered by id.
-func plainRows[T any, R interface {
-	*T
-	row
-}](index *index[R]) []T {
-	rows := make([]T, 0, index.rows)
-	for r := range index.all {
-		rows = append(rows, *r)
-	}
-	slices.SortFunc(rows, func(a, b T) int { return cmp.Compare(R(&a).rowID(), R(&b).rowID()) })
-	return rows
 }
 
 func (b *builder) putCost(in CostRow) {

@@ -238,7 +238,7 @@ func contents(snapshot *policy.Snapshot) []string {
 	for _, c := range snapshot.Costs() {
 		all = append(all, fmt.Sprintf("cost %d of %s: %d", c.ID, c.Endpoint, *c.Cost.Cost))
 	}
-	for _, p := range snapshot.Prices() {
+	for p := range snapshot.Prices() {
 		all = append(all, fmt.Sprintf("price %d of %s: %s, %s from %s", p.ID, p.Model, p.Prompt, p.Completion, p.StartsAt))
 	}
 	slices.Sort(all)

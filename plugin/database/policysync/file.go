@@ -100,8 +100,8 @@ func encode(to io.Writer, snapshot *policy.Snapshot, confirmed time.Time) error 
 	for _, r := range snapshot.Costs() {
 		write(savedRow{Cost: &r})
 	}
-	for _, r := range snapshot.Prices() {
-		write(savedRow{Price: &r})
+	for r := range snapshot.Prices() {
+		write(savedRow{Price: r})
 	}
 	return errors.Join(err, out.Close())
 }

@@ -26,26 +26,31 @@ type table struct {
 // tables lists the tables in the order of tiersTable to pricesTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
-	{name: "tenants", kind: "tenant", key: "id", where: "true", columns: columnsOf("", tenantFields), scan: scanTenants},
 	{
-		name: "policies", kind: "policy", key: "id", where: "true",
-		columns: columnsOf("id", policyFields),
-		scan:    scanPolicies,
+		name: "tenants", kind: "tenant", key: "id", where: "true", columns: columnsOf("", tenantFields),
+		scan: scans(tenantFields, func(r *policy.Rows) *[]schema.Tenant { return &r.Tenants },
+			func(r *schema.Tenant) ([]any, *schema.Tenant) { return nil, r }),
+	},
+	{
+		name: "policies", kind: "policy", key: "id", where: "true", columns: columnsOf("id", policyFields),
+		scan: scans(policyFields, func(r *policy.Rows) *[]policy.PolicyRow { return &r.Policies },
+			func(r *policy.PolicyRow) ([]any, *schema.Policy) { return []any{&r.ID}, &r.Policy }),
 	},
 	{
 		name: "overrides", kind: "override", key: "id", where: "(expires_at IS NULL OR expires_at > now())",
 		columns: columnsOf("id", overrideFields),
-		scan:    scanOverrides,
+		scan: scans(overrideFields, func(r *policy.Rows) *[]policy.Override { return &r.Overrides },
+			func(r *policy.Override) ([]any, *schema.Override) { return []any{&r.ID}, &r.Override }),
 	},
 	{
-		name: "costs", kind: "cost", key: "id", where: "true",
-		columns: columnsOf("id", costFields),
-		scan:    scanCosts,
+		name: "costs", kind: "cost", key: "id", where: "true", columns: columnsOf("id", costFields),
+		scan: scans(costFields, func(r *policy.Rows) *[]policy.CostRow { return &r.Costs },
+			func(r *policy.CostRow) ([]any, *schema.Cost) { return []any{&r.ID}, &r.Cost }),
 	},
 	{
-		name: "prices", kind: "price", key: "id", where: "true",
-		columns: columnsOf("id", priceFields),
-		scan:    scanPrices,
+		name: "prices", kind: "price", key: "id", where: "true", columns: columnsOf("id", priceFields),
+		scan: scans(priceFields, func(r *policy.Rows) *[]policy.PriceRow { return &r.Prices },
+			func(r *policy.PriceRow) ([]any, *schema.DatedPrice) { return []any{&r.ID}, &r.DatedPrice }),
 	},
 }
 
@@ -84,33 +89,16 @@ func scanTiers(rows *policy.Rows) ([]any, func()) {
 	return []any{&row.Name}, func() { rows.Tiers = append(rows.Tiers, *row) }
 }
 
-func scanTenants(rows *policy.Rows) ([]any, func()) {
-	row := new(schema.Tenant)
-	return scanFields(nil, tenantFields, row), func() { rows.Tenants = append(rows.Tenants, *row) }
-}
-
-func scanPolicies(rows *policy.Rows) ([]any, func()) {
-	row := new(policy.PolicyRow)
-	to := scanFields([]any{&row.ID}, policyFields, &row.Policy)
-	return to, func() { rows.Policies = append(rows.Policies, *row) }
-}
-
-func scanOverrides(rows *policy.Rows) ([]any, func()) {
-	row := new(policy.Override)
-	to := scanFields([]any{&row.ID}, overrideFields, &row.Override)
-	return to, func() { rows.Overrides = append(rows.Overrides, *row) }
-}
-
-func scanCosts(rows *policy.Rows) ([]any, func()) {
-	row := new(policy.CostRow)
-	to := scanFields([]any{&row.ID}, costFields, &row.Cost)
-	return to, func() { rows.Costs = append(rows.Costs, *row) }
-}
-
-func scanPrices(rows *policy.Rows) ([]any, func()) {
-	row := new(policy.PriceRow)
-	to := scanFields([]any{&row.ID}, priceFields, &row.DatedPrice)
-	return to, func() { rows.Prices = append(rows.Prices, *row) }
+// scans returns how the rows of a list are scanned. columns returns the columns of a row before those of its fields,
+// and what has the fields.
+func scans[R, F any](
+	fields []schema.Field[F], list func(*policy.Rows) *[]R, columns func(*R) ([]any, *F),
+) func(*policy.Rows) ([]any, func()) {
+	return func(rows *policy.Rows) ([]any, func()) {
+		row, to := new(R), list(rows)
+		first, of := columns(row)
+		return scanFields(first, fields, of), func() { *to = append(*to, *row) }
+	}
 }
 
 // scanFields appends destinations for the fields of a row. A NULL becomes the zero value; package policy checks whether

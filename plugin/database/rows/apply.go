@@ -64,8 +64,8 @@ func (s *DB) Diff(ctx context.Context, set Set) (SetDiff, error) {
 }
 
 // Apply changes the policies, costs and prices of a namespace, and tenants and overrides, to those of a set, in one
-// transaction and one version. It returns what it did, and the version in which the set is in force. Applying a set again changes
-// nothing.
+// transaction and one version. It returns what it did, and the version in which the set is in force. Applying a set
+// again changes nothing.
 func (s *DB) Apply(ctx context.Context, c Change, set Set) (SetDiff, int64, error) {
 	return write(ctx, s, "apply policies", c, func(tx pgx.Tx) (SetDiff, error) {
 		d, after, err := set.diff(ctx, tx, c.Actor)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -144,13 +145,12 @@ func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error)
 	if err != nil {
 		return nil, err
 	}
-	desired := make([]Cost, len(set.Costs))
-	for i, cost := range set.Costs {
-		cost.Namespace = namespace
-		if err := cost.check(); err != nil {
+	desired := slices.Clone(set.Costs)
+	for i := range desired {
+		desired[i].Namespace = namespace
+		if err := desired[i].check(); err != nil {
 			return nil, err
 		}
-		desired[i] = cost
 	}
 	return compareRows(current, desired, set.Partial, Cost.key, func(before, after Cost) (Cost, bool) {
 		after.ID, after.Revision = before.ID, before.Revision

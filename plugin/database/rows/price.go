@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -12,13 +13,12 @@ import (
 
 // Price is what calls of a model cost from an instant on, as the database has it.
 type Price struct {
-	// Assigned by the database; a write does not need it.
-	ID int64 `json:"id,omitempty"`
+	ID int64 `json:"id,omitempty" doc:"Assigned by the database; a write ignores it."`
 
 	schema.DatedPrice
 
-	State    string `json:"state,omitempty"`    // as in Override; another price of the same model and namespace ends it
-	Revision int64  `json:"revision,omitempty"` // as in Policy
+	State    string `json:"state,omitempty"    doc:"By the clock of the database. A write ignores it." enum:"scheduled,in_force,ended"`
+	Revision int64  `json:"revision,omitempty" doc:"How often it was written, from 1. A write ignores it and uses If-Match."`
 }
 
 func (p Price) rowKey() any     { return p.ID }
@@ -138,13 +138,12 @@ func (s *DB) DeletePrice(ctx context.Context, c Change, id, revision int64) (int
 	return priceTable.delete(ctx, s, c, fmt.Sprint("price ", id), revision, id)
 }
 
-// DocumentPriceFaults returns what is wrong with a price of a document.
+// DocumentPriceFaults returns what is wrong with a price of a document, where it must have a start.
 func DocumentPriceFaults(p schema.DatedPrice) []schema.Fault {
 	faults := p.Faults()
 	if p.StartsAt.IsZero() {
-		faults = append(faults, schema.Fault{
-			Path: "starts_at", Message: "is required in a document: without it the price would begin anew each time",
-		})
+		const missing = "is required in a document: without it the price would begin anew each time"
+		faults = append(faults, schema.Fault{Path: "starts_at", Message: missing})
 	}
 	return faults
 }
@@ -160,22 +159,16 @@ func (set Set) diffPrices(ctx context.Context, q querier) (*RowDiff[Price], erro
 	if err != nil {
 		return nil, err
 	}
-	desired := make([]Price, len(set.Prices))
-	for i, p := range set.Prices {
-		p.Namespace, p.StartsAt = namespace, p.StartsAt.UTC().Truncate(time.Microsecond)
+	desired := slices.Clone(set.Prices)
+	for i := range desired {
+		p := &desired[i]
+		p.Namespace, p.StartsAt = namespace, p.StartsAt.Truncate(time.Microsecond)
 		if err := invalid(p.String(), DocumentPriceFaults(p.DatedPrice)); err != nil {
 			return nil, err
 		}
-		desired[i] = p
 	}
-	type key struct {
-		model  string
-		starts int64 // µs since 1970
-	}
-	return compareRows(current, desired, set.Partial,
-		func(p Price) key { return key{p.Model, p.StartsAt.UnixMicro()} },
-		func(before, after Price) (Price, bool) {
-			after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
-			return after, before.ID == 0 || !before.Equal(after)
-		})
+	return compareRows(current, desired, set.Partial, Price.String, func(before, after Price) (Price, bool) {
+		after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
+		return after, before.ID == 0 || !before.Equal(after)
+	})
 }

@@ -97,7 +97,6 @@ func TestAFaultyPriceIsNotWritten(t *testing.T) {
 		"negative":           {[]rows.Price{negative}, "prompt: must be US dollars"},
 		"no model":           {[]rows.Price{priceOf("", 1, pastPrice)}, "model: is required"},
 		"a * in the middle":  {[]rows.Price{priceOf("a*b", 1, pastPrice)}, "model: must be the name"},
-		"before 1970":        {[]rows.Price{priceOf("a", 1, time.Unix(-1, 0))}, "starts_at: must be from 1970"},
 		"no start":           {[]rows.Price{priceOf("a", 1, time.Time{})}, "starts_at: is required in a document"},
 		"one start, twice":   {[]rows.Price{twice, priceOf("a", 2, pastPrice)}, "is given twice"},
 		"too much":           {[]rows.Price{priceOf("a", 1_000_000_000_001, pastPrice)}, "prompt: must be US dollars"},

@@ -34,7 +34,8 @@ var recordTypes = []reflect.Type{
 	reflect.TypeFor[schema.Policy](), reflect.TypeFor[schema.Override](), reflect.TypeFor[schema.Tenant](),
 	reflect.TypeFor[schema.Cost](), reflect.TypeFor[schema.Settle](), reflect.TypeFor[schema.SettleSource](),
 	reflect.TypeFor[schema.Fair](), reflect.TypeFor[schema.Anchor](), reflect.TypeFor[schema.Match](),
-	reflect.TypeFor[schema.DatedPrice](), reflect.TypeFor[schema.Limit](), reflect.TypeFor[schema.Exemption](), reflect.TypeFor[schema.ModelPrice](),
+	reflect.TypeFor[schema.DatedPrice](), reflect.TypeFor[schema.Limit](), reflect.TypeFor[schema.Exemption](),
+	reflect.TypeFor[schema.ModelPrice](),
 }
 
 func main() {
