@@ -61,11 +61,36 @@ CREATE TABLE rate_limiter.prices (
 );
 CREATE UNIQUE INDEX prices_one_per_start ON rate_limiter.prices (namespace, model, starts_at);
 CALL rate_limiter.keep_record('rate_limiter.prices', 'price', 'id', 'tenant');
+-- As before, and for prices.
+CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM rate_limiter.check_table('publish_changes', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+    INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
+    SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
+        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
+            'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
+    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost', 'price') ORDER BY n.id;
+    RETURN NULL;
+END
+$$;
 -- +goose StatementEnd
 
 -- +goose Down
 -- +goose StatementBegin
 DROP TABLE rate_limiter.prices;
+CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM rate_limiter.check_table('publish_changes', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+    INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
+    SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
+        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
+            'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
+    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost') ORDER BY n.id;
+    RETURN NULL;
+END
+$$;
 DELETE FROM rate_limiter.policies
 WHERE unit <> '' OR match IS NOT NULL OR settle @? '$.sources[*] ? (@.from == "prices")';
 ALTER TABLE rate_limiter.policies

@@ -496,7 +496,7 @@ BEGIN
     SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
         json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
             'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
-    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost') ORDER BY n.id;
+    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost', 'price') ORDER BY n.id;
     RETURN NULL;
 END
 $$;

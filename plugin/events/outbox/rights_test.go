@@ -49,6 +49,7 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 		`INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, permanent)
 			VALUES ('exempt', 'acme', 'partner', 'ann', true)`,
 		`DELETE FROM rate_limiter.overrides`,
+		`INSERT INTO rate_limiter.prices (model, prompt, completion) VALUES ('gpt-4o*', 2500000, 10000000)`,
 		// What is no policy is no event.
 		`INSERT INTO rate_limiter.tokens (name, hash, role) VALUES ('ci', sha256('secret'), 'admin')`,
 		`SELECT rate_limiter.record_action('reset', 'buckets', 'acme', NULL)`,
@@ -64,7 +65,7 @@ func TestEachChangeOfAPolicyIsAnEventInItsTransaction(t *testing.T) {
 	require.NoError(t, err)
 	want := []string{
 		"tier insert  ", "tenant insert acme ", "policy insert acme 5", "policy update acme 9", "override insert acme ",
-		"override delete acme ",
+		"override delete acme ", "price insert  ",
 	}
 	require.Equal(t, len(want), len(all), "there are events: %v", all)
 	for i, e := range all {
