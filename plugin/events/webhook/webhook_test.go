@@ -282,8 +282,8 @@ func TestEveryFieldOfARowIsSentToItsOrgOrHiddenForAReason(t *testing.T) {
 
 	hidden := operators("namespace", "for", "fail_mode", "accuracy", "settle", "fair")
 	for _, name := range []string{
-		"scope", "limit", "window_size", "period", "time_zone", "anchor", "max_duration", "algorithm", "burst",
-		"soft_threshold_pct", "hard_threshold_pct", "soft_only",
+		"scope", "limit", "unit", "match", "window_size", "period", "time_zone", "anchor", "max_duration", "algorithm",
+		"burst", "soft_threshold_pct", "hard_threshold_pct", "soft_only",
 		"cost", "user", "credential", "ip",
 	} {
 		hidden[name] = "it is a number of a limit that orgs share, or leads to one"
