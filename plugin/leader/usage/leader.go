@@ -250,7 +250,7 @@ func (s *session) check(ctx context.Context) error {
 }
 
 func (s *session) tidyUsage(ctx context.Context) error {
-	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteFaulty} {
+	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteModels, deleteFaulty} {
 		if _, err := s.conn.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("tidy usage: %w", err)
 		}

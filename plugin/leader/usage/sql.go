@@ -65,23 +65,26 @@ const insertNames = `INSERT INTO rate_limiter.usage_names (name)
 	) missing
 	WHERE name = '` + otherName + `' OR number <= $2 - (SELECT coalesce(max(id), 0) FROM rate_limiter.usage_names)`
 
-// addRows adds rows to the minutes, those before $11 also to the hours, and those before $12 also to the day of $13,
-// which is not closed. It records the first minute whose rows have changed since Options.Check has looked, and returns
-// how many rows of minutes have changed.
+// addRows adds rows to the minutes, those before $12 also to the hours, and those before $13 also to the day of $14,
+// which is not closed. It records the units of policies, and the first minute whose rows have changed since
+// Options.Check has looked, and returns how many rows of minutes have changed.
 var addRows = `WITH given AS MATERIALIZED (
 		SELECT r.at, coalesce(t.id, other.id) AS tenant,
 			coalesce(e.id, other.id) AS endpoint, coalesce(p.id, other.id) AS policy, admitted, soft, denied, shadow_denied,
-			cost, nullif(remaining, -1) AS remaining_min
+			cost, nullif(remaining, -1) AS remaining_min, unit
 		FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
-				$8::bigint[], $9::bigint[], $10::bigint[])
-			r (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining)
+				$8::bigint[], $9::bigint[], $10::bigint[], $11::text[])
+			r (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining, unit)
 		JOIN rate_limiter.usage_names other ON other.name = '` + otherName + `'
 		LEFT JOIN rate_limiter.usage_names t ON t.name = r.tenant
 		LEFT JOIN rate_limiter.usage_names e ON e.name = r.endpoint
 		LEFT JOIN rate_limiter.usage_names p ON p.name = r.policy
 	), minutes AS (` + add("usage_minutes", "at", "true", "", "") + ` RETURNING 1
-	), hours AS (` + add("usage_hours", "date_trunc('hour', at, 'UTC')", "at < $11", "", "") + `
-	), days AS (` + add("usage_days", "date_trunc('day', $13::timestamptz, 'UTC')", "at < $12", ", late", ", true") + `
+	), hours AS (` + add("usage_hours", "date_trunc('hour', at, 'UTC')", "at < $12", "", "") + `
+	), days AS (` + add("usage_days", "date_trunc('day', $14::timestamptz, 'UTC')", "at < $13", ", late", ", true") + `
+	), units AS (
+		UPDATE rate_limiter.usage_names n SET unit = g.unit FROM (SELECT policy, max(unit) AS unit FROM given GROUP BY 1) g
+		WHERE n.id = g.policy AND n.unit <> g.unit AND n.name <> '` + otherName + `'
 	), marked AS (
 		UPDATE rate_limiter.usage_state SET changed_since = least(changed_since, (SELECT min(at) FROM given))
 	) SELECT count(*) FROM minutes`
@@ -158,6 +161,7 @@ const (
 	keepPartitions = `SELECT rate_limiter.keep_usage_partitions()`
 	// deleteDenials and deleteFaulty delete after denialsKept, and after keptDays.
 	deleteDenials = `DELETE FROM rate_limiter.abuse_denials WHERE at < clock_timestamp() - interval '1 hour'`
+	deleteModels  = `DELETE FROM rate_limiter.usage_models WHERE day < current_date - interval '3 years'`
 	deleteFaulty  = `DELETE FROM rate_limiter.usage_batches
 		WHERE fault <> '' AND began < date_trunc('day', clock_timestamp(), 'UTC') - interval '2 days'`
 )

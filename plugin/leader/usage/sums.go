@@ -40,14 +40,22 @@ func (u *unpacking) addBatch(began time.Time, b *usage.Batch) {
 	}
 	u.denied.addBatch(began, b.Denials)
 	u.tiers.addBatch(began.Add(b.Span), b.Tiers)
+	at := began
+	if began.Before(u.state.daysUntil) { // its day is closed
+		at = u.state.now.Add(u.shift)
+	}
+	u.models.addBatch(at, b.Models)
 }
 
-// write stores the tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
+// write stores the names and tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
 func (u *unpacking) write(ctx context.Context) error {
 	columns := columnsOf(slices.Collect(maps.Values(u.sums)))
 	names := slices.Concat(columns[1].([]string), columns[2].([]string), columns[3].([]string))
 	for t := range u.tiers {
 		names = append(names, t.Tenant)
+	}
+	for k := range u.models {
+		names = append(names, k.tenant)
 	}
 	if len(names) == 0 {
 		return nil

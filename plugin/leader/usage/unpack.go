@@ -20,6 +20,7 @@ type unpacking struct {
 	sums   sums
 	denied denials
 	tiers  tiers
+	models models
 	fault  string // of one batch that is set aside
 	done   Stats
 }
@@ -37,7 +38,7 @@ const keptDays = 2
 
 // unpack adds the batches that are ready, up to a bound, and reports whether there are more.
 func (s *session) unpack(ctx context.Context) (more bool, err error) {
-	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}, models: models{}}
 	err = s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
@@ -91,7 +92,7 @@ func (u *unpacking) makePlan(ctx context.Context) error {
 
 func (u *unpacking) apply(ctx context.Context) error {
 	for _, step := range [...]func(context.Context) error{
-		u.decode, u.write, u.writeDenials, u.markFaulty, u.writeSources, u.deleteBatches,
+		u.decode, u.write, u.writeModels, u.writeDenials, u.markFaulty, u.writeSources, u.deleteBatches,
 	} {
 		if err := step(ctx); err != nil {
 			return err

@@ -35,8 +35,9 @@ type Batch struct {
 	Span  time.Duration `json:"span,omitzero"` // the batch ended this long after it began
 	Rows  []Row         `json:"rows,omitzero"` // each key once; none: the process lives, and counted nothing
 
-	Denials []Denials `json:"denials,omitzero"` // each tenant once
-	Tiers   []Tier    `json:"tiers,omitzero"`   // each once, in the order in which they were seen last
+	Denials []Denials    `json:"denials,omitzero"` // each tenant once
+	Tiers   []Tier       `json:"tiers,omitzero"`   // each once, in the order in which they were seen last
+	Models  []ModelCalls `json:"models,omitzero"`  // each tenant and model once
 }
 
 type form struct {
@@ -107,9 +108,9 @@ func (b *Batch) check() error {
 	if b.Span < 0 || b.Span > maxSpan {
 		return fmt.Errorf("it spans %v, more than %v", b.Span, maxSpan)
 	}
-	if len(b.Rows) > MaxRows || len(b.Denials) > MaxDenials || len(b.Tiers) > MaxTiers {
-		return fmt.Errorf("it has %d rows, the denials of %d tenants and %d tiers, more than %d, %d or %d",
-			len(b.Rows), len(b.Denials), len(b.Tiers), MaxRows, MaxDenials, MaxTiers)
+	if len(b.Rows) > MaxRows || len(b.Denials) > MaxDenials || len(b.Tiers) > MaxTiers || len(b.Models) > MaxModels {
+		return fmt.Errorf("it has %d rows, the denials of %d tenants, %d tiers and %d models, more than %d, %d, %d or %d",
+			len(b.Rows), len(b.Denials), len(b.Tiers), len(b.Models), MaxRows, MaxDenials, MaxTiers, MaxModels)
 	}
 	for i := range b.Rows {
 		if r := &b.Rows[i]; !r.valid() || !validNames(r.Tenant, r.Endpoint, r.Policy) {
@@ -124,6 +125,11 @@ func (b *Batch) check() error {
 	for i := range b.Tiers {
 		if t := &b.Tiers[i]; t.Tenant == "" || t.Tier == "" || !validNames(t.Tenant, t.Namespace, t.Tier, t.Source) {
 			return fmt.Errorf("a name of tier %d is missing or out of bounds", i)
+		}
+	}
+	for i := range b.Models {
+		if m := &b.Models[i]; !m.valid() || !validNames(m.Tenant, m.Model) {
+			return fmt.Errorf("a number or a name of model %d is out of bounds", i)
 		}
 	}
 	return nil

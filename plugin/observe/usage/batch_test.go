@@ -45,6 +45,10 @@ func sampleDenials() *Batch {
 		many.Credentials.add(fmt.Sprint("key-", i))
 	}
 	b.Denials = []Denials{few, many}
+	b.Rows[3].Unit = "usd"
+	b.Models = []ModelCalls{
+		{"", "gpt-4o", 1, 2, 3, 0}, {"acme", "", 1, 0, 0, 0}, {"acme", "gpt-4o", 9, 9000, 800, 30_500},
+	}
 	b.Tiers = []Tier{
 		{"acme", "default", "pro", "header.X-Tier"},
 		{"acme", "default", "free", "consumer.tag.tier"},
@@ -99,19 +103,24 @@ func packed(t testing.TB, text []byte) []byte {
 
 func TestABatchThatNoReporterWritesIsNotRead(t *testing.T) {
 	for want, change := range map[string]func(*Batch){
-		"it spans":       func(b *Batch) { b.Span = 2 * maxSpan },
-		"more than 4096": func(b *Batch) { b.Rows = make([]Row, MaxRows+1) },
-		"of row 1":       func(b *Batch) { b.Rows[1].Denied = -1 },
-		"of row 2":       func(b *Batch) { b.Rows[2].Remaining = -2 },
-		"of row 3":       func(b *Batch) { b.Rows[3].Cost = -maxCount - 1 },
-		"name of row 2":  func(b *Batch) { b.Rows[2].Policy = "a\x00b" },
-		"name of row 0":  func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
-		", 512 or":       func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
-		"or 1024":        func(b *Batch) { b.Tiers = make([]Tier, MaxTiers+1) },
-		"denials 0":      func(b *Batch) { b.Denials[0].Limited = -1 },
-		"the denials 0":  func(b *Batch) { b.Denials[0].Penalized = 8 },
-		"denials 1":      func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
-		"of tier 1":      func(b *Batch) { b.Tiers[1].Tenant = "" },
+		"it spans":        func(b *Batch) { b.Span = 2 * maxSpan },
+		"more than 4096":  func(b *Batch) { b.Rows = make([]Row, MaxRows+1) },
+		"of row 1":        func(b *Batch) { b.Rows[1].Denied = -1 },
+		"of row 2":        func(b *Batch) { b.Rows[2].Remaining = -2 },
+		"of row 3":        func(b *Batch) { b.Rows[3].Cost = -maxCount - 1 },
+		"of row 4":        func(b *Batch) { b.Rows[4].Unit = "eur" },
+		"of model 0":      func(b *Batch) { b.Models[0].MicroUSD = -1 },
+		"of model 1":      func(b *Batch) { b.Models[1].Calls = maxCount + 1 },
+		"name of model 2": func(b *Batch) { b.Models[2].Model = "a\x00b" },
+		"name of row 2":   func(b *Batch) { b.Rows[2].Policy = "a\x00b" },
+		"name of row 0":   func(b *Batch) { b.Rows[0].Endpoint = strings.Repeat("x", MaxName+1) },
+		", 512, 1024":     func(b *Batch) { b.Denials = make([]Denials, MaxDenials+1) },
+		"1025 tiers":      func(b *Batch) { b.Tiers = make([]Tier, MaxTiers+1) },
+		"1025 models":     func(b *Batch) { b.Models = make([]ModelCalls, MaxModels+1) },
+		"denials 0":       func(b *Batch) { b.Denials[0].Limited = -1 },
+		"the denials 0":   func(b *Batch) { b.Denials[0].Penalized = 8 },
+		"denials 1":       func(b *Batch) { b.Denials[1].Users[3] = maxRank + 1 },
+		"of tier 1":       func(b *Batch) { b.Tiers[1].Tenant = "" },
 	} {
 		b := sampleDenials()
 		change(b)

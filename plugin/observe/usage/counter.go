@@ -5,12 +5,12 @@
 //
 // A [Row] belongs to a tenant, an endpoint and a policy. The row without a policy counts the requests themselves; the
 // row of a policy counts what the policy did. A policy is identified by its [policy.Ref]: two tiers may have policies
-// of one name. No row has an address or a user. A [Tier] says by which tier the requests of a tenant were decided, and
-// where it was found, unless the caller stated it.
+// of one name. No row has an address or a user. [ModelCalls] counts tokens and money of a tenant's calls by model. A
+// [Tier] says by which tier the requests of a tenant were decided, and where it was found, unless the caller stated it.
 //
-// Counting never waits for a sink, a file or another connection: requests of one connection count in one of several
-// stripes, each with a lock that is held for little more than an access of a map. Memory is bounded: rows by
-// their number, batches by [ReporterOptions]. What does not fit is dropped and counted.
+// Counting never waits for a sink or a file: requests of one connection count in one of several stripes, each with a
+// lock that is held for little more than an access of a map. Calls of models share one such lock. Memory is bounded:
+// rows and models by their number, batches by [ReporterOptions]. What does not fit is dropped and counted.
 //
 // A batch is delivered once or more, and identified by node, epoch and seq, so that the receiver can count it once. The
 // epoch is random for each reporter, seq counts its batches from 1 without a gap. A dropped batch leaves a gap. With a
@@ -51,11 +51,12 @@ type Counter struct {
 	maxRows int
 	stripes [stripes]stripe
 	rows    atomic.Int64  // in all stripes
-	dropped atomic.Uint64 // counts without a row
+	dropped atomic.Uint64 // counts without a row, and calls without a model
 	denied  atomic.Int64  // tenants with denials, in all stripes
 	settled atomic.Uint32 // the stripe of the next settlement
 	full    chan struct{} // room for one signal
 
+	models    models
 	tiers     atomic.Int64  // in all stripes
 	tierOrder atomic.Uint64 // the order in which tiers were seen
 	reported  reportedTiers // belongs to the goroutine that cuts
@@ -90,7 +91,7 @@ type policyRow struct {
 
 // NewCounter returns a counter without rows.
 func NewCounter() *Counter {
-	c := &Counter{maxRows: maxRows, full: make(chan struct{}, 1)}
+	c := &Counter{maxRows: maxRows, full: make(chan struct{}, 1), models: models{all: map[modelKey]*ModelCalls{}}}
 	for i := range c.stripes {
 		c.stripes[i].places = map[place]*placeRows{}
 	}
@@ -100,7 +101,7 @@ func NewCounter() *Counter {
 // Rows returns the number of rows that wait for the next batch. A row counts once for each stripe that has it.
 func (c *Counter) Rows() int { return int(c.rows.Load()) }
 
-// Dropped returns how often a row could not be counted because there were too many.
+// Dropped returns how often a row or a call could not be counted because there were too many.
 func (c *Counter) Dropped() uint64 { return c.dropped.Load() }
 
 // Observe implements admit.Observer. It keeps of d the names of the tenant, the endpoint and the policies.
@@ -175,8 +176,12 @@ func countBound(counts *Counts, d *decision.Decision, b *policy.Bound, s *decisi
 // Reserved implements reservation.Observer. Observe has counted the reservation.
 func (c *Counter) Reserved(*policy.Bound) {}
 
-// Settled implements reservation.Observer. It counts what a settlement changed. A slot that is released was used.
+// Settled implements reservation.Observer. It counts what a settlement changed, and what the call of a model used that
+// one settlement of a request has. A slot that is released was used.
 func (c *Counter) Settled(b *policy.Bound, settled reservation.Settlement) {
+	if settled.Call != nil && !c.models.count(settled.Tenant, settled.Call) {
+		c.dropped.Add(1)
+	}
 	if settled.Change == 0 || b.Key.Slots {
 		return
 	}
@@ -255,7 +260,7 @@ const burst = 256
 // cut takes all rows out of the counter, sorted by key. It locks each stripe for the exchange of a map only.
 func (c *Counter) cut() []Row {
 	index, all := map[Key]int{}, []Row(nil)
-	add := func(k Key, counts Counts) {
+	add := func(k Key, counts Counts, unit string) {
 		if counts == noCounts {
 			return
 		}
@@ -264,15 +269,16 @@ func (c *Counter) cut() []Row {
 		if !ok {
 			i = len(all)
 			index[k], all = i, append(all, Row{k, noCounts})
+			all[i].Unit = unit
 		}
 		all[i].Add(counts)
 	}
 	done := 0
 	for i := range c.stripes {
 		for where, rows := range c.swap(&c.stripes[i]) {
-			add(Key{where.tenant, where.endpoint, ""}, rows.requests)
+			add(Key{where.tenant, where.endpoint, ""}, rows.requests, "")
 			for _, row := range rows.policies {
-				add(Key{where.tenant, where.endpoint, row.ref.String()}, row.Counts)
+				add(Key{where.tenant, where.endpoint, row.ref.String()}, row.Counts, row.last.Unit)
 			}
 			if done++; done%burst == 0 {
 				runtime.Gosched()

@@ -169,6 +169,7 @@ func (r *Reporter) cut() {
 	rest := Batch{
 		Epoch: r.epoch, Span: min(max(now.Sub(began), 0), maxSpan),
 		Rows: counter.cut(), Denials: counter.cutDenials(), Tiers: counter.cutTiers(now),
+		Models: counter.models.cut(),
 	}
 	if rest.empty() && r.seq > 0 && now.Sub(r.cutAt) < idle {
 		return
@@ -197,16 +198,18 @@ func (r *Reporter) cut() {
 	}
 }
 
-func (b *Batch) empty() bool { return len(b.Rows)+len(b.Denials)+len(b.Tiers) == 0 }
+func (b *Batch) empty() bool { return len(b.Rows)+len(b.Denials)+len(b.Tiers)+len(b.Models) == 0 }
 
-// split returns a batch with the first rows, denials and tiers, at most so many of each as fit, and one with the
-// others.
+// split returns a batch with the first rows, denials, tiers and models, at most so many of each as fit, and one with
+// the others.
 func (b Batch) split(most int) (first, others Batch) {
 	n, m, l := min(len(b.Rows), most), min(len(b.Denials), most, MaxDenials), min(len(b.Tiers), most, MaxTiers)
+	k := min(len(b.Models), most, MaxModels)
 	first, others = b, b
 	first.Rows, others.Rows = b.Rows[:n], b.Rows[n:]
 	first.Denials, others.Denials = b.Denials[:m], b.Denials[m:]
 	first.Tiers, others.Tiers = b.Tiers[:l], b.Tiers[l:]
+	first.Models, others.Models = b.Models[:k], b.Models[k:]
 	return first, others
 }
 

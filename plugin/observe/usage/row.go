@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -150,6 +151,9 @@ type Counts struct {
 	ShadowDenied int64 `json:"shadow_denied,omitzero"` // requests that shadow or log mode kept from being denied
 	Cost         int64 `json:"cost,omitzero"`          // tokens charged, with settlements; 0 in the row without a policy
 	Remaining    int64 `json:"remaining"`              // the least left of the policy's limit; NoRemaining: unknown
+
+	// Unit is that of the policy: Cost and Remaining of usd are millionths of a US dollar. "": they are tokens.
+	Unit string `json:"unit,omitzero"`
 }
 
 // NoRemaining means that nothing is recorded of what was left of a limit.
@@ -184,12 +188,9 @@ func sum(a, b int64) int64 {
 }
 
 func (c *Counts) valid() bool {
-	for _, n := range [...]int64{c.Admitted, c.Soft, c.Denied, c.ShadowDenied} {
-		if n < 0 || n > maxCount {
-			return false
-		}
-	}
-	return -maxCount <= c.Cost && c.Cost <= maxCount && NoRemaining <= c.Remaining && c.Remaining <= maxCount
+	return min(c.Admitted, c.Soft, c.Denied, c.ShadowDenied) >= 0 && c.Cost >= -maxCount && c.Remaining >= NoRemaining &&
+		max(c.Admitted, c.Soft, c.Denied, c.ShadowDenied, c.Cost, c.Remaining) <= maxCount &&
+		(c.Unit == "" || c.Unit == schema.UnitUSD)
 }
 
 // Row counts what happened under one key.
