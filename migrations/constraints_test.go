@@ -45,6 +45,10 @@ var good = map[string]row{
 
 	"usage_names": {"name": "acme"},
 	"usage_state": {"one": false, "hours_until": "2026-01-02", "days_until": "2026-01-01"},
+	"usage_models": {
+		"day": "2026-01-01", "tenant": 1, "model": "gpt-4o", "calls": 1, "prompt_tokens": 1, "completion_tokens": 1,
+		"micro_usd": 1,
+	},
 
 	"outbox": {
 		"event": "e1", "source": "/control", "type": "x", "at": "2026-01-01", "tenant": "acme", "data": "{}",
@@ -375,7 +379,9 @@ var bad = map[string][]row{
 		{"redis": `[[{"name": "a"}]]`},
 	},
 
+	"usage_models_model":  {{"model": strings.Repeat("x", 1025)}},
 	"usage_names_name":    {{"name": strings.Repeat("x", 1025)}},
+	"usage_names_unit":    {{"unit": "eur"}},
 	"usage_state_one_row": {{}},
 	"usage_state_order":   {{"one": true, "days_until": "2026-01-03"}},
 

@@ -140,11 +140,15 @@ func roleRights(t *testing.T, s *pgtest.Server) {
 			may: []string{
 				turn, `DELETE FROM rate_limiter.overrides WHERE expires_at < now()`, `DELETE FROM rate_limiter.changes`,
 				`DELETE FROM rate_limiter.answers`,
+				`INSERT INTO rate_limiter.usage_models AS t VALUES (1, 1, 1, 1, '2026-01-01', 1, 'm')
+					ON CONFLICT (tenant, day, model) DO UPDATE SET calls = t.calls + 1`,
+				`UPDATE rate_limiter.usage_names SET unit = 'usd'`, `DELETE FROM rate_limiter.usage_models`,
 				`DELETE FROM rate_limiter.nodes WHERE reported_at < now()`, `UPDATE rate_limiter.version SET pruned = version`,
 			},
 			mayNot: []string{
 				`UPDATE rate_limiter.version SET version = 7`, put, ban, token, reset, candidate,
 				`SELECT * FROM rate_limiter.tokens`,
+				`UPDATE rate_limiter.usage_names SET name = 'x'`,
 				`DELETE FROM rate_limiter.usage_days`, `DROP TABLE rate_limiter.usage_days`,
 				`UPDATE rate_limiter.outbox SET data = '{}'`, forgive,
 				`UPDATE rate_limiter.webhooks SET url = 'https://a.example'`,

@@ -1816,10 +1816,25 @@ PARTITION BY RANGE (at);
 
 ALTER TABLE rate_limiter.usage_minutes OWNER TO owner;
 
+CREATE TABLE rate_limiter.usage_models (
+    calls bigint NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    completion_tokens bigint NOT NULL,
+    micro_usd bigint NOT NULL,
+    day date NOT NULL,
+    tenant integer NOT NULL,
+    model text NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT usage_models_model CHECK ((octet_length(model) <= 1024))
+);
+
+ALTER TABLE rate_limiter.usage_models OWNER TO owner;
+
 CREATE TABLE rate_limiter.usage_names (
     id integer NOT NULL,
     name text NOT NULL COLLATE pg_catalog."C",
-    CONSTRAINT usage_names_name CHECK ((octet_length(name) <= 1024))
+    unit text DEFAULT ''::text NOT NULL,
+    CONSTRAINT usage_names_name CHECK ((octet_length(name) <= 1024)),
+    CONSTRAINT usage_names_unit CHECK ((unit = ANY (ARRAY[''::text, 'usd'::text])))
 );
 
 ALTER TABLE rate_limiter.usage_names OWNER TO owner;
@@ -2075,6 +2090,9 @@ ALTER TABLE ONLY rate_limiter.usage_hours
 ALTER TABLE ONLY rate_limiter.usage_minutes
     ADD CONSTRAINT usage_minutes_pkey PRIMARY KEY (tenant, at, endpoint, policy);
 
+ALTER TABLE ONLY rate_limiter.usage_models
+    ADD CONSTRAINT usage_models_pkey PRIMARY KEY (tenant, day, model);
+
 ALTER TABLE ONLY rate_limiter.usage_names
     ADD CONSTRAINT usage_names_name_key UNIQUE (name);
 
@@ -2192,6 +2210,8 @@ CREATE INDEX usage_days_at ON ONLY rate_limiter.usage_days USING brin (at) WITH 
 CREATE INDEX usage_hours_at ON ONLY rate_limiter.usage_hours USING brin (at) WITH (pages_per_range='32');
 
 CREATE INDEX usage_minutes_at ON ONLY rate_limiter.usage_minutes USING brin (at) WITH (pages_per_range='32');
+
+CREATE INDEX usage_models_day ON rate_limiter.usage_models USING btree (day);
 
 CREATE INDEX usage_sources_seen ON rate_limiter.usage_sources USING btree (seen_at);
 
@@ -2660,9 +2680,15 @@ GRANT SELECT ON TABLE rate_limiter.usage_minutes TO operator;
 GRANT SELECT ON TABLE rate_limiter.usage_minutes TO server;
 GRANT SELECT,INSERT,UPDATE ON TABLE rate_limiter.usage_minutes TO keeper;
 
+GRANT SELECT ON TABLE rate_limiter.usage_models TO operator;
+GRANT SELECT ON TABLE rate_limiter.usage_models TO server;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE rate_limiter.usage_models TO keeper;
+
 GRANT SELECT ON TABLE rate_limiter.usage_names TO operator;
 GRANT SELECT ON TABLE rate_limiter.usage_names TO server;
 GRANT SELECT,INSERT ON TABLE rate_limiter.usage_names TO keeper;
+
+GRANT UPDATE(unit) ON TABLE rate_limiter.usage_names TO keeper;
 
 GRANT SELECT ON TABLE rate_limiter.usage_nodes TO operator;
 GRANT SELECT ON TABLE rate_limiter.usage_nodes TO server;

@@ -1,6 +1,6 @@
 // Package usage keeps usage history in Postgres. Nodes report batches ([usage.Batch]). One leader unpacks them
-// into rows by minute, and sums minutes up to hours and hours to days ([Leader]). The migration 00006_usage.sql
-// describes the tables.
+// into rows by minute, and sums minutes up to hours and hours to days ([Leader]). The migrations 00006_usage.sql and
+// 00012_usage_models.sql describe the tables.
 //
 // # Once
 //
@@ -250,7 +250,7 @@ func (s *session) check(ctx context.Context) error {
 }
 
 func (s *session) tidyUsage(ctx context.Context) error {
-	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteModels, deleteFaulty} {
+	for _, sql := range [...]string{keepPartitions, deleteSources, deleteNodes, deleteDenials, deleteCalls, deleteFaulty} {
 		if _, err := s.conn.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("tidy usage: %w", err)
 		}

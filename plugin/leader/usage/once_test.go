@@ -30,6 +30,7 @@ type traffic struct {
 	waiting   []delivery
 	sent      []delivery
 	total     map[usage.Key]usage.Counts // of all batches
+	calls     map[string]int64           // micro-USD of all batches by model
 	closed    map[string]string          // rows of closed days
 }
 
@@ -38,7 +39,7 @@ func TestEveryBatchCountsOnceInMinutesHoursAndDaysHoweverItIsDelivered(t *testin
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			tr := &traffic{
 				world: newWorld(t), random: rand.New(rand.NewPCG(seed, 0)), total: map[usage.Key]usage.Counts{},
-				closed: map[string]string{},
+				calls: map[string]int64{}, closed: map[string]string{},
 			}
 			for i := range 3 {
 				tr.processes = append(tr.processes, newProcess(i+1))
@@ -92,6 +93,11 @@ func (tr *traffic) make() {
 			tr.total[key] = rows[key]
 		}
 	}
+	for n := range tr.random.Int64N(3) {
+		calls := usage.ModelCalls{Tenant: "acme", Model: fmt.Sprint("gpt-", n), Calls: 1, MicroUSD: tr.random.Int64N(9000)}
+		b.Models = append(b.Models, calls)
+		tr.calls[calls.Model] += calls.MicroUSD
+	}
 	age := time.Duration(tr.random.Int64N(int64(40 * time.Hour)))
 	tr.waiting = append(tr.waiting, delivery{p.node, b, time.Now().Add(-age)})
 }
@@ -121,7 +127,9 @@ func (tr *traffic) checkClosedDays() {
 	tr.Helper()
 	rows, err := tr.pool.Query(tr.Context(), `SELECT s.at::text, coalesce(string_agg(d::text, ' ' ORDER BY d::text), '')
 		FROM rate_limiter.usage_state, generate_series(date '2020-01-01', days_until - interval '1 day', '1 day') s (at)
-		LEFT JOIN rate_limiter.usage_days d ON d.at = s.at GROUP BY s.at`)
+		LEFT JOIN (
+			SELECT at, r::text FROM rate_limiter.usage_days r UNION ALL SELECT day, r::text FROM rate_limiter.usage_models r
+		) d (at, row) ON d.at = s.at GROUP BY s.at`)
 	require.NoError(tr, err)
 	var at, text string
 	_, err = pgx.ForEachRow(rows, []any{&at, &text}, func() error {
@@ -156,6 +164,10 @@ func (tr *traffic) finish() {
 		if sums := tr.sums(table); !maps.Equal(sums, tr.total) {
 			tr.Errorf("%s has %+v, want %+v", table, sums, tr.total)
 		}
+	}
+	for model, want := range tr.calls {
+		got := tr.number(`SELECT sum(micro_usd)::bigint FROM rate_limiter.usage_models WHERE model = $1`, model)
+		assert.Equal(tr, want, got, "micro-USD of %s", model)
 	}
 	if wrong := tr.number(`WITH minutes AS (
 			SELECT date_trunc('hour', at) AS at, tenant, endpoint, policy, sum(admitted), sum(cost), min(remaining_min)

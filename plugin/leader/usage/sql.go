@@ -71,7 +71,7 @@ const insertNames = `INSERT INTO rate_limiter.usage_names (name)
 var addRows = `WITH given AS MATERIALIZED (
 		SELECT r.at, coalesce(t.id, other.id) AS tenant,
 			coalesce(e.id, other.id) AS endpoint, coalesce(p.id, other.id) AS policy, admitted, soft, denied, shadow_denied,
-			cost, nullif(remaining, -1) AS remaining_min, unit
+			cost, nullif(remaining, -1) AS remaining_min, r.unit
 		FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
 				$8::bigint[], $9::bigint[], $10::bigint[], $11::text[])
 			r (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining, unit)
@@ -159,9 +159,9 @@ const (
 const (
 	// keepPartitions makes the partitions that are due, and drops old ones.
 	keepPartitions = `SELECT rate_limiter.keep_usage_partitions()`
-	// deleteDenials and deleteFaulty delete after denialsKept, and after keptDays.
+	// deleteDenials and deleteFaulty delete after denialsKept and keptDays, deleteCalls when usage_days are dropped.
 	deleteDenials = `DELETE FROM rate_limiter.abuse_denials WHERE at < clock_timestamp() - interval '1 hour'`
-	deleteModels  = `DELETE FROM rate_limiter.usage_models WHERE day < current_date - interval '3 years'`
+	deleteCalls   = `DELETE FROM rate_limiter.usage_models WHERE day < current_date - interval '3 years'`
 	deleteFaulty  = `DELETE FROM rate_limiter.usage_batches
 		WHERE fault <> '' AND began < date_trunc('day', clock_timestamp(), 'UTC') - interval '2 days'`
 )

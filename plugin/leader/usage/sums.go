@@ -44,18 +44,20 @@ func (u *unpacking) addBatch(began time.Time, b *usage.Batch) {
 	if began.Before(u.state.daysUntil) { // its day is closed
 		at = u.state.now.Add(u.shift)
 	}
-	u.models.addBatch(at, b.Models)
+	for _, m := range b.Models {
+		u.models = append(u.models, &modelRow{at, m})
+	}
 }
 
-// write stores the names and tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
+// write stores names and tiers, and adds the sums to the minutes, and to the hours and days that are summed up already.
 func (u *unpacking) write(ctx context.Context) error {
 	columns := columnsOf(slices.Collect(maps.Values(u.sums)))
 	names := slices.Concat(columns[1].([]string), columns[2].([]string), columns[3].([]string))
 	for t := range u.tiers {
 		names = append(names, t.Tenant)
 	}
-	for k := range u.models {
-		names = append(names, k.tenant)
+	for _, m := range u.models {
+		names = append(names, m.Tenant)
 	}
 	if len(names) == 0 {
 		return nil

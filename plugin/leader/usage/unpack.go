@@ -20,7 +20,7 @@ type unpacking struct {
 	sums   sums
 	denied denials
 	tiers  tiers
-	models models
+	models []*modelRow
 	fault  string // of one batch that is set aside
 	done   Stats
 }
@@ -38,7 +38,7 @@ const keptDays = 2
 
 // unpack adds the batches that are ready, up to a bound, and reports whether there are more.
 func (s *session) unpack(ctx context.Context) (more bool, err error) {
-	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}, models: models{}}
+	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
 	err = s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
 		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
