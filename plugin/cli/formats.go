@@ -212,6 +212,9 @@ func csvCell(tree any, path string) string {
 	case nil:
 		return ""
 	case string:
+		if _, err := strconv.ParseFloat(v, 64); err == nil && strings.HasSuffix(path, "usd") {
+			return v // may be negative, which is no formula
+		}
 		return csvText(v)
 	}
 	return fmt.Sprint(tree)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -26,7 +27,8 @@ var usageShowCommand = &command{
 	words: "usage show", args: "TENANT", brief: "show what a tenant has used by minute, hour or day",
 	about: `It shows the requests that all nodes have reported, without the last seconds. Minutes are kept for 2 days,
 hours for 60 days and days for 3 years. Without --step, the step follows from --last: minutes up to 2h, hours up to 14d,
-and days beyond. Steps are cut at UTC; steps without requests are not listed.
+and days beyond. Steps are cut at UTC; steps without requests are not listed. With --by model it shows what calls of
+language models used by day: tokens, and dollars by the prices in force.
 
 With --policy it shows what that policy did: the tokens that it charged, and the least that was left of its limit.
 With --period too it shows that for the current or the previous period of the policy, such as a month of the tenant's
@@ -34,6 +36,7 @@ time zone, in one row: then it needs the plugin's config (--config, or --server,
 
   ratelimit usage show acme --last 7d
   ratelimit usage show acme --by policy --step 1d --last 30d
+  ratelimit usage show acme --by model --last 30d
   ratelimit usage show acme --policy monthly --period previous --config kong.yml`,
 	define: func(c *call) action {
 		last, step, by, query := 24*time.Hour, "", "", url.Values{}
@@ -42,12 +45,12 @@ time zone, in one row: then it needs the plugin's config (--config, or --server,
 		c.flags.Func("endpoint", "only requests of this `endpoint`: a pattern or the name of a route",
 			sets(query, "endpoint"))
 		c.flags.Func("policy", "show what this `policy` did, instead of the requests", sets(query, "policy"))
-		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy or endpoint,policy")
+		c.flags.StringVar(&by, "by", "", "show a row for each `group`: endpoint, policy, endpoint,policy or model")
 		c.flags.Func("period", "show this `period` of the policy in one row: current or previous", sets(query, "period"))
 		c.periodConfigFlag(query)
 		c.check(func() error {
-			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy"}); err != nil {
-				return wrong("--by: %q: must be endpoint, policy or endpoint,policy", by)
+			if err := oneOf(by, []string{"", "endpoint", "policy", "endpoint,policy", "model"}); err != nil {
+				return wrong("--by: %q: must be endpoint, policy, endpoint,policy or model", by)
 			}
 			if by != "" {
 				query.Set("group_by", strings.ReplaceAll(by, ",", "+"))
@@ -66,6 +69,9 @@ time zone, in one row: then it needs the plugin's config (--config, or --server,
 			now := c.now()
 			query.Set("from", now.Add(-last).Format(time.RFC3339Nano))
 			query.Set("to", now.Format(time.RFC3339Nano))
+			if by == "model" {
+				step = cmp.Or(step, "1d")
+			}
 			length, err := stepOf(step, last)
 			query.Set("step", length.Name)
 			return err
@@ -187,7 +193,8 @@ after its end, when all nodes have reported it, and then its rows do not change.
 unless --open is given; standard error names them. Days are kept for 3 years.
 
 Without --policy or --by a row counts each request once, and has no cost. The rows of policies have the tokens that each
-policy charged; a request is in those of several policies.
+policy charged, and dollars if its unit is usd; a request is in those of several policies. With --by model a row is what
+a tenant's calls of a language model used on a day: tokens, and dollars by the prices in force.
 
 With --policy and --period instead of --month a row is what the policy did for a tenant at an endpoint in its current or
 previous period, such as a month of the tenant's time zone. That needs the plugin's config (--config, or --server, which
@@ -198,6 +205,7 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 
   ratelimit usage export --month 2026-11 --format csv > november.csv
   ratelimit usage export --month 2026-11 --policy tokens --format json
+  ratelimit usage export --month 2026-11 --by model
   ratelimit usage export --policy monthly --period previous --config kong.yml`,
 	define: func(c *call) action {
 		query := c.queryFlags(api.UsageExportQuery{}, "limit")
@@ -214,7 +222,7 @@ semicolon, bar, quote, tab or line break in it. Characters that are not printabl
 			case err != nil || month.Year() < 1:
 				return wrong("--month: %q: must be a month such as 2026-11", query.Get("month"))
 			case query.Has("by") && query.Has("policy"):
-				return wrong("use either --policy or --by policy, not both")
+				return wrong("use either --policy or --by, not both")
 			}
 			query.Set("limit", "10000")
 			return nil
@@ -234,9 +242,12 @@ func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.
 	list := exportedUsage(ctx, rest, query, &closed)
 	columns := []string{
 		"day", "org_id", "endpoint", "policy", "admitted", "soft", "denied", "shadow_denied", "late", "cost", "closed",
-		"policy_id", "tier",
+		"policy_id", "tier", "cost_usd",
 	}
-	if query.Has("period") {
+	switch {
+	case query.Get("by") == "model":
+		columns = []string{"day", "org_id", "model", "calls", "prompt_tokens", "completion_tokens", "usd", "closed"}
+	case query.Has("period"):
 		columns = append(columns, "period", "time_zone", "from", "to", "inexact")
 	}
 	if format == formatJSON {
@@ -263,21 +274,26 @@ func (c *call) exportUsage(ctx context.Context, rest *answers.Client, query url.
 	return nil
 }
 
-// exportedUsage yields the rows of a query, and sets the midnight before which days were closed at the begin.
+// exportedUsage yields the items or models of a query, and sets the midnight before which days were closed then.
 func exportedUsage(
 	ctx context.Context, rest *answers.Client, query url.Values, closed *time.Time,
-) iter.Seq2[rows.UsageExportRow, error] {
-	return func(yield func(rows.UsageExportRow, error) bool) {
+) iter.Seq2[any, error] {
+	return func(yield func(any, error) bool) {
 		for more := true; more; more = query.Get("cursor") != "" {
 			var page answers.UsageExport
 			if err := rest.Get(ctx, "/v1/ratelimit/usage/export", query, &page); err != nil {
-				yield(rows.UsageExportRow{}, err)
+				yield(nil, err)
 				return
 			}
 			if closed.IsZero() {
 				*closed = page.ClosedUntil
 			}
 			for _, row := range page.Items {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			for _, row := range page.Models {
 				if !yield(row, nil) {
 					return
 				}

@@ -223,7 +223,7 @@ time zone     Europe/Berlin
 	require.Contains(t, x.must(append(call, "previous")...), "items         -")
 	got = x.must("usage", "export", "--policy", "daily", "--period", "current", "--config", deck)
 	require.Equal(t, strings.TrimSuffix(exportHead, "\n")+`,"period","time_zone","from","to","inexact"
-"2099-01-01","acme","GET /a","daily","100","8","4","0","0","120","false","","","month","Europe/Berlin",`+
+"2099-01-01","acme","GET /a","daily","100","8","4","0","0","120","false","","","","month","Europe/Berlin",`+
 		`"2098-12-31T23:00:00Z","2099-01-31T23:00:00Z",""`+"\n", got)
 }
 
@@ -276,16 +276,21 @@ var usedDays = `
 	INSERT INTO rate_limiter.usage_hours (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)
 	SELECT '2098-12-31 03:00:00+00', t.id, e.id, p.id, 7, 0, 0, 0, 0
 	FROM rate_limiter.usage_names t, rate_limiter.usage_names e, rate_limiter.usage_names p
-	WHERE t.name LIKE '=%' AND e.name = 'GET /a' AND p.name = ''`
+	WHERE t.name LIKE '=%' AND e.name = 'GET /a' AND p.name = '';
+	UPDATE rate_limiter.usage_names SET unit = 'usd' WHERE name = 'daily/default/pro';
+	INSERT INTO rate_limiter.usage_models (day, tenant, model, calls, prompt_tokens, completion_tokens, micro_usd)
+	SELECT d, id, m, 2, 1000, 170, 4200 FROM rate_limiter.usage_names,
+		(VALUES (date '2098-12-30', '=gpt'), ('2098-12-30', 'gpt-4o'), ('2098-12-31', 'gpt-4o')) v (d, m)
+	WHERE name LIKE '=%'`
 
 const exportHead = `"day","org_id","endpoint","policy","admitted","soft","denied","shadow_denied",` +
-	`"late","cost","closed","policy_id","tier"` + "\n"
+	`"late","cost","closed","policy_id","tier","cost_usd"` + "\n"
 
 func TestUsageExportWritesDaysAsTheyAreClosed(t *testing.T) {
 	x := onDatabase(t, usedDays)
 	got := x.must("usage", "export", "--month", "2098-12")
 	want := exportHead + `"2098-12-30","'=cmd,""b""'` + "\n" +
-		`'@x;'+1","GET /a","","10","2","1","0","0","","true","",""` + "\n" +
+		`'@x;'+1","GET /a","","10","2","1","0","0","","true","","",""` + "\n" +
 		"ratelimit usage export: the days from 2098-12-31 until 2098-12-31 are not closed, and left out: add --open to " +
 		"write them\n"
 	require.Equal(t, want, got)
@@ -293,12 +298,23 @@ func TestUsageExportWritesDaysAsTheyAreClosed(t *testing.T) {
 	require.NoError(t, err)
 	got = x.must("usage", "export", "--month", "2098-12", "--by", "policy", "--open")
 	for _, want := range []string{
-		`"GET /a","","10","2","1","0","0","","true","",""`,
-		`"GET /a","daily","10","2","1","0","0","-5","true","","pro"`,
+		`"GET /a","","10","2","1","0","0","","true","","",""`,
+		`"GET /a","daily","10","2","1","0","0","-5","true","","pro","-0.000005"`,
 		`"2098-12-31","'=cmd`, `"GET /a","","7","0","0","0","0","","false"`, "closed=false",
 	} {
 		require.Contains(t, got, want)
 	}
+	got = x.must("usage", "export", "--month", "2098-12", "--by", "model")
+	want = `"day","org_id","model","calls","prompt_tokens","completion_tokens","usd","closed"` + "\n" +
+		`"2098-12-30","'=cmd,""b""'` + "\n" + `'@x;'+1","'=gpt","2","1000","170","0.0042","true"` + "\n" +
+		`"2098-12-30","'=cmd,""b""'` + "\n" + `'@x;'+1","gpt-4o","2","1000","170","0.0042","true"` + "\n" +
+		"ratelimit usage export: the days from 2098-12-31 until"
+	require.True(t, strings.HasPrefix(got, want), got)
+	require.Contains(t, x.must("usage", "show", hostileTenant, "--by", "model", "--last", "30d"), `
+models:
+DAY         ORG ID          MODEL   CALLS  PROMPT TOKENS  COMPLETION TOKENS  USD     CLOSED
+2098-12-30  =cmd,"b" @x;+1  =gpt    2      1000           170                0.0042  yes
+`)
 	if got = x.must("usage", "export", "--month", "2099-01", "--policy", "daily"); !strings.HasPrefix(got, exportHead+
 		"ratelimit usage export: the days from 2099-01-01 until 2099-01-31 are not closed") {
 		t.Errorf("a month without closed days is\n%s", got)

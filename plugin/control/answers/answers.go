@@ -144,6 +144,7 @@ type Denial struct {
 // UsageExport is a page of what orgs used.
 type UsageExport struct {
 	Items       []rows.UsageExportRow `json:"items"`
+	Models      []rows.UsageModel     `json:"models,omitempty"      doc:"With by=model, in place of items."`
 	ClosedUntil time.Time             `json:"closed_until"          doc:"The midnight before which all days are closed."`
 	NextCursor  string                `json:"next_cursor,omitempty" doc:"Absent: this is the last page."`
 }

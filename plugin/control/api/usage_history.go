@@ -23,8 +23,8 @@ const aboutHistory = "A row has the requests of one step, of all processes that 
 type Period struct {
 	From    time.Time `query:"from"     doc:"The begin, cut to a whole step; absent: a day of minutes, 7 days of hours or 30 days before to."`
 	To      time.Time `query:"to"       doc:"The end; absent: now."`
-	Step    string    `query:"step"     doc:"The length of a step; absent: 1h. There are at most 1500 steps."                                        enum:"1m,1h,1d"`
-	GroupBy string    `query:"group_by" doc:"A row for each endpoint, for each policy, or for both. Without policy, a row counts each request once." enum:"endpoint,policy,endpoint+policy"`
+	Step    string    `query:"step"     doc:"The length of a step; absent: 1h, by model 1d. There are at most 1500 steps." enum:"1m,1h,1d"`
+	GroupBy string    `query:"group_by" doc:"A row for each endpoint, for each policy, or for both. Without policy, a row counts each request once. model: what calls of language models used, by day." enum:"endpoint,policy,endpoint+policy,model"`
 }
 
 type usageHistoryInput struct {
@@ -50,12 +50,16 @@ func (in *usageHistoryInput) Resolve(huma.Context) (faults []error) {
 }
 
 func (in *usageHistoryInput) query(now time.Time) (rows.UsageQuery, error) {
-	name := cmp.Or(in.Step, "1h")
+	byModel, name := in.GroupBy == "model", cmp.Or(in.Step, "1h")
+	if byModel {
+		name = cmp.Or(in.Step, "1d")
+	}
 	step, err := rows.UsageStepOf(name)
 	groups := strings.Split(in.GroupBy, "+")
 	q := rows.UsageQuery{
 		Tenant: in.Org, From: in.From, To: in.To, Step: step, Policy: in.Policy,
 		ByEndpoint: slices.Contains(groups, "endpoint"), ByPolicy: slices.Contains(groups, "policy"),
+		ByModel: byModel,
 	}
 	if in.Endpoint != "" {
 		q.Endpoint = &in.Endpoint
@@ -197,7 +201,8 @@ func (s *Server) registerUsageExport() {
 			"closed an hour or more after its end, when all nodes have reported it, and then its items do not change. "+
 			"Without policy or by an item counts each request once, and has no cost. Days are kept for 3 years.\n\n"+
 			"With period and policy instead of month: an item for each org and endpoint, of what the policy did in its "+
-			"current or previous period of that org, such as a month of the org's time zone."),
+			"current or previous period of that org, such as a month of the org's time zone.\n\n"+
+			"With by=model: what calls of language models used, by day, org and model, in models."),
 		"export usage", s.exportUsage)
 	serve(s, at.operation("list-quota-notices", http.MethodGet, "/notices",
 		"List the orgs that have used 50, 80 or 100 % of a quota, newest first\n"+
@@ -211,7 +216,7 @@ type UsageExportQuery struct {
 	Period string                 `query:"period"                 doc:"Write what the policy did in this period of each org: current or previous." enum:"current,previous"`
 	Open   bool                   `query:"open"                   doc:"Also write days that are not closed, whose rows may still change."`
 	Policy string                 `query:"policy" maxLength:"64"  doc:"Write what this policy did, instead of the requests."                     example:"daily"`
-	By     string                 `query:"by"     enum:"policy"   doc:"Also write a row for each group."                                         value:"group"`
+	By     string                 `query:"by"     enum:"policy,model" doc:"Also write a row for each policy, or write what calls of models used instead." value:"group"`
 	Limit  int                    `query:"limit"  default:"1000"  doc:"The maximum number of items."                                             minimum:"1" maximum:"10000"`
 	Cursor cursorTo[exportCursor] `query:"cursor" doc:"The next_cursor of the previous page." maxLength:"16384"`
 }
@@ -268,15 +273,32 @@ func (s *Server) exportUsage(ctx context.Context, in *UsageExportQuery) (page an
 		From: place.Day, To: place.Until, After: place.After, Open: in.Open, Policy: in.Policy, ByPolicy: in.By != "",
 		Max: in.Limit + 1,
 	}
-	page.Items, err = s.Rows.UsageExport(ctx, q)
-	if err == nil && len(page.Items) > in.Limit {
-		page.Items = page.Items[:in.Limit]
-		last := page.Items[in.Limit-1]
-		place.Day, err = time.Parse(time.DateOnly, last.Day)
-		place.After = []string{last.Tenant, last.Endpoint, last.Ref}
-		page.NextCursor = string(newCursor(place))
+	if in.By == "model" {
+		page.Items = []rows.UsageExportRow{}
+		page.Models, err = s.Rows.UsageExportModels(ctx, q)
+		page.Models, page.NextCursor = cutPage(page.Models, in.Limit, place, func(m *rows.UsageModel) (string, []string) {
+			return m.Day, []string{m.Tenant, m.Model}
+		})
+		return page, err
 	}
+	page.Items, err = s.Rows.UsageExport(ctx, q)
+	page.Items, page.NextCursor = cutPage(page.Items, in.Limit, place, func(r *rows.UsageExportRow) (string, []string) {
+		return r.Day, []string{r.Tenant, r.Endpoint, r.Ref}
+	})
 	return page, err
+}
+
+// cutPage returns a page of at most so many items, and the cursor behind its last one; "": there are no more.
+func cutPage[T any](
+	list []T, most int, place exportCursor, placeOf func(*T) (day string, after []string),
+) ([]T, string) {
+	if len(list) <= most {
+		return list, ""
+	}
+	day, after := placeOf(&list[most-1])
+	place.Day, _ = time.Parse(time.DateOnly, day) // as Postgres writes it
+	place.After = after
+	return list[:most], string(newCursor(place))
 }
 
 // exportPeriods adds to a page what a policy did in the current or previous period of each org that it applies to, by
@@ -319,7 +341,8 @@ func exportItems(found *rows.UsageHistory, day string) (items []rows.UsageExport
 		items = append(items, rows.UsageExportRow{
 			Day: day, Tenant: found.Tenant, Endpoint: *r.Endpoint, Policy: *r.Policy, PolicyID: r.PolicyID, Tier: r.Tier,
 			Admitted: r.Admitted, Soft: r.Soft, Denied: r.Denied, ShadowDenied: r.ShadowDenied, Late: r.Late, Cost: r.Cost,
-			Closed: !found.ClosedUntil.Before(found.To),
+			CostUSD: r.CostUSD,
+			Closed:  !found.ClosedUntil.Before(found.To),
 			UsagePeriodOf: rows.UsagePeriodOf{
 				Period: found.Period, TimeZone: found.TimeZone, From: found.From, To: found.To, Inexact: found.Inexact,
 			},

@@ -78,9 +78,12 @@ func TestTheHistoryOfAPolicyCoversThePeriodOfAnOrg(t *testing.T) {
 	get := func(query string) rows.UsageHistory {
 		return read[rows.UsageHistory](w, w.want(w.as("GET", acmeHistory+query, ""), http.StatusOK))
 	}
+	_, err := w.pool.Exec(t.Context(), `UPDATE rate_limiter.usage_names SET unit = 'usd' WHERE name = 'daily'`)
+	require.NoError(t, err)
 	now, previous := get("?policy=daily&period=current"), get("?policy=daily&period=previous&group_by=endpoint")
 	if now.Step != "period" || now.Period != "month" || now.TimeZone != "Asia/Tokyo" || now.Inexact ||
-		len(now.Items) != 1 || now.Items[0].Admitted != 6 || *now.Items[0].Cost != 60 || !now.Items[0].At.Equal(now.From) {
+		len(now.Items) != 1 || now.Items[0].Admitted != 6 || *now.Items[0].Cost != 60 || now.Items[0].Unit != "usd" ||
+		!now.Items[0].At.Equal(now.From) {
 		t.Errorf("the current month is %+v", now)
 	}
 	midnight := now.From.Add(9 * time.Hour)
@@ -108,6 +111,7 @@ func TestTheHistoryOfAPolicyCoversThePeriodOfAnOrg(t *testing.T) {
 		list, cursor = append(list, page.Items...), page.NextCursor
 	}
 	if len(list) != 2 || list[0].Tenant != "acme" || list[0].Endpoint == list[1].Endpoint || *list[0].Cost != 30 ||
+		list[0].CostUSD != "0.00003" ||
 		list[0].Day != midnight.Format(time.DateOnly) || !list[0].To.Equal(now.To) || list[0].TimeZone != "Asia/Tokyo" ||
 		list[0].Closed {
 		t.Errorf("the export is %+v", list)
@@ -117,6 +121,46 @@ func TestTheHistoryOfAPolicyCoversThePeriodOfAnOrg(t *testing.T) {
 	w.wantFaults(w.as("GET", export+"policy=daily", ""), "query.month")
 	w = withHistory(t)
 	w.want(w.as("GET", acmeHistory+"?policy=daily&period=current", ""), http.StatusServiceUnavailable)
+}
+
+func TestTheHistoryByModelHasTokensAndMoneyOfDays(t *testing.T) {
+	t.Parallel()
+	w := withHistory(t)
+	_, err := w.pool.Exec(t.Context(), `
+		INSERT INTO rate_limiter.usage_names (name) VALUES ('globex');
+		INSERT INTO rate_limiter.usage_models (day, tenant, model, calls, prompt_tokens, completion_tokens, micro_usd)
+		SELECT timezone('UTC', now())::date - d, id, m, 2, 30, 4, 1500000
+		FROM rate_limiter.usage_names, (VALUES (0, 'gpt-4o'), (0, '=cmd'), (9, 'gpt-4o'), (31, 'old')) v (d, m)
+		WHERE name IN ('acme', 'globex')`)
+	require.NoError(t, err)
+	for _, at := range []string{acmeHistory, acmeUsage} {
+		for _, token := range []string{viewer, ofAcme} { // an org reads its own
+			a := w.want(w.do(call{token, "GET", at + "?group_by=model", "", nil}), http.StatusOK)
+			got := read[rows.UsageHistory](w, a)
+			if len(got.Models) != 3 || len(got.Items) != 0 || got.Step != "1d" || got.Models[0].Day >= got.Models[1].Day ||
+				got.Models[1].Model != "=cmd" || got.Models[2].USD != "1.50" || got.Models[2].CompletionTokens != 4 {
+				t.Errorf("%s by %s: %s", at, token, a.Body)
+			}
+		}
+		for _, query := range []string{"&step=1h", "&endpoint=GET+/a", "&policy=daily"} {
+			w.wantFaults(w.as("GET", at+"?group_by=model"+query, ""), "query.group_by")
+		}
+	}
+	const export = "/v1/ratelimit/usage/export?by=model&open=true&limit=3&month="
+	pages, list := 0, []string{}
+	for cursor := ""; pages == 0 || cursor != ""; pages++ {
+		page := read[answers.UsageExport](w, w.want(w.as("GET", export+midnight(0)[:7]+"&cursor="+cursor, ""),
+			http.StatusOK))
+		for _, m := range page.Models {
+			if m.Day == midnight(0)[:10] {
+				list = append(list, m.Tenant+" "+m.Model)
+			}
+		}
+		cursor = page.NextCursor
+	}
+	if got := strings.Join(list, ", "); got != "acme =cmd, acme gpt-4o, globex =cmd, globex gpt-4o" || pages < 2 {
+		t.Errorf("%d pages have %s", pages, got)
+	}
 }
 
 func TestTheTokenOfAnOrgReadsItsHistoryButNotThatOfPolicies(t *testing.T) {

@@ -54,6 +54,7 @@ type UsageQuery struct {
 	Policy     string  // a row for each policy of a name, or that of a policy.Ref; "": the requests themselves
 	ByEndpoint bool    // a row for each endpoint
 	ByPolicy   bool    // a row for each policy, and one for the requests themselves
+	ByModel    bool    // the calls of models by day, in place of rows
 }
 
 // UsageRow is what a tenant used in one step.
@@ -70,6 +71,8 @@ type UsageRow struct {
 	Late         int64     `json:"late"                    doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
 	Cost         *int64    `json:"cost,omitempty"          doc:"Tokens that the policy charged; negative: it returned more. Absent for the requests themselves."`
 	Remaining    *int64    `json:"remaining_min,omitempty" doc:"The least that was left of the policy's limit. Absent if unknown, and for the requests themselves."`
+	Unit         string    `json:"unit,omitempty"          doc:"usd: cost and remaining_min are millionths of a US dollar; absent: they are tokens."`
+	CostUSD      string    `json:"-"` // of cost, as in UsageExportRow
 }
 
 // UsageHistory has the rows of a query, oldest first.
@@ -83,6 +86,8 @@ type UsageHistory struct {
 	Inexact     bool       `json:"inexact,omitempty"   doc:"With step period: part of the first or last hour, or day of UTC, is left out, because rows of minutes, or of hours, are no longer kept."`
 	ClosedUntil time.Time  `json:"closed_until" doc:"Days before this time are closed: their rows of step 1d do not change."`
 	Items       []UsageRow `json:"items"        doc:"Oldest first. A step without requests has no row."`
+
+	Models []UsageModel `json:"models,omitempty" doc:"With group_by=model, in place of items: what calls of language models used, by day and model, oldest first."`
 }
 
 // check cuts the times to whole steps, and returns an InvalidError for a query that is too long.
@@ -90,6 +95,10 @@ func (q *UsageQuery) check() error {
 	var err error
 	if q.From, q.To, err = q.Step.cut(q.From, q.To); err != nil {
 		return err
+	}
+	if q.ByModel && (q.Step.Name != "1d" || q.Endpoint != nil || q.Policy != "") {
+		return &InvalidError{Field: "group_by", Problem: "model is counted by day, and for all endpoints and policies " +
+			"together: use step=1d, and leave out endpoint, policy and period"}
 	}
 	if q.Step.Name != UsagePeriod.Name && q.To.Sub(q.From) > MaxUsageSteps*q.Step.Span {
 		return &InvalidError{Field: "step", Problem: fmt.Sprintf(
@@ -139,15 +148,14 @@ func (s *DB) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 		if err = tx.QueryRow(ctx, beginHistory).Scan(&found.ClosedUntil, &now, nil); err == nil {
 			found.ClosedUntil = found.ClosedUntil.UTC()
 			found.Inexact = q.Step.Name == UsagePeriod.Name && !(isExactAt(q.From, now) && isExactAt(q.To, now))
-			sql, args := q.sql()
-			found.Items, err = readAll[UsageRow](ctx, tx, "read usage", sql, args...)
+			err = found.read(ctx, tx, &q)
 		}
 		return err
 	})
 	if err != nil {
 		return UsageHistory{}, fail("read usage", err)
 	}
-	if len(found.Items) > MaxUsageRows {
+	if max(len(found.Items), len(found.Models)) > MaxUsageRows {
 		return UsageHistory{}, &InvalidError{Field: "step", Problem: fmt.Sprintf(
 			"there are more than %d rows: choose a longer step or a shorter time, or filter", MaxUsageRows)}
 	}
@@ -159,6 +167,19 @@ func (s *DB) Usage(ctx context.Context, q UsageQuery) (UsageHistory, error) {
 		}
 	}
 	return found, nil
+}
+
+// read reads the rows or the models of a query.
+func (h *UsageHistory) read(ctx context.Context, tx pgx.Tx, q *UsageQuery) (err error) {
+	if q.ByModel {
+		h.Items = []UsageRow{}
+		h.Models, err = readAll[UsageModel](ctx, tx, "read usage by model",
+			usageModels+`n.name = $3 ORDER BY day, model`+limitTo(MaxUsageRows+1), q.From, q.To, q.Tenant)
+		return err
+	}
+	sql, args := q.sql()
+	h.Items, err = readAll[UsageRow](ctx, tx, "read usage", sql, args...)
+	return err
 }
 
 // usageStarts maps each table to the time before which another table of the same step has the rows.
@@ -225,14 +246,15 @@ func (q *UsageQuery) sql() (string, []any) {
 		at, all = "$1::timestamptz", usageBetween("$1::timestamptz", "$2::timestamptz", condition)
 	}
 	return `SELECT at, (SELECT name FROM rate_limiter.usage_names WHERE id = endpoint) AS endpoint,
-			(SELECT name FROM rate_limiter.usage_names WHERE id = policy) AS policy,
-			admitted, soft, denied, shadow_denied, late, cost, remaining
+			p.name AS policy, admitted, soft, denied, shadow_denied, late, cost, remaining, coalesce(unit, '') AS unit,
+			CASE WHEN unit = 'usd' THEN ` + usdOf("cost") + ` ELSE '' END AS cost_usd
 		FROM (
 			SELECT ` + at + ` AS at, ` + endpoint + ` AS endpoint, ` + policy + ` AS policy,
 				` + usageSums + `, sum(cost) FILTER (WHERE ` + ofPolicy + `)::bigint AS cost,
 				min(remaining_min) FILTER (WHERE ` + ofPolicy + `) AS remaining
 			FROM (` + all + `) u GROUP BY 1, 2, 3
-		) groups ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
+		) groups LEFT JOIN LATERAL (SELECT name, unit FROM rate_limiter.usage_names WHERE id = policy OFFSET 0) p ON true
+		ORDER BY 1, 2, 3` + limitTo(MaxUsageRows+1), rows.args
 }
 
 // UsageLeft is the least that a policy left a tenant at an endpoint.
@@ -286,6 +308,7 @@ type UsageExportRow struct {
 	ShadowDenied int64  `json:"shadow_denied"             doc:"Requests that would have been denied outside shadow or log mode."`
 	Late         int64  `json:"late"                      doc:"Of admitted and denied: requests of earlier days that were reported after those days were closed."`
 	Cost         *int64 `json:"cost"                      doc:"Tokens that the policy charged; null for the requests themselves."`
+	CostUSD      string `json:"cost_usd,omitempty"        doc:"The cost in US dollars, a decimal with 2 to 6 places; present if the policy's unit is usd now." example:"0.0042"`
 	Closed       bool   `json:"closed"                    doc:"The items of the day do not change any more."`
 
 	UsagePeriodOf
@@ -310,34 +333,26 @@ func (s *DB) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 }
 
 // UsageExport returns what every tenant used of every endpoint by day, ordered by day, tenant, endpoint and policy.
-// Without q.Open it has only days that are closed, which do not change. It reads days one by one until there are q.Max
-// rows.
+// Without q.Open it has only days that are closed, which do not change.
 func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) ([]UsageExportRow, error) {
 	sql := `
 		SELECT to_char(u.day AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, t.name AS tenant, e.name AS endpoint,
 			p.name AS policy, admitted, soft, denied, shadow_denied, late,
-			CASE WHEN p.name <> '' THEN cost END AS cost, u.day < days_until AS closed
+			CASE WHEN p.name <> '' THEN cost END AS cost, u.day < days_until AS closed,
+			CASE WHEN p.unit = 'usd' THEN ` + usdOf("cost") + ` ELSE '' END AS cost_usd
 		FROM (
 			SELECT date_trunc('day', at, 'UTC') AS day, tenant, endpoint, policy, ` + usageSums + `, sum(cost)::bigint AS cost
-			FROM (` + UsageSteps[2].rows(`($3 OR at < days_until) AND ($4 OR `+policyIs("$5")+`)`) + `) r GROUP BY 1, 2, 3, 4
+			FROM (` + UsageSteps[2].rows(`($3 OR at < days_until) AND ($6 OR `+policyIs("$7")+`)`) + `) r GROUP BY 1, 2, 3, 4
 		) u
 		CROSS JOIN rate_limiter.usage_state
 		JOIN rate_limiter.usage_names t ON t.id = u.tenant JOIN rate_limiter.usage_names e ON e.id = u.endpoint
 		JOIN rate_limiter.usage_names p ON p.id = u.policy
-		WHERE $6::text[] IS NULL OR ARRAY[t.name COLLATE "C", e.name, p.name] > $6
-		ORDER BY t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C" LIMIT $7`
-	found := []UsageExportRow{}
-	for day := q.From; day.Before(q.To) && len(found) < q.Max; day = day.AddDate(0, 0, 1) {
-		rows, err := readAll[UsageExportRow](ctx, s.pool, "export usage", sql,
-			day, day.AddDate(0, 0, 1), q.Open, q.ByPolicy, q.Policy, q.After, q.Max-len(found))
-		if err != nil {
-			return nil, err
-		}
-		found, q.After = append(found, rows...), nil
-	}
+		WHERE $4::text[] IS NULL OR ARRAY[t.name COLLATE "C", e.name, p.name] > $4
+		ORDER BY t.name COLLATE "C", e.name COLLATE "C", p.name COLLATE "C" LIMIT $5`
+	found, err := exportDays[UsageExportRow](ctx, s, q, sql, q.ByPolicy, q.Policy)
 	for i := range found {
 		ref := policy.ParseRef(found[i].Ref)
 		found[i].Policy, found[i].PolicyID, found[i].Tier = ref.Name, ref.Row, ref.Tier
 	}
-	return found, nil
+	return found, err
 }

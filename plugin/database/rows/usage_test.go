@@ -147,6 +147,13 @@ func exported(t *testing.T) *rows.DB {
 			generate_series(timestamptz '2099-05-01 00:00:00+00', timestamptz '2099-05-04 23:00:00+00', '1 hour') d
 		WHERE t.name = 'acme' AND e.name = 'GET /a' AND p.name IN ('', 'daily')`)
 	require.NoError(t, err)
+	pgtest.Exec(t, pool, `UPDATE rate_limiter.usage_names SET unit = 'usd' WHERE name = 'daily'`)
+	pgtest.Exec(t, pool, `
+		INSERT INTO rate_limiter.usage_models (day, tenant, model, calls, prompt_tokens, completion_tokens, micro_usd)
+		SELECT d, id, m, 2, 30, 4, c FROM rate_limiter.usage_names,
+			(VALUES (date '2099-05-01', 'gpt-4o', 4200), ('2099-05-01', 'a', 20000000), ('2099-05-02', '', 0),
+				('2099-05-03', 'a', 9007199254740992)) v (d, m, c)
+		WHERE name IN ('acme', E'=cmd,"b"\n')`)
 	return rows.New(pool)
 }
 
@@ -162,6 +169,9 @@ func export(t *testing.T, s *rows.DB, change func(*rows.UsageExportQuery)) strin
 		cost := "-"
 		if r.Cost != nil {
 			cost = fmt.Sprint(*r.Cost)
+		}
+		if r.CostUSD != "" {
+			cost += " " + r.CostUSD
 		}
 		list = append(list, fmt.Sprintf("%s %q %s %q %d %d %s %v", r.Day, r.Tenant, r.Endpoint, r.Policy, r.Admitted, r.Late,
 			cost, r.Closed))
@@ -179,10 +189,10 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 2099-05-01 "acme" GET /a "" 3 0 - true
 2099-05-02 "=cmd,\"b\"\n" GET /a "" 3 4 - true
 2099-05-02 "acme" GET /a "" 3 4 - true`: func(*rows.UsageExportQuery) {},
-		`2099-05-02 "=cmd,\"b\"\n" GET /a "daily" 3 4 -30 true
-2099-05-02 "acme" GET /a "daily" 3 4 -30 true
-2099-05-03 "acme" GET /a "daily" 24 0 168 false
-2099-05-04 "acme" GET /a "daily" 24 0 168 false`: func(q *rows.UsageExportQuery) {
+		`2099-05-02 "=cmd,\"b\"\n" GET /a "daily" 3 4 -30 -0.00003 true
+2099-05-02 "acme" GET /a "daily" 3 4 -30 -0.00003 true
+2099-05-03 "acme" GET /a "daily" 24 0 168 0.000168 false
+2099-05-04 "acme" GET /a "daily" 24 0 168 0.000168 false`: func(q *rows.UsageExportQuery) {
 			q.Open, q.Policy, q.From = true, "daily", may.AddDate(0, 0, 1)
 		},
 		`2099-05-01 "acme" GET /a "" 3 0 - true
@@ -190,13 +200,50 @@ func TestAnExportHasTheClosedDaysByTenantAndEndpoint(t *testing.T) {
 			q.After, q.Max = []string{"=cmd,\"b\"\n", "GET /a", ""}, 2
 		},
 		`2099-05-01 "=cmd,\"b\"\n" GET /a "" 3 0 - true
-2099-05-01 "=cmd,\"b\"\n" GET /a "daily" 3 0 -30 true
+2099-05-01 "=cmd,\"b\"\n" GET /a "daily" 3 0 -30 -0.00003 true
 2099-05-01 "acme" GET /a "" 3 0 - true
-2099-05-01 "acme" GET /a "daily" 3 0 -30 true`: func(q *rows.UsageExportQuery) {
+2099-05-01 "acme" GET /a "daily" 3 0 -30 -0.00003 true`: func(q *rows.UsageExportQuery) {
 			q.ByPolicy, q.To = true, may.AddDate(0, 0, 1)
 		},
 	} {
 		assert.Equal(t, want, export(t, s, change), "the rows")
+	}
+}
+
+func TestTheModelsOfDaysAreReadByTenantAndExported(t *testing.T) {
+	s := exported(t)
+	step, _ := rows.UsageStepOf("1d")
+	q := rows.UsageQuery{Tenant: "acme", From: may, To: may.AddDate(0, 1, 0), Step: step, ByModel: true}
+	first := rows.UsageModel{
+		Day: "2099-05-01", Tenant: "acme", Model: "a", Calls: 2, PromptTokens: 30, CompletionTokens: 4,
+		USD: "20.00", Closed: true,
+	}
+	found, err := s.Usage(t.Context(), q)
+	if err != nil || len(found.Models) != 4 || found.Models[0] != first || found.Items == nil || len(found.Items) > 0 ||
+		found.Models[3].USD != "9007199254.740992" || found.Models[3].Closed {
+		t.Errorf("the history is %+v (%v)", found, err)
+	}
+	q.Policy = "daily"
+	if _, err = s.Usage(t.Context(), q); !errors.As(err, new(*rows.InvalidError)) {
+		t.Errorf("models of a policy: %v, want an InvalidError", err)
+	}
+	for want, change := range map[string]func(*rows.UsageExportQuery){
+		"05-01 =cmd gpt-4o 0.0042 true, 05-01 acme a 20.00 true, 05-01 acme gpt-4o 0.0042 true, 05-02 =cmd  0.00 true, " +
+			"05-02 acme  0.00 true": func(q *rows.UsageExportQuery) { q.After = []string{"=cmd,\"b\"\n", "a"} },
+		"05-02 =cmd  0.00 true, 05-02 acme  0.00 true, 05-03 =cmd a 9007199254.740992 false": func(q *rows.UsageExportQuery) {
+			q.Open, q.From, q.Max = true, may.AddDate(0, 0, 1), 3
+		},
+	} {
+		q := rows.UsageExportQuery{From: may, To: may.AddDate(0, 1, 0), Max: 100}
+		change(&q)
+		found, err := s.UsageExportModels(t.Context(), q)
+		require.NoError(t, err)
+		var list []string
+		for _, m := range found {
+			tenant, _, _ := strings.Cut(m.Tenant, ",")
+			list = append(list, fmt.Sprint(m.Day[5:], " ", tenant, " ", m.Model, " ", m.USD, " ", m.Closed))
+		}
+		assert.Equal(t, want, strings.Join(list, ", "))
 	}
 }
 
