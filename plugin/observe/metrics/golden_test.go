@@ -24,6 +24,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 )
 
 // full is metrics that have something in every family.
@@ -45,6 +46,9 @@ func full(t *testing.T) *Metrics {
 	m.CountUsageAnswer(200)
 	m.Settlements().Reserved(&policy.Bound{Policy: &daily, Cost: 100})
 	m.Settlements().Settled(&policy.Bound{Policy: &daily, Cost: 100}, reservation.Settlement{Actual: 30, Change: -70})
+	m.Settlements().Settled(&policy.Bound{Policy: &daily, Cost: 100}, reservation.Settlement{
+		Actual: 100, Call: &settle.Call{Model: "gpt-4o", Prompt: 70, Completion: 30, MicroUSD: 475},
+	})
 	return m
 }
 
