@@ -14,11 +14,11 @@ import (
 var importCommand = &command{
 	words: "import", args: "FILE",
 	brief: "convert configs of Kong's own rate limiting plugins in a decK file (- reads standard input)",
-	about: `It converts the entries of rate-limiting, rate-limiting-advanced and response-ratelimiting into entries of this
-plugin, and lists what will work otherwise. An entry with a value that this plugin cannot express stays as it is, and
-so does one of another plugin of Kong that limits rates, such as ai-rate-limiting-advanced: then the exit code is 1. The
-converted file is written to standard output and the report to standard error, or with -o FILE the report to standard
-output.
+	about: `It converts the entries of rate-limiting, rate-limiting-advanced, response-ratelimiting and
+ai-rate-limiting-advanced into entries of this plugin, and lists what will work otherwise. An entry with a value that
+this plugin cannot express stays as it is, and so does one of another plugin of Kong that limits rates, such as
+service-protection: then the exit code is 1. The converted file is written to standard output and the report to
+standard error, or with -o FILE the report to standard output.
 
 With --side-by-side Kong's plugins stay and go on enforcing, and the new entries count beside them in shadow mode. Later
 the same command without it, on the original file, makes the new entries enforce; their counters go on.

@@ -10,6 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/deckfile"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 )
@@ -26,14 +27,23 @@ func (e *entry) advanced() {
 	if k.WindowType == "fixed" || !k.DisablePenalty {
 		e.differs("denials-spend-advanced")
 	}
-	windows := e.windowList(k)
+	windows := e.windowList("", k.windowLists, wholeUpTo(maxLimit))
 	c := e.advancedIdentifier(k)
 	e.consumerGroups(k)
 	var t throttling
 	if e.read("throttling", k.Throttling, &t); t.Enabled {
 		e.fault("throttling", "is enabled: this plugin denies requests, and never delays them")
 	}
-	if k.DictionaryName != nil || k.LockDictionaryName != nil {
+	if k.LockDictionaryName != nil {
+		e.differs("dictionary")
+	}
+	e.advancedFields(k.advancedFields)
+	e.count(c, windows, algorithm, k.visibility)
+}
+
+// advancedFields sets where a config counts, and what it answers to denied requests.
+func (e *entry) advancedFields(k advancedFields) {
+	if k.DictionaryName != nil {
 		e.differs("dictionary")
 	}
 	if e.config.Namespace = e.place(); k.Namespace != "" {
@@ -41,17 +51,19 @@ func (e *entry) advanced() {
 	}
 	e.strategy(k)
 	e.config.denial, e.config.jitter = k.denial, k.jitter
-	e.count(c, windows, algorithm, k.visibility)
 }
 
-func (e *entry) windowList(k advanced) []window {
-	limits, sizes := e.integers("limit", k.Limit, maxLimit), e.integers("window_size", k.WindowSize, 31_622_400)
+// windowList returns the windows of the record at a path.
+func (e *entry) windowList(path string, k windowLists, limit quantity) []window {
+	before := len(e.problems)
+	limits := e.quantities(docpath.Member(path, "limit"), k.Limit, limit)
+	sizes := e.quantities(docpath.Member(path, "window_size"), k.WindowSize, wholeUpTo(31_622_400))
 	switch {
-	case len(e.problems) > 0:
+	case len(e.problems) > before:
 	case len(limits) != len(sizes):
-		e.fault("window_size", "has %d windows for %d limits", len(sizes), len(limits))
+		e.fault(docpath.Member(path, "window_size"), "has %d windows for %d limits", len(sizes), len(limits))
 	case len(limits) == 0:
-		e.fault("limit", "is missing")
+		e.fault(docpath.Member(path, "limit"), "is missing")
 	}
 	var windows []window
 	uses := map[string]int{}
@@ -65,8 +77,19 @@ func (e *entry) windowList(k advanced) []window {
 	return windows
 }
 
-// integers returns a list of whole numbers from 1 to most, or a single one.
-func (e *entry) integers(path string, v any, most int64) []int64 {
+// quantity reads a number that must not be 0.
+type quantity struct {
+	parse func(json.Number) (n int64, ok bool)
+	most  int64
+	takes string // what it may be
+}
+
+func wholeUpTo(most int64) quantity {
+	return quantity{wholeNumber, most, fmt.Sprintf("whole numbers from 1 to %d", most)}
+}
+
+// quantities returns a list of numbers, or a single one.
+func (e *entry) quantities(path string, v any, q quantity) []int64 {
 	list, isList := v.([]any)
 	if !isList && v != nil {
 		list = []any{v}
@@ -75,11 +98,11 @@ func (e *entry) integers(path string, v any, most int64) []int64 {
 	for i, v := range list {
 		n, ok := v.(json.Number)
 		if !ok {
-			e.readValue("", v, reflect.ValueOf(&n).Elem(), "") // reports it
+			e.readValue(path, v, reflect.ValueOf(&n).Elem(), "") // reports it
 			continue
 		}
-		if numbers[i], ok = wholeNumber(n); !ok || numbers[i] < 1 || numbers[i] > most {
-			e.fault(path, "has %s in place %d, and this plugin takes whole numbers from 1 to %d", n, i+1, most)
+		if numbers[i], ok = q.parse(n); !ok || numbers[i] < 1 || numbers[i] > q.most {
+			e.fault(path, "has %s in place %d, and this plugin takes %s", n, i+1, q.takes)
 		}
 	}
 	return numbers
@@ -125,7 +148,7 @@ func (e *entry) consumerGroups(k advanced) {
 	}
 }
 
-func (e *entry) strategy(k advanced) {
+func (e *entry) strategy(k advancedFields) {
 	rate, err := k.SyncRate.Float64()
 	switch {
 	case k.Strategy == "local":

@@ -13,9 +13,11 @@ import (
 // window is one limit of Kong's plugins.
 type window struct {
 	name   string
+	unit   string
 	limit  int64
 	over   schema.Window
-	settle map[string][]source
+	match  *match
+	settle *settle
 }
 
 // counting says what requests are counted by, in this plugin's words.
@@ -110,13 +112,17 @@ func (e *entry) count(c counting, windows []window, algorithm string, v visibili
 		l := &limits{}
 		for _, w := range windows {
 			l.Limits = append(l.Limits, limit{
-				w.name, scope, endpoint, w.limit, w.over.WindowSize, w.over.Period, algorithm, w.settle,
+				w.name, scope, endpoint, w.unit, w.limit, w.over.WindowSize, w.over.Period, algorithm, w.match, w.settle,
 			})
 		}
 		return l
 	}
 	for _, w := range windows {
-		e.limits = append(e.limits, fmt.Sprintf("%s: %d %s, %s, %s", w.name, w.limit, w.over.Per(), algorithm, c.words))
+		amount := fmt.Sprint(w.limit)
+		if w.unit == schema.UnitUSD {
+			amount = schema.Price(w.limit).String() + " USD"
+		}
+		e.limits = append(e.limits, fmt.Sprintf("%s: %s %s, %s, %s", w.name, amount, w.over.Per(), algorithm, c.words))
 	}
 	if len(c.tenant) > 0 {
 		e.config.Tiers = []tier{{"all", *limitsOf(c.scope, "")}}
@@ -149,8 +155,11 @@ func (e *entry) visible(c counting, v visibility) {
 	}
 	e.config.visibility = v
 	if !v.HideClientHeaders {
-		e.differs("headers")
-		e.config.KongHeaders = true
+		if e.config.KongHeaders = e.Name != "ai-rate-limiting-advanced"; e.config.KongHeaders {
+			e.differs("headers")
+		} else {
+			e.differs("ai-headers") // it has names of its own
+		}
 		e.config.ShowSharedLimits = c.scope == schema.ScopeGlobal || c.scope == schema.ScopeEndpoint
 	}
 	e.differs("body")

@@ -46,27 +46,58 @@ type denial struct {
 	ErrorMessage string `kong:"error_message" usual:"API rate limit exceeded" yaml:"error_message,omitempty"`
 }
 
-type advanced struct {
-	WindowType     string `kong:"window_type" of:"sliding fixed"`
-	DisablePenalty bool   `kong:"disable_penalty"`
-	Limit          any    `kong:"limit"`       // a number, or a list of numbers
-	WindowSize     any    `kong:"window_size"` // in seconds, as many
+// aiAdvanced is a config of ai-rate-limiting-advanced. Its penalty, format and dictionary change nothing here.
+type aiAdvanced struct {
+	Providers     []aiProvider `kong:"llm_providers"`
+	Policies      any          `kong:"policies"`
+	TokensCounted string       `kong:"tokens_count_strategy" of:"total_tokens prompt_tokens completion_tokens cost"`
 
-	Identifier         string   `kong:"identifier" of:"consumer credential ip service header path route consumer-group"`
+	ErrorMessage       string `kong:"error_message" default:"AI token rate limit exceeded for provider(s): "`
+	ErrorHideProviders bool   `kong:"error_hide_providers"`
+
+	// These have an effect only beside the providers requestPrompt and customCost, or none at all.
+	RequestPromptCountFunction any `kong:"request_prompt_count_function"`
+	CustomCostCountFunction    any `kong:"custom_cost_count_function"`
+	DecreaseByFractionsInRedis any `kong:"decrease_by_fractions_in_redis"`
+	LLMFormat                  any `kong:"llm_format"`
+
+	advancedFields
+}
+
+type aiProvider struct {
+	Name string `kong:"name"`
+	windowLists
+}
+
+type advanced struct {
+	windowLists
 	CompoundIdentifier []string `kong:"compound_identifier"`
-	HeaderName         string   `kong:"header_name"`
-	Path               string   `kong:"path"`
 	CounterKey         string   `kong:"counter_key" default:"consumer.id"`
 
 	EnforceConsumerGroups bool           `kong:"enforce_consumer_groups"`
 	ConsumerGroups        []string       `kong:"consumer_groups"`
 	Throttling            map[string]any `kong:"throttling"`
-	DictionaryName        any            `kong:"dictionary_name"`
 	LockDictionaryName    any            `kong:"lock_dictionary_name"`
 
-	Namespace string      `kong:"namespace"`
-	Strategy  string      `kong:"strategy" of:"local redis cluster"`
-	SyncRate  json.Number `kong:"sync_rate"`
+	advancedFields
+}
+
+type windowLists struct {
+	Limit      any `kong:"limit"`       // a number, or a list of numbers
+	WindowSize any `kong:"window_size"` // in seconds, as many
+}
+
+// advancedFields are in rate-limiting-advanced and ai-rate-limiting-advanced.
+type advancedFields struct {
+	WindowType     string      `kong:"window_type" of:"sliding fixed"`
+	DisablePenalty bool        `kong:"disable_penalty"`
+	Identifier     string      `kong:"identifier" of:"consumer credential ip service header path route consumer-group"`
+	HeaderName     string      `kong:"header_name"`
+	Path           string      `kong:"path"`
+	Namespace      string      `kong:"namespace"`
+	Strategy       string      `kong:"strategy" of:"local redis cluster"`
+	SyncRate       json.Number `kong:"sync_rate"`
+	DictionaryName any         `kong:"dictionary_name"`
 	visibility
 	denial
 	jitter
@@ -188,18 +219,29 @@ type limits struct {
 }
 
 type limit struct {
-	Name       string              `yaml:"name"`
-	Scope      string              `yaml:"scope"`
-	Endpoint   string              `yaml:"endpoint,omitempty"`
-	Limit      int64               `yaml:"limit"`
-	WindowSize int64               `yaml:"window_size,omitempty"`
-	Period     string              `yaml:"period,omitempty"`
-	Algorithm  string              `yaml:"algorithm"`
-	Settle     map[string][]source `yaml:"settle,omitempty"`
+	Name       string  `yaml:"name"`
+	Scope      string  `yaml:"scope"`
+	Endpoint   string  `yaml:"endpoint,omitempty"`
+	Unit       string  `yaml:"unit,omitempty"`
+	Limit      int64   `yaml:"limit"`
+	WindowSize int64   `yaml:"window_size,omitempty"`
+	Period     string  `yaml:"period,omitempty"`
+	Algorithm  string  `yaml:"algorithm"`
+	Match      *match  `yaml:"match,omitempty"`
+	Settle     *settle `yaml:"settle,omitempty"`
+}
+
+type match struct {
+	Provider string `yaml:"provider"`
+}
+
+type settle struct {
+	Sources []source `yaml:"sources"`
 }
 
 type source struct {
-	From string `yaml:"from"`
+	From   string `yaml:"from"`
+	Weight int64  `yaml:"weight,omitempty"`
 }
 
 func (c *config) node() *yaml.Node {

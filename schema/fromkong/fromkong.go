@@ -1,12 +1,13 @@
 // Package fromkong converts the configs of Kong's own rate limiting plugins in a decK file into configs of this plugin:
-// rate-limiting, rate-limiting-advanced and response-ratelimiting.
+// rate-limiting, rate-limiting-advanced, response-ratelimiting and ai-rate-limiting-advanced.
 //
 // Convert never guesses. An entry with a value that this plugin cannot express stays in the file as it is, with a
 // Problem that names the value. What works otherwise afterwards is listed as a Difference. The remaining text of the
 // file is kept byte by byte where its layout allows that.
 //
-// What Kong's plugins do is taken from their source (kong/plugins in Kong's repository) and, for
-// rate-limiting-advanced, from Kong's documentation. docs/migrating-from-kong.md has the table of differences.
+// What Kong's plugins do is taken from their source (kong/plugins in Kong's repository) and, for the two that are not in
+// it, rate-limiting-advanced and ai-rate-limiting-advanced, from Kong's documentation. docs/migrating-from-kong.md has
+// the table of differences.
 package fromkong
 
 import (
@@ -127,6 +128,7 @@ type entry struct {
 type document struct {
 	services map[string]string     // by route; "": a route without one
 	groups   map[string]bool       // consumer groups that have an entry of rate-limiting-advanced
+	settling map[deck.Place]bool   // where the plugin that settles is there already
 	partials map[string]*yaml.Node // configs of Redis that entries name, by name and by id
 
 	// info has overridesKey, and is in root: plugins of consumer groups are overrides, as before Kong 3.4. nil: they are
@@ -136,14 +138,14 @@ type document struct {
 
 // converters maps the name of each plugin of Kong to the function that converts its config.
 var converters = map[string]func(*entry){
-	"rate-limiting":          (*entry).rateLimiting,
-	"rate-limiting-advanced": (*entry).advanced,
-	"response-ratelimiting":  (*entry).response,
+	"rate-limiting":             (*entry).rateLimiting,
+	"rate-limiting-advanced":    (*entry).advanced,
+	"response-ratelimiting":     (*entry).response,
+	"ai-rate-limiting-advanced": (*entry).ai,
 }
 
 // unconverted maps the name of each plugin of Kong that limits rates and is never converted to what replaces it.
 var unconverted = map[string]string{
-	"ai-rate-limiting-advanced":      "a limit that settles to the tokens of an answer, as docs/llm-budgets.md shows",
 	"graphql-rate-limiting-advanced": "a limit whose cost the request names (cost_header)",
 	"service-protection":             "a limit with scope global on the service",
 }
@@ -153,11 +155,16 @@ func (f *file) collect(root *yaml.Node) error {
 	if err != nil {
 		return err
 	}
-	d := &document{services: declared.Services, groups: map[string]bool{}, partials: partialsOf(root)}
+	d := &document{
+		services: declared.Services, groups: map[string]bool{}, settling: map[deck.Place]bool{}, partials: partialsOf(root),
+	}
 	d.info, d.root = overridesInfo(root)
 	for _, p := range declared.Plugins {
 		if p.Name == schema.Name {
 			f.own = append(f.own, p)
+		}
+		if p.Name == schema.SettlingName {
+			d.settling[p.Place] = true
 		}
 		if instead := unconverted[p.Name]; instead != "" {
 			e := &entry{Plugin: p}

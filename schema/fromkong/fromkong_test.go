@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/golden"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
@@ -74,6 +75,40 @@ func TestFilesAreConvertedAsTheirGoldenFilesShow(t *testing.T) {
 			describe(&got, "with a Redis", convert(t, text, fromkong.Options{Redis: "redis.internal:6380"}))
 			golden.Check(t, strings.TrimSuffix(file, ".yml")+".golden", got.String())
 		})
+	}
+}
+
+// chatOf returns Kong's log entry of a chat with a provider.
+func chatOf(provider string) string {
+	return `{"ai": {"proxy": {"meta": {"provider_name": "` + provider + `", "response_model": "m-1"}, "usage":
+		{"prompt_tokens": 24, "completion_tokens": 310, "total_tokens": 334, "cost": 0.00316}}}}`
+}
+
+func TestAConvertedLimitChargesWhatKongLogsForItsProvider(t *testing.T) {
+	const text = `plugins:
+- name: ai-rate-limiting-advanced
+  config:
+    tokens_count_strategy: %s
+    llm_providers: [{name: openai, limit: [500], window_size: [60]}, {name: azure, limit: [500], window_size: [60]}]`
+	for counted, want := range map[string]int64{
+		"total_tokens": 334, "prompt_tokens": 24, "completion_tokens": 310, "cost": 3160,
+	} {
+		result := convert(t, fmt.Appendf(nil, text, counted), fromkong.Options{})
+		file, _ := deck.ReadFile(bytes.NewReader(result.Text), "out.yml")
+		require.Len(t, file.Configs, 1)
+		calls := settle.NewCalls(schema.DefaultLLM())
+		for _, l := range file.Configs[0].Limits() {
+			rule, err := settle.New(*l.Settle, l.Match)
+			require.NoError(t, err)
+			for provider, want := range map[string]int64{l.Match.Provider: want, "another": 0} {
+				answer := settle.Answer{
+					Status: 200, Source: settle.SourceService, Tried: true, Log: settle.ParseLog([]byte(chatOf(provider))),
+				}
+				if got, outcome := rule.Measure(&answer, calls); got != want || outcome != settle.Measured {
+					t.Errorf("%s of %s: a chat of %s costs %d (outcome %v), want %d", counted, l.Name, provider, got, outcome, want)
+				}
+			}
+		}
 	}
 }
 

@@ -177,7 +177,7 @@ func (e *entry) responseLimits(k responseRateLimiting) []window {
 		var l periodLimits
 		e.read(path, e.record(path, k.Limits[name]), &l)
 		for _, w := range e.periods(path, name+"-", l) {
-			w.settle = map[string][]source{"sources": {{From: "header." + k.HeaderName + "." + name}}}
+			w.settle = &settle{[]source{{From: "header." + k.HeaderName + "." + name}}}
 			windows = append(windows, w)
 		}
 	}

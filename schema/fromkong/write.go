@@ -101,7 +101,7 @@ func parseCanonical(text []byte) ([]string, error) {
 // nodes returns what is written for an entry: the converted one, and the one of the settling plugin if it needs that.
 func (e *entry) nodes() []*yaml.Node {
 	converted := e.node()
-	if !e.settles {
+	if !e.settles || e.document.settling[e.Place] {
 		return []*yaml.Node{converted}
 	}
 	return []*yaml.Node{converted, e.settling(converted)}
