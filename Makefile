@@ -117,7 +117,7 @@ demo-redis: build-demo ## Play the session with the counters in a Redis of its o
 
 # 20 chats at once: the session fails if reservations do not keep the budget, or if counting after the answer does.
 .PHONY: demo-llm
-demo-llm: build-demo ## Spend a budget of LLM tokens by 20 chats at once, with reservations and without, then exit
+demo-llm: build-demo ## Spend 1 USD by 20 chats at once with two models, with reservations and without, then exit
 	$(DEMO) -config kong/kong-llm.yml -listen 127.0.0.1:0 -chats
 
 .PHONY: demo-full

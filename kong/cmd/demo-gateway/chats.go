@@ -23,31 +23,37 @@ const (
 	logPoll = 5 * time.Millisecond
 )
 
-// chat is what every chat sends.
+// chat is what every chat sends, to one of the models.
 var chat = chatRequest{
 	Messages: []chatMessage{
 		{Role: "system", Content: "You are an assistant of the records team."},
 		{Role: "user", Content: "Summarise the records of last week."},
 	},
-	MaxTokens: 4000,
+	MaxTokens: 8000,
 }
+
+// mostOf returns the most that a chat with a model can cost, in µUSD.
+func mostOf(m *priced) int64 { return m.cost(chat.promptTokens(), chat.MaxTokens) }
+
+// usd returns µUSD as dollars.
+func usd(micro int64) string { return fmt.Sprintf("%d.%06d", micro/1_000_000, micro%1_000_000) }
 
 // chatSession plays rounds of concurrent chats, and prints what they reserved and used.
 type chatSession struct {
 	session
-	llm       *model
+	llm       *modelServer
 	logEvents func() int64 // log phases that are over
 	sent      int64        // chats
 }
 
-// chatReply is the answer to a chat.
+// chatReply is the answer to a chat. Amounts are in µUSD.
 type chatReply struct {
 	admitted         bool
 	limit, remaining int64 // of the headers, after the reservation
-	used             int64 // tokens
+	reserved, used   int64
 }
 
-// tally sums chats.
+// tally sums chats. Amounts are in µUSD.
 type tally struct {
 	admitted, denied int
 	reserved, used   int64
@@ -55,30 +61,32 @@ type tally struct {
 	limit            int64
 }
 
-// overspend returns the tokens beyond the limit.
+// overspend returns what was spent beyond the limit.
 func (t *tally) overspend() int64 { return max(0, t.used-t.limit) }
 
 // playChats spends a tenant's budget with reservations, and then another's without. It returns an error if the first is
 // overspent, or the second is not.
-func playChats(ctx context.Context, url string, llm *model, logEvents func() int64, out io.Writer) error {
+func playChats(ctx context.Context, url string, llm *modelServer, logEvents func() int64, out io.Writer) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: chatsAtOnce}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Timeout: chatTimeout, Transport: transport}
 	s := &chatSession{session: session{url: url, out: out, client: client}, llm: llm, logEvents: logEvents}
-	most := chat.promptTokens() + chat.MaxTokens
-	fmt.Fprintf(out, "%d chats at once, each of up to %d tokens, until a whole round is denied\n\n", chatsAtOnce, most)
-	fmt.Fprintf(out, "acme reserves %d tokens for a chat, and settles after the answer\n", most)
-	reserving, err := s.spend(ctx, "acme", most)
+	fmt.Fprintf(out, "%d chats at once, with two models in turn, until a whole round is denied:\n", chatsAtOnce)
+	for _, m := range models {
+		fmt.Fprintf(out, "  %-12s  at most %s USD a chat\n", m.name, usd(mostOf(&m)))
+	}
+	fmt.Fprintln(out, "\nacme has 1 USD. It reserves the most that a chat can cost, and settles after the answer")
+	reserving, err := s.spend(ctx, "acme", mostOf)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "beta counts after the answer (reserves 1 token)")
-	counting, err := s.spend(ctx, "beta", 1)
+	fmt.Fprintln(out, "beta has 1 USD. It counts after the answer (reserves 1 µUSD)")
+	counting, err := s.spend(ctx, "beta", func(*priced) int64 { return 1 })
 	if err != nil {
 		return err
 	}
 	if n := reserving.overspend(); n > 0 {
-		return fmt.Errorf("acme overspent its budget by %d tokens in spite of reservations", n)
+		return fmt.Errorf("acme overspent its budget by %s USD in spite of reservations", usd(n))
 	}
 	if counting.overspend() == 0 {
 		return errors.New("beta did not overspend its budget: the comparison shows nothing")
@@ -86,32 +94,33 @@ func playChats(ctx context.Context, url string, llm *model, logEvents func() int
 	return nil
 }
 
-// spend sends rounds of chats of a tenant until one is wholly denied. reserves is the number of tokens that the
-// tenant's limit reserves for a chat.
-func (s *chatSession) spend(ctx context.Context, tenant string, reserves int64) (sum tally, err error) {
-	fmt.Fprintln(s.out, "  round     left  admitted  denied  reserved     used  returned  charged after")
+// spend sends rounds of chats of a tenant until one is wholly denied. reserves returns what the tenant's limit reserves
+// for a chat with a model.
+func (s *chatSession) spend(ctx context.Context, tenant string, reserves func(*priced) int64) (sum tally, err error) {
+	fmt.Fprintln(s.out, "  round      left  admitted  denied  reserved      used  returned  charged after")
 	for round := 1; round <= maxRounds; round++ {
 		t, err := s.round(ctx, tenant, reserves)
 		if err != nil {
 			return sum, fmt.Errorf("%s, round %d: %w", tenant, round, err)
 		}
-		fmt.Fprintf(s.out, "  %5d  %7d  %8d  %6d  %8d  %7d  %8d  %13d\n", round, t.left, t.admitted, t.denied, t.reserved,
-			t.used, max(0, t.reserved-t.used), max(0, t.used-t.reserved))
+		fmt.Fprintf(s.out, "  %5d  %s  %8d  %6d  %s  %s  %s  %13s\n", round, usd(t.left), t.admitted, t.denied,
+			usd(t.reserved), usd(t.used), usd(max(0, t.reserved-t.used)), usd(max(0, t.used-t.reserved)))
 		if left := max(0, t.limit-sum.used); t.left != left {
-			return sum, fmt.Errorf("%s, round %d: the headers show %d tokens left, want %d", tenant, round, t.left, left)
+			return sum, fmt.Errorf("%s, round %d: the headers show %s USD left, want %s",
+				tenant, round, usd(t.left), usd(left))
 		}
 		sum.add(t)
 		if sum.admitted == 0 {
 			return sum, fmt.Errorf("%s: no chat was admitted", tenant)
 		}
 		if t.admitted == 0 {
-			fmt.Fprintf(s.out, "  %d chats used %d tokens of %d: overspend %d\n\n",
-				sum.admitted, sum.used, sum.limit, sum.overspend())
+			fmt.Fprintf(s.out, "  %d chats cost %s USD of %s: overspend %s USD\n\n",
+				sum.admitted, usd(sum.used), usd(sum.limit), usd(sum.overspend()))
 			return sum, nil
 		}
 	}
-	return sum, fmt.Errorf("%s: chats are still admitted after %d rounds, %d tokens of %d",
-		tenant, maxRounds, sum.used, sum.limit)
+	return sum, fmt.Errorf("%s: chats are still admitted after %d rounds, %s USD of %s",
+		tenant, maxRounds, usd(sum.used), usd(sum.limit))
 }
 
 func (t *tally) add(u tally) {
@@ -123,7 +132,7 @@ func (t *tally) add(u tally) {
 }
 
 // round sends concurrent chats, and waits until they are settled.
-func (s *chatSession) round(ctx context.Context, tenant string, reserves int64) (tally, error) {
+func (s *chatSession) round(ctx context.Context, tenant string, reserves func(*priced) int64) (tally, error) {
 	ctx, end := context.WithTimeout(ctx, chatTimeout)
 	defer end()
 	ctx, fail := context.WithCancelCause(ctx) // the chats of a round wait for each other
@@ -134,9 +143,11 @@ func (s *chatSession) round(ctx context.Context, tenant string, reserves int64) 
 	for i := range chatsAtOnce {
 		group.Go(func() {
 			var err error
-			if replies[i], err = s.sendChat(ctx, tenant); err != nil {
+			m := &models[i%len(models)]
+			if replies[i], err = s.sendChat(ctx, tenant, m, uint(i)); err != nil {
 				fail(err)
 			}
+			replies[i].reserved = reserves(m)
 		})
 	}
 	group.Wait()
@@ -146,44 +157,45 @@ func (s *chatSession) round(ctx context.Context, tenant string, reserves int64) 
 	s.sent += chatsAtOnce
 	t := tally{limit: replies[0].limit}
 	for _, r := range replies {
-		t.count(r, reserves)
+		t.count(r)
 	}
 	return t, s.awaitLogPhases(ctx)
 }
 
 // count adds a chat, and raises left to what there was before its reservation.
-func (t *tally) count(r chatReply, reserves int64) {
+func (t *tally) count(r chatReply) {
 	if !r.admitted {
 		t.denied++
 		t.left = max(t.left, r.remaining)
 		return
 	}
 	t.admitted++
-	t.reserved += reserves
+	t.reserved += r.reserved
 	t.used += r.used
-	t.left = max(t.left, r.remaining+reserves)
+	t.left = max(t.left, r.remaining+r.reserved)
 }
 
-// sendChat sends a chat.
-func (s *chatSession) sendChat(ctx context.Context, tenant string) (r chatReply, err error) {
-	body, err := json.Marshal(chat)
+// sendChat sends a chat to a model. X-Max-Cost is what something in front of Kong would send.
+func (s *chatSession) sendChat(ctx context.Context, tenant string, m *priced, seed uint) (r chatReply, err error) {
+	asked := chat
+	asked.Model, asked.Seed = m.name, seed
+	body, err := json.Marshal(asked)
 	if err != nil {
 		return r, err
 	}
 	c := call{tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
-		"apikey": tenant + "-key", "Content-Type": "application/json",
-		"X-Max-Tokens": strconv.FormatInt(chat.promptTokens()+chat.MaxTokens, 10),
+		"apikey": tenant + "-key", "Content-Type": "application/json", "X-Max-Cost": strconv.FormatInt(mostOf(m), 10),
 	}}
 	answer, err := s.send(ctx, c)
 	if err != nil {
 		return r, err
 	}
 	if answer.status == http.StatusTooManyRequests {
-		s.llm.deny()
+		s.llm.decide()
 		err = expectDenial(c, answer)
 	} else if err = expectLimited(c, answer, http.StatusOK); err == nil {
 		r.admitted = true
-		r.used, err = answer.number(tokensUsed)
+		r.used, err = answer.cost(m)
 	}
 	if err != nil {
 		return r, err
@@ -194,6 +206,16 @@ func (s *chatSession) sendChat(ctx context.Context, tenant string) (r chatReply,
 	}
 	r.remaining, err = answer.number("X-RateLimit-Remaining")
 	return r, err
+}
+
+// cost returns what an answer of a model costs, in µUSD.
+func (r *reply) cost(m *priced) (int64, error) {
+	prompt, err := r.number(promptUsed)
+	if err != nil {
+		return 0, err
+	}
+	completion, err := r.number(completionUsed)
+	return m.cost(prompt, completion), err
 }
 
 // awaitLogPhases returns when the log phases of all chats are over.

@@ -20,9 +20,9 @@ func TestReservationsKeepTheBudgetOfConcurrentChats(t *testing.T) {
 		t.Fatalf("status %d\n%s\n%s", status, &stdout, &stderr)
 	}
 	for _, want := range []string{
-		"      1   100000        20       0     80280    48280     32000              0\n",
-		"41 chats used 96574 tokens of 100000: overspend 0\n",
-		"60 chats used 144840 tokens of 100000: overspend 44840\n",
+		"      1  1.000000        20       0  0.928410  0.557210  0.371200       0.000000\n",
+		" USD of 1.000000: overspend 0.000000 USD\n",
+		"40 chats cost 1.114420 USD of 1.000000: overspend 0.114420 USD\n",
 	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in\n%s", want, &stdout)
@@ -43,7 +43,7 @@ func TestABrokenGatewayFailsTheChats(t *testing.T) {
 	} {
 		server := httptest.NewServer(handler)
 		var out bytes.Buffer
-		err := playChats(context.Background(), server.URL, newModel(), func() int64 { return math.MaxInt64 }, &out)
+		err := playChats(context.Background(), server.URL, newModelServer(), func() int64 { return math.MaxInt64 }, &out)
 		if err == nil {
 			t.Errorf("a gateway that %s passes:\n%s", name, &out)
 		}
@@ -51,14 +51,17 @@ func TestABrokenGatewayFailsTheChats(t *testing.T) {
 	}
 }
 
-func TestTheModelReportsItsTokens(t *testing.T) {
+func TestTheModelServerSaysWhatAChatUsed(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"messages": [{"content": "one two three"}], "max_tokens": 100}`: "33", `{`: "",
+		`{"model": "m", "messages": [{"content": "one two three"}], "max_tokens": 100, "seed": 6}`: "m 3 90", `{`: "",
 	} {
 		w := httptest.NewRecorder()
-		newModel().ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(body)))
-		if got := w.Header().Get(tokensUsed); got != want || (w.Code == http.StatusOK) != (want != "") {
-			t.Errorf("%s: %d, %q tokens, want %q", body, w.Code, got, want)
+		newModelServer().ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(body)))
+		used := strings.Join([]string{
+			w.Header().Get(modelUsed), w.Header().Get(promptUsed), w.Header().Get(completionUsed),
+		}, " ")
+		if strings.TrimSpace(used) != want || (w.Code == http.StatusOK) != (want != "") {
+			t.Errorf("%s: %d, %q, want %q", body, w.Code, used, want)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Command demo-gateway runs the stand-in gateway in front of a plugin server. With -session it plays a short scripted
-// session, and fails if the plugin answers otherwise. With -chats it spends budgets of LLM tokens by concurrent chats,
+// session, and fails if the plugin answers otherwise. With -chats it spends budgets of 1 USD by concurrent chats,
 // and fails if reservations do not keep them.
 package main
 
@@ -87,7 +87,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	llm := newModel()
+	llm := newModelServer()
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Workers: s.workers,
 		Servers:   withCompanion(config, s.plugins),
@@ -129,7 +129,7 @@ func withCompanion(config *gateway.Config, servers []gateway.PluginServer) []gat
 }
 
 // play plays the session that a flag requests, if any.
-func play(ctx context.Context, s settings, g *gateway.Gateway, llm *model, stdout io.Writer) (err error) {
+func play(ctx context.Context, s settings, g *gateway.Gateway, llm *modelServer, stdout io.Writer) (err error) {
 	switch {
 	case s.chats:
 		err = playChats(ctx, g.URL(), llm, g.Counters().LogEvents.Load, stdout)
