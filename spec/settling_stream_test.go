@@ -183,37 +183,42 @@ func event(content, usage string) string {
 
 const (
 	done     = "data: [DONE]\n\n"
-	reserved = 1500 // by the limit of the page
+	reserved = 20_000 // µUSD, by the limit of the page
 )
 
-// claim is a text about a usage, in an answer.
-const claim = `so "usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}, "usage": {`
+// claim is a text about a model and a usage, in an answer.
+const claim = `so "model":"gpt-4o-mini","usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}, "usage": {`
 
 // long is an answer that is longer than what the function keeps.
 var long = strings.Repeat("word ", 1000)
 
-// streams are answers of an upstream, and what they cost: a token of the answer counts as 4 of the question.
+// streams are answers of an upstream, and what they cost in µUSD: 2.5 for a token of the question, 10 for one of the
+// answer.
 var streams = map[string]struct {
 	body    string
 	charged int
 }{
-	"usage in the last event": {event("Hel", "null") + event("lo", "null") + event("", usage(14, 20)) + done, 94},
+	"usage in the last event": {event("Hel", "null") + event("lo", "null") + event("", usage(14, 20)) + done, 235},
 	"no usage":                {event("Hello", "") + done, reserved},
 	"usage is null":           {event("Hello", "null") + done, reserved},
 	"usage in each event, which grows": {
-		event("a", usage(14, 1)) + event("b", usage(14, 2)) + event("c", usage(14, 3)) + done, 26,
+		event("a", usage(14, 1)) + event("b", usage(14, 2)) + event("c", usage(14, 3)) + done, 65,
 	},
-	"a text about usage, and usage":    {event(claim, "null") + event("", usage(14, 20)) + done, 94},
-	"usage, and a text about usage":    {event("", usage(14, 20)) + event(claim, "null") + done, 94},
+	"a text about usage, and usage":    {event(claim, "null") + event("", usage(14, 20)) + done, 235},
+	"usage, and a text about usage":    {event("", usage(14, 20)) + event(claim, "null") + done, 235},
 	"a text about usage alone":         {event(claim, "null") + done, reserved},
-	"a long answer":                    {event(long, "null") + event("", usage(900, 1200)) + done, 5700},
-	"a long answer after an old usage": {event("", usage(1, 1)) + event(long, usage(14, 20)) + done, 94},
+	"a long answer":                    {event(long, "null") + event("", usage(900, 1200)) + done, 14_250},
+	"a long answer after an old usage": {event("", usage(1, 1)) + event(long, usage(14, 20)) + done, 235},
 	"numbers after details": {event("", `{"completion_tokens_details":{"reasoning_tokens":9},`+
-		`"prompt_tokens_details":{"cached_tokens":7},"total_tokens":34,"completion_tokens":20,"prompt_tokens":14}`) + done, 94},
-	"one object, written with spaces": {"{\n  \"usage\" : " + usage(14, 20) + ",\n  \"choices\": []\n}", 94},
-	"one object with a long answer after usage": {
-		`{"usage":` + usage(14, 20) + `,"choices":[{"text":"` + long + `"}]}`, 94,
+		`"prompt_tokens_details":{"cached_tokens":7},"total_tokens":34,"completion_tokens":20,"prompt_tokens":14}`) +
+		done, 235},
+	"one object, written with spaces": {
+		"{\n  \"model\" : \"gpt-4o\",\n  \"usage\" : " + usage(14, 20) + ",\n  \"choices\": []\n}", 235,
 	},
+	"one object with a long answer after usage": {
+		`{"model":"gpt-4o","usage":` + usage(14, 20) + `,"choices":[{"text":"` + long + `"}]}`, 235,
+	},
+	"a model without a price":     {strings.ReplaceAll(event("", usage(14, 20)), "gpt-4o", "o9") + done, reserved},
 	"an answer that used nothing": {event("", usage(0, 0)) + done, 0},
 	"numbers that are texts":      {event("", `{"prompt_tokens":"14","completion_tokens":"20"}`) + done, reserved},
 	"numbers below zero":          {event("", `{"prompt_tokens":-14,"completion_tokens":-20}`) + done, reserved},
@@ -256,7 +261,7 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 			}
 			upstream := chattingAt("llm.internal", answers)
 			b := budget{node: start(t, deck, settling, upstream, within(postFunction(t, size)))}
-			left := 1_000_000
+			left := 10_000_000
 			for name, stream := range streams {
 				if size == 3 && len(stream.body) > len(long) {
 					continue // thousands of parts would show no more than those of 64 bytes do
@@ -268,7 +273,7 @@ func TestAStreamIsChargedTheUsageAtItsEndHoweverItIsCut(t *testing.T) {
 					t.Fatalf("%d %v %s", a.Status, a.Header, a.Body)
 				}
 				if charged := left - (now + reserved); charged != stream.charged {
-					t.Errorf("%s: %d tokens were charged, want %d", name, charged, stream.charged)
+					t.Errorf("%s: %d µUSD were charged, want %d", name, charged, stream.charged)
 				}
 				left = now + reserved
 			}
