@@ -117,9 +117,9 @@ func workFolder(t *testing.T) string {
 
 // sessionPages lists the pages, or sections of pages, whose commands run as one session.
 var sessionPages = []string{
-	"README.md#Ten lines of decK", "docs/policies.md", "docs/plans.md", "docs/control-api.md", "docs/usage.md",
-	"docs/metrics.md", "docs/abuse.md", "docs/webhooks.md", "docs/migrating-from-kong.md", "docs/rollout.md",
-	"docs/replay.md",
+	"README.md#Ten lines of decK", "docs/policies.md", "docs/llm-budgets.md", "docs/plans.md", "docs/control-api.md",
+	"docs/usage.md", "docs/metrics.md", "docs/abuse.md", "docs/webhooks.md", "docs/migrating-from-kong.md",
+	"docs/rollout.md", "docs/replay.md",
 }
 
 func TestTheCommandsOfTheDocsRunAsOneSession(t *testing.T) {
