@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -150,6 +151,26 @@ func ParsePrice(text string) (Price, error) {
 	}
 	return Price(n), nil
 }
+
+// AppendAmount appends an amount of a limit as people read it. Of unit usd, which counts millionths of a US dollar, it is
+// in dollars with 2 to 6 decimals: 20.00 USD.
+func AppendAmount(b []byte, n int64, unit string) []byte {
+	if unit != UnitUSD {
+		return strconv.AppendInt(b, n, 10)
+	}
+	if n < 0 { // a sum of refunds
+		b, n = append(b, '-'), -n
+	}
+	const cent = 10_000
+	b = fmt.Appendf(b, "%d.%02d", n/(100*cent), n/cent%100)
+	if rest := n % cent; rest > 0 {
+		b = bytes.TrimRight(fmt.Appendf(b, "%04d", rest), "0")
+	}
+	return append(b, " USD"...)
+}
+
+// Amount returns what AppendAmount appends.
+func Amount(n int64, unit string) string { return string(AppendAmount(nil, n, unit)) }
 
 // callSources returns the sources of m by their fields, the last two those of the request.
 func (m LLM) callSources() [][2]string {

@@ -119,8 +119,8 @@ func (s Settle) WithDefaults() Settle {
 	return n
 }
 
-// Describe returns s in words: what it reserves, and what it settles to.
-func (s *Settle) Describe() string {
+// Describe returns s in words: what it reserves, in the unit of its limit, and what it settles to.
+func (s *Settle) Describe(unit string) string {
 	n := s.WithDefaults()
 	terms := make([]string, len(n.Sources))
 	for i, source := range n.Sources {
@@ -130,10 +130,11 @@ func (s *Settle) Describe() string {
 	}
 	reserved := "the request's cost"
 	if s.Reserve > 0 {
-		reserved = fmt.Sprint(s.Reserve)
+		reserved = Amount(s.Reserve, unit)
 	}
 	if s.ReserveHeader != "" {
-		reserved = fmt.Sprintf("the number in %s, at most %d, or else %s", s.ReserveHeader, s.ReserveMax, reserved)
+		reserved = fmt.Sprintf("the number in %s, at most %s, or else %s", s.ReserveHeader, Amount(s.ReserveMax, unit),
+			reserved)
 	}
 	text := fmt.Sprintf("reserves %s, settles to %s", reserved, strings.Join(terms, " + "))
 	if len(n.RefundOn) > 0 {

@@ -135,7 +135,7 @@ var periodSeconds = map[string]int64{
 func (w Window) Seconds() int64 { return cmp.Or(w.WindowSize, periodSeconds[w.Period], w.MaxDuration) }
 
 // Rate returns how much a limit allows, in words: "10000 per month (Europe/Berlin)", "10 at once".
-func (l Limit) Rate() string { return fmt.Sprintf("%d %s", l.Limit, l.Window().Per()) }
+func (l Limit) Rate() string { return Amount(l.Limit, l.Unit) + " " + l.Window().Per() }
 
 // anchorFaults returns the faults of an anchor beside its period. In Kong's schema language they would be conditions on
 // a record that most limits lack.

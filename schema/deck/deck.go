@@ -201,7 +201,7 @@ func describe(l schema.Limit, c schema.Config) string {
 		text += ", " + cmp.Or(l.Accuracy, c.Accuracy) // a leased limit has another capacity
 	}
 	if l.Settle != nil {
-		text += ", " + l.Settle.Describe() + l.Match.Describe()
+		text += ", " + l.Settle.Describe(l.Unit) + l.Match.Describe()
 	}
 	if l.Fair != nil {
 		text += ", " + l.Fair.Describe()

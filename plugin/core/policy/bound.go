@@ -146,16 +146,16 @@ func (p *Policy) Match() string {
 // Describe returns the policy's limit in words, for logs.
 func (p *Policy) Describe() string {
 	spec := p.Limit.Spec()
-	text := fmt.Sprintf("%d%s %s", spec.Quantity, map[string]string{schema.UnitUSD: " micro-USD"}[p.Unit], WindowOf(spec).Per())
+	text := schema.Amount(spec.Quantity, p.Unit) + " " + WindowOf(spec).Per()
 	if p.Limit.IsConcurrency() {
 		text += fmt.Sprintf(", each for at most %d s", spec.Window/limit.Second)
 	}
 	if spec.Burst != spec.Quantity {
-		text += fmt.Sprintf(" with a burst of %d", spec.Burst)
+		text += " with a burst of " + schema.Amount(spec.Burst, p.Unit)
 	}
 	text = fmt.Sprintf("%s (%s) %s", text, spec.Algorithm, PerScope(p.Scope.String()))
 	if p.Settle != nil {
-		text += ", " + p.Settle.Spec().Describe() + p.Settle.Match().Describe()
+		text += ", " + p.Settle.Spec().Describe(p.Unit) + p.Settle.Match().Describe()
 	}
 	if p.Fair != nil {
 		text += ", " + p.Fair.Record.Describe()

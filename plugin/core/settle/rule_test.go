@@ -198,13 +198,13 @@ func TestOnlySizesOfTheLogAreBytes(t *testing.T) {
 
 func TestARuleDescribesItsReservationAndItsSources(t *testing.T) {
 	s := from("log.ai.*.usage.prompt_tokens", "log.ai.*.usage.completion_tokens")
-	if got, want := rule(t, s).Spec().Describe(), "reserves the request's cost, settles to "+
+	if got, want := rule(t, s).Spec().Describe(""), "reserves the request's cost, settles to "+
 		"log.ai.*.usage.prompt_tokens + log.ai.*.usage.completion_tokens"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	s.Reserve, s.ReserveHeader, s.ReserveMax, s.RefundOn = 500, "X-Max-Tokens", 4000, []int64{503, 502}
 	s.Sources[1].Weight = 4
-	if got, want := rule(t, s).Spec().Describe(), "reserves the number in X-Max-Tokens, at most 4000, or else 500, "+
+	if got, want := rule(t, s).Spec().Describe(""), "reserves the number in X-Max-Tokens, at most 4000, or else 500, "+
 		"settles to log.ai.*.usage.prompt_tokens + 4 × log.ai.*.usage.completion_tokens, or to 0 after status 502, 503"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

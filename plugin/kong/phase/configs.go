@@ -290,7 +290,7 @@ func settlesAlike(p, q *policy.Policy) bool {
 		return p.Settle == q.Settle
 	}
 	return p.Unit == q.Unit && p.Settle.Match().Equal(q.Settle.Match()) &&
-		p.Settle.Spec().Describe() == q.Settle.Spec().Describe()
+		p.Settle.Spec().Describe(p.Unit) == q.Settle.Spec().Describe(q.Unit)
 }
 
 // accuracyOf returns the accuracy of a policy in words: what settles is exact, whatever the config says.
