@@ -11,6 +11,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // The problem types and titles of draft-ietf-httpapi-ratelimit-headers-10, section "Problem Types".
@@ -90,7 +91,13 @@ func percentEncode(message string) string {
 	return b.String()
 }
 
-// appendParts appends texts and numbers. It keeps none of the parts, so that they are not allocated.
+// amount is a number of a limit, which people read in its unit.
+type amount struct {
+	n    int64
+	unit string
+}
+
+// appendParts appends texts, numbers and amounts. It keeps none of the parts, so that they are not allocated.
 func appendParts(b []byte, parts ...any) []byte {
 	for _, part := range parts {
 		switch v := part.(type) {
@@ -98,6 +105,8 @@ func appendParts(b []byte, parts ...any) []byte {
 			b = append(b, v...)
 		case int64:
 			b = strconv.AppendInt(b, v, 10)
+		case amount:
+			b = schema.AppendAmount(b, v.n, v.unit)
 		}
 	}
 	return b
@@ -160,8 +169,8 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		}
 		return appendParts(b, "', which all clients share, has no room. Try again in ", wait, " s.")
 	}
-	spec := bound.Policy.Limit.Spec()
-	b = appendParts(b, "Limit '", name, "' allows ", spec.Quantity)
+	spec, unit := bound.Policy.Limit.Spec(), bound.Policy.Unit
+	b = appendParts(b, "Limit '", name, "' allows ", amount{spec.Quantity, unit})
 	switch {
 	case spec.Calendar != nil:
 		b = appendParts(b, " per ", spec.Calendar.String())
@@ -173,7 +182,7 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = append(b, " requests at once"...)
 	}
 	if spec.Burst != spec.Quantity {
-		b = appendParts(b, " with a burst of ", spec.Burst)
+		b = appendParts(b, " with a burst of ", amount{spec.Burst, unit})
 	}
 	if scope := bound.Policy.Scope; scope == policy.Global {
 		b = append(b, ", counted in total"...)
@@ -181,12 +190,12 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 		b = appendParts(b, ", counted per ", scope.String())
 	}
 	if d.RetryAfter == limit.Never {
-		b = appendParts(b, ". This request costs ", bound.Cost, ", more than the ", decision.Capacity(bound, status),
-			" that the limit can ever hold: it will not succeed later either, only a smaller one will.")
+		b = appendParts(b, ". This request costs ", amount{bound.Cost, unit}, ", more than the ",
+			amount{decision.Capacity(bound, status), unit}, " that the limit can ever hold: it will not succeed later either, only a smaller one will.")
 		return described(b, bound.Policy)
 	}
 	if bound.Cost > 1 {
-		b = appendParts(b, ". This request costs ", bound.Cost, " and ", status.Remaining, " is left")
+		b = appendParts(b, ". This request costs ", amount{bound.Cost, unit}, " and ", amount{status.Remaining, unit}, " is left")
 	}
 	return described(appendParts(b, ". Try again in ", wait, " s."), bound.Policy)
 }
