@@ -349,6 +349,7 @@ type Denier struct {
 	Capacity      *int64 `json:"capacity,omitempty"       doc:"Tokens that the limit holds at most."`
 	Cost          *int64 `json:"cost,omitempty"           doc:"Tokens that the request would have taken."`
 	Remaining     *int64 `json:"remaining,omitempty"      doc:"Tokens that were left."`
+	Unit          string `json:"unit,omitempty"           doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."               enum:"usd"`
 	Override      *int64 `json:"override,omitempty"       doc:"The id of the override that changed the limit, or that bans."`
 	Penalty       *int64 `json:"penalty,omitempty"        doc:"The id of the detector's override that lowered the limit."`
 }

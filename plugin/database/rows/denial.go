@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // RecentDenial counts denials of one tenant by one policy at about one time, as nodes report them.
@@ -79,7 +80,7 @@ func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error
 	return readAll[RecentDenial](ctx, s.pool, "list denials", `
 		SELECT id, at, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow,
 			`+count+` AS count, "user", ip, retry_after, coalesce(tier, '') AS tier, coalesce(policy_for, '') AS policy_for,
-			policy_id, policy_version, capacity, cost, remaining, override, penalty
+			policy_id, policy_version, capacity, cost, remaining, coalesce(unit, '') AS unit, override, penalty
 		FROM rate_limiter.recent_denials`+w.String()+` ORDER BY at DESC, id DESC`+limitTo(f.Max), w.plannedArgs()...)
 }
 
@@ -137,12 +138,13 @@ func (d *RecentDenial) limitWouldAdmit() (ways []string) {
 	case d.Limit == nil || d.Reason == "fair_share":
 		ways = append(ways, "a retry after Retry-After")
 	case d.Capacity != nil:
-		ways = append(ways, fmt.Sprintf("a cost of at most %d, which is all that the limit holds: no wait helps", *d.Capacity))
+		ways = append(ways, fmt.Sprintf("a cost of at most %s, which is all that the limit holds: no wait helps",
+			schema.Amount(*d.Capacity, d.Unit)))
 	default:
 		ways = append(ways, "a retry after Retry-After; without that header no wait helps")
 	}
 	if d.Remaining != nil && *d.Remaining > 0 && d.RetryAfter != nil {
-		ways = append(ways, fmt.Sprintf("a cost of at most %d, which was left", *d.Remaining))
+		ways = append(ways, fmt.Sprintf("a cost of at most %s, which was left", schema.Amount(*d.Remaining, d.Unit)))
 	}
 	if d.Penalty != nil {
 		ways = append(ways, fmt.Sprintf("the end of penalty %d, which lowers the limit", *d.Penalty))

@@ -103,6 +103,7 @@ type QuotaNotice struct {
 	Threshold   int64      `json:"threshold"                  doc:"The percentage that was reached: 50, 80 or 100."`
 	Limit       int64      `json:"limit"                      doc:"Tokens."`
 	Used        int64      `json:"used"                       doc:"Tokens."`
+	Unit        string     `json:"unit,omitempty"             doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
 	WindowStart time.Time  `json:"window_start"`
 	WindowEnd   time.Time  `json:"window_end"`
 	ExhaustedAt *time.Time `json:"exhausted_at"               doc:"A forecast at the rate of that time; null: not within the window."`
@@ -112,7 +113,7 @@ type QuotaNotice struct {
 // QuotaNotices returns the last notices of a tenant since a time, or of all tenants if its name is empty, newest first.
 func (s *DB) QuotaNotices(ctx context.Context, tenant string, since time.Time, most int) ([]QuotaNotice, error) {
 	list, err := readAll[QuotaNotice](ctx, s.pool, "read notices of quotas", `
-		SELECT noticed_at, tenant, policy, endpoint, threshold::bigint, "limit", used, window_start, window_end,
+		SELECT noticed_at, tenant, policy, endpoint, threshold::bigint, "limit", used, unit, window_start, window_end,
 			exhausted_at, late
 		FROM rate_limiter.quota_notices WHERE ($1 = '' OR tenant = $1) AND noticed_at >= $2
 		ORDER BY noticed_at DESC, tenant COLLATE "C", policy COLLATE "C", endpoint COLLATE "C" LIMIT $3`,

@@ -29,9 +29,10 @@ type Notice struct {
 	PolicyID    int64      `json:"policy_id,omitempty"`
 	Tier        string     `json:"tier,omitempty"` // whose list in the config has the policy
 	Endpoint    string     `json:"endpoint,omitempty"`
-	Threshold   int64      `json:"threshold"` // percent
-	Limit       int64      `json:"limit"`     // tokens
-	Used        int64      `json:"used"`      // tokens
+	Threshold   int64      `json:"threshold"`      // percent
+	Limit       int64      `json:"limit"`          // tokens
+	Used        int64      `json:"used"`           // tokens
+	Unit        string     `json:"unit,omitempty"` // of both, if not tokens
 	WindowStart time.Time  `json:"window_start"`
 	WindowEnd   time.Time  `json:"window_end"`
 	Period      string     `json:"period,omitempty"` // of a limit by the calendar
@@ -85,7 +86,7 @@ func newNotice(b *policy.Bound, s *decision.Status, threshold int64) Notice {
 	start, end := b.Policy.Limit.PeriodAt(s.Now)
 	n := Notice{
 		Version: 1, Tenant: b.Key.GroupID, Policy: ref.Name, PolicyID: ref.Row, Tier: ref.Tier, namespace: ref.Namespace,
-		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used,
+		Endpoint: b.Key.Endpoint, Threshold: threshold, Limit: spec.Burst, Used: s.Used, Unit: b.Policy.Unit,
 		WindowStart: timeOf(start), WindowEnd: timeOf(end),
 	}
 	if spec.Calendar != nil {
@@ -167,8 +168,8 @@ const (
 		WHERE tenant = $1 AND policy = $2 AND endpoint = $3 AND window_start = $4 AND window_end <> $5`
 
 	insertNotice = `INSERT INTO rate_limiter.quota_notices (tenant, policy, endpoint, window_start, threshold, window_end,
-			"limit", used, exhausted_at, late, noticed_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+			"limit", used, exhausted_at, late, noticed_at, unit)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
 
 	setChecked = `UPDATE rate_limiter.usage_state SET changed_since = NULL, checked_at = $1`
 

@@ -348,7 +348,7 @@ func (c *check) insert(ctx context.Context) error {
 		n := &c.notices[i]
 		batch.Queue(deleteReplaced, n.Tenant, n.ref(), n.Endpoint, n.WindowStart, n.WindowEnd)
 		batch.Queue(insertNotice, n.Tenant, n.ref(), n.Endpoint, n.WindowStart, n.Threshold, n.WindowEnd, n.Limit, n.Used,
-			n.ExhaustedAt, n.Late, c.now)
+			n.ExhaustedAt, n.Late, c.now, n.Unit)
 	}
 	err := c.tx.SendBatch(ctx, batch).Close()
 	return leadership.Wrap("write notices", err)

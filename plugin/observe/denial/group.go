@@ -80,6 +80,7 @@ type group struct {
 	scope                   policy.Scope
 	limit                   *limit.Limit
 	policyFor               string // for recent denials
+	unit                    string // of the amounts; "": tokens
 	cost, capacity          int64
 	remaining               int64 // -1: unknown
 	wait                    limit.Micros
@@ -136,7 +137,7 @@ func (r *Recorder) newGroup(k key, now time.Time, d *decision.Decision, c cause)
 		return g
 	}
 	p := c.bound.Policy
-	g.policyID, g.scope, g.limit = p.Row, p.Scope, &p.Limit
+	g.policyID, g.scope, g.limit, g.unit = p.Row, p.Scope, &p.Limit, p.Unit
 	if r.recent != nil {
 		g.policyFor = p.Match()
 	}

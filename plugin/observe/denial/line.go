@@ -57,6 +57,7 @@ type event struct {
 	Scope         string `json:"scope,omitempty"`
 	Limit         *rate  `json:"limit,omitempty"`
 	Cost          *int64 `json:"cost,omitempty"`
+	Unit          string `json:"unit,omitempty"` // of limit and cost
 	Override      int64  `json:"override,omitempty"`
 	Penalty       int64  `json:"penalty,omitempty"`
 	ExemptBy      string `json:"exempt_by,omitempty"`
@@ -136,7 +137,7 @@ func (r *Recorder) describe(e *event, g *group) {
 	if g.scope == 0 {
 		return // no policy denied
 	}
-	e.PolicyID, e.Scope, e.Cost = g.policyID, g.scope.String(), &g.cost
+	e.PolicyID, e.Scope, e.Cost, e.Unit = g.policyID, g.scope.String(), &g.cost, g.unit
 	e.Limit = g.rate()
 	e.Source, e.Failure = g.source.String(), g.failure.String()
 }

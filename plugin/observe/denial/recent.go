@@ -204,7 +204,7 @@ func (g *group) denier() decision.Denier {
 		Override: unlessZero(g.override), Penalty: unlessZero(g.penalty),
 	}
 	if g.scope != 0 {
-		d.PolicyID, d.Capacity, d.Cost = unlessZero(g.policyID), &g.capacity, &g.cost
+		d.PolicyID, d.Capacity, d.Cost, d.Unit = unlessZero(g.policyID), &g.capacity, &g.cost, g.unit
 		if g.remaining >= 0 {
 			d.Remaining = &g.remaining
 		}
