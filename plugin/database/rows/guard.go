@@ -244,8 +244,11 @@ func rank(n neighbour) int {
 }
 
 // slower reports whether a allows fewer tokens in the same time than b, or fewer requests at once. Of limits of these
-// two kinds none is slower.
+// two kinds, and of two units, none is slower.
 func slower(a, b Policy) bool {
+	if a.Unit != b.Unit {
+		return false
+	}
 	x, y := a.Window().Seconds(), b.Window().Seconds()
 	if atOnce := a.MaxDuration != 0; atOnce || b.MaxDuration != 0 {
 		return atOnce && b.MaxDuration != 0 && a.Limit.Limit < b.Limit.Limit

@@ -132,8 +132,8 @@ func byNamespace(rows []Policy, config *resolve.Plan) map[string][]Policy {
 	return lists
 }
 
-// raised returns the warnings of overshoots for the limits that an override changes, and of a window that changes
-// nothing. A limit of all tenants that the override names is compared with itself: the override allows its tenant more
+// raised returns the warnings of overshoots for the limits that an override changes, of a window that changes nothing,
+// and of amounts that may be meant in dollars. A limit of all tenants that the override names is compared with itself: the override allows its tenant more
 // of the bucket that all share.
 func (g *guard) raised(o *Override) []string {
 	var warnings []string
@@ -145,6 +145,9 @@ func (g *guard) raised(o *Override) []string {
 			warnings = append(warnings, fmt.Sprintf("window_size has no effect on %s, which allows %s", n, n.Rate()))
 		}
 		changed := changedBy(o, n)
+		if n.Unit != "" && o.Limit+o.Amount > 0 {
+			warnings = append(warnings, fmt.Sprintf("%s counts millionths of a US dollar: it allows %s then", n, changed.Rate()))
+		}
 		switch {
 		case n.Scope == scopeTenant:
 			g.written = append(g.written, changed)
