@@ -13,6 +13,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
+// Amount returns an amount of a limit as people read it: in dollars where its unit is usd, 20.00 USD.
+func Amount(n int64, unit string) string { return schema.Amount(n, unit) }
+
 // Fleet has the current version and what each node enforces.
 type Fleet struct {
 	rows.Fleet
@@ -100,6 +103,7 @@ type LimitChange struct {
 	Endpoint  string       `json:"endpoint,omitempty" doc:"The requests that the policy covers; absent: all that have no other limit of this name."`
 	Scope     string       `json:"scope"              example:"tenant"`
 	Algorithm string       `json:"algorithm"`
+	Unit      string       `json:"unit,omitempty"     doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
 	Before    LimitNumbers `json:"before"`
 	After     LimitNumbers `json:"after"`
 }
@@ -173,6 +177,7 @@ type NearLimit struct {
 	Mode      string    `json:"mode"                enum:"enforce,shadow,log"`
 	Limit     int64     `json:"limit"               doc:"Tokens, as in X-RateLimit-Limit, in force now."`
 	Remaining int64     `json:"remaining_min"       doc:"The least that was left, in tokens."`
+	Unit      string    `json:"unit,omitempty"      doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
 	Fraction  float64   `json:"fraction"            doc:"1 − remaining_min ÷ limit."`
 	At        time.Time `json:"at"                  doc:"The last minute in which the limit was counted there."`
 }
@@ -189,8 +194,9 @@ type BucketUsage struct {
 	Description string `json:"description" doc:"The limit in words."                                                               example:"1000 per 60 s (token_bucket) per tenant"`
 	Limit       int64  `json:"limit"       doc:"Tokens, as in X-RateLimit-Limit: the burst of a bucket, the quantity of a window."`
 	schema.Window
-	Used      int64 `json:"used"      doc:"Tokens; of concurrency, requests in flight."`
-	Remaining int64 `json:"remaining" doc:"Tokens that can be spent at once."`
+	Used      int64  `json:"used"           doc:"Tokens; of concurrency, requests in flight."`
+	Remaining int64  `json:"remaining"      doc:"Tokens that can be spent at once."`
+	Unit      string `json:"unit,omitempty" doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
 
 	Fraction   float64   `json:"fraction"              doc:"Used ÷ limit; above 1 where a hard threshold above 100 % allows it."`
 	Reset      time.Time `json:"reset"                 doc:"When the bucket is full again, or the window ends."`

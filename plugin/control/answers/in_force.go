@@ -46,6 +46,7 @@ type LimitInForce struct {
 	Limit    int64  `json:"limit"                 doc:"Tokens that a window allows, overrides included."`
 	schema.Window
 	Burst      int64     `json:"burst"                 doc:"The most tokens at once."`
+	Unit       string    `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."                              enum:"usd"`
 	Algorithm  string    `json:"algorithm"`
 	Cost       int64     `json:"cost,omitempty"        doc:"Tokens that a request spends; absent: what the request costs, 1 unless a config or a caller says otherwise."`
 	Settles    bool      `json:"settles,omitempty"     doc:"A request reserves tokens, and is charged what its answer reports."`
@@ -94,6 +95,7 @@ type OverrideInForce struct {
 	Burst      int64   `json:"burst,omitempty"       doc:"Of a custom_limit: the most tokens at once; absent: as the algorithm has it."`
 	Factor     float64 `json:"factor,omitempty"      doc:"Of a multiplier."                                               example:"1.5"`
 	Amount     int64   `json:"amount,omitempty"      doc:"Of a topup: tokens that it adds to the limit."`
+	Unit       string  `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar, as those of the limit that it is about. Absent: they are tokens." enum:"usd"`
 
 	From   time.Time `json:"from,omitzero"                                                doc:"Absent: it began when it was made."`
 	Until  time.Time `json:"until,omitzero"                                               doc:"Absent: it is permanent."`

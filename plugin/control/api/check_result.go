@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -26,6 +27,7 @@ type Checked struct {
 	PolicyID   int64      `json:"policy_id,omitempty"   doc:"The id of that policy in the database; absent: it is in the plugin's config."                                                                                                                                    example:"7"`
 	Limit      *int64     `json:"limit,omitempty"       doc:"Tokens, as in X-RateLimit-Limit."`
 	Remaining  *int64     `json:"remaining,omitempty"   doc:"Tokens that are left; in a dry run, before the request."`
+	Unit       string     `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."                                                                                                                                        enum:"usd"`
 	Reset      *time.Time `json:"reset,omitempty"       doc:"When the bucket is full again, or the window ends."`
 	ResetEpoch int64      `json:"reset_epoch,omitempty" doc:"The same in seconds since 1970, rounded up, as in X-RateLimit-Reset."`
 	RetryAfter int64      `json:"retry_after,omitempty" doc:"Seconds after which to retry a denied request; absent: no wait is known to help."`
@@ -74,6 +76,7 @@ type CheckStatus struct {
 	schema.Window
 	Used       *int64    `json:"used,omitempty"        doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
 	Remaining  *int64    `json:"remaining,omitempty"`
+	Unit       string    `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."                        enum:"usd"`
 	Reset      time.Time `json:"reset,omitzero"`
 	ResetEpoch int64     `json:"reset_epoch,omitempty" doc:"The same in seconds since 1970, rounded up."`
 	RetryAfter int64     `json:"retry_after,omitempty"`
@@ -116,7 +119,7 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 	}
 	if binding := v.bindingIndex(d); binding >= 0 {
 		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
-		out.Policy, out.PolicyID = b.Policy.Name, b.Policy.Row
+		out.Policy, out.PolicyID, out.Unit = b.Policy.Name, b.Policy.Row, b.Policy.Unit
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
 		out.Reset, out.ResetEpoch = new(timeOf(status.ResetAt())), status.ResetAt().Seconds()
 	}
@@ -135,7 +138,7 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	out := CheckStatus{
 		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
 		Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
-		Limit: spec.Burst, Window: policy.WindowOf(spec), Source: status.Source.String(),
+		Limit: spec.Burst, Window: policy.WindowOf(spec), Unit: b.Policy.Unit, Source: status.Source.String(),
 		Failure: status.Failure.String(), PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {
@@ -221,10 +224,11 @@ func capacityNote(d *decision.Decision, v view) string {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	text := fmt.Sprintf("the request costs %d, and %s never has more than %d at once", b.Cost, b.Policy.Name,
-		decision.Capacity(b, &d.Statuses[d.Binding]))
+	amount := func(n int64) string { return answers.Amount(n, b.Policy.Unit) }
+	text := fmt.Sprintf("the request costs %s, and %s never has more than %s at once", amount(b.Cost), b.Policy.Name,
+		amount(decision.Capacity(b, &d.Statuses[d.Binding])))
 	if all := b.Policy.Limit.Capacity(); b.Cost <= all {
-		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %d", all)
+		text += fmt.Sprintf(", because nodes may take some ahead of need: with accuracy: exact it has %s", amount(all))
 	}
 	return text
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -50,7 +51,8 @@ func (s *Server) reportInForce(
 		most: most, policies: policies, id: id, now: now, view: s.viewOf(callerOf(ctx)),
 		explanation: policies.Explain(&id, now), overrides: map[int64]policy.Override{},
 		exceptions: map[exceptionKey]bool{}, inList: map[int64]bool{}, outcomes: map[int64][]resolve.Outcome{},
-		met: map[origin]bool{}, listed: map[changedPolicy]bool{},
+		units: map[int64]string{},
+		met:   map[origin]bool{}, listed: map[changedPolicy]bool{},
 	}
 	w.InForce = answers.InForce{
 		Org: org, OrgTier: s.Tiers.Describe(policies, &id, now), Namespace: policies.Namespace(),
@@ -73,6 +75,7 @@ func (s *Server) reportInForce(
 	for i := range w.Overrides {
 		item := &w.Overrides[i]
 		item.Applied, item.Why = resolve.DescribeOutcomes(w.outcomes[item.ID])
+		item.Unit = w.units[item.ID]
 	}
 	w.summarize()
 	return w, nil
@@ -93,6 +96,7 @@ type inForceReport struct {
 	exceptions  map[exceptionKey]bool       // the listed bans and exemptions
 	inList      map[int64]bool              // the ids of the listed overrides
 	outcomes    map[int64][]resolve.Outcome // by the id of a listed override, of all requests
+	units       map[int64]string            // the same, of the limits that they are about
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
@@ -185,7 +189,7 @@ func (w *inForceReport) limitInForce(r *resolve.Resolution, b *policy.Bound, fro
 	spec := p.Limit.Spec()
 	l := answers.LimitInForce{
 		Policy: p.Name, Tier: b.Ref().Tier, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match,
-		Scope: p.Scope.String(), Limit: spec.Quantity, Window: policy.WindowOf(spec), Burst: spec.Burst,
+		Scope: p.Scope.String(), Limit: spec.Quantity, Window: policy.WindowOf(spec), Burst: spec.Burst, Unit: p.Unit,
 		Algorithm: spec.Algorithm.String(), Cost: max(p.Cost, 0), Settles: p.Settle != nil, Mode: p.Mode.String(),
 		FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
 	}
@@ -260,6 +264,7 @@ func (w *inForceReport) listOverrides() {
 // addOutcomes records what each listed override does to the requests to one endpoint.
 func (w *inForceReport) addOutcomes(id *identity.Identity, r *resolve.Resolution) {
 	for _, x := range w.policies.ExplainOverrides(id, w.now, r, w.inList) {
+		w.units[x.Override.ID] = cmp.Or(x.Unit, w.units[x.Override.ID])
 		for _, o := range x.Outcomes {
 			if o.Bound != nil && !w.view.readsBound(o.Bound) {
 				o.Limit = "a limit whose numbers are not shown"

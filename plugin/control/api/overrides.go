@@ -311,7 +311,7 @@ func compare(p *answers.OverridePreview, before, after *inForceReport) {
 		})
 		if was >= 0 {
 			p.Changes = append(p.Changes, answers.LimitChange{
-				Policy: l.Policy, Endpoint: l.Endpoint, Scope: l.Scope, Algorithm: l.Algorithm,
+				Policy: l.Policy, Endpoint: l.Endpoint, Scope: l.Scope, Algorithm: l.Algorithm, Unit: l.Unit,
 				Before: numbersOf(&before.Limits[was]), After: numbersOf(l),
 			})
 		}

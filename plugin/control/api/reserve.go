@@ -244,6 +244,7 @@ type SettledLimit struct {
 	Scope    string `json:"scope"                                                                                   example:"tenant"`
 	Refunded int64  `json:"refunded"            doc:"Tokens that the bucket got back. It may be less than what was too much: a window that has ended, or a bucket that is full, gets nothing back."                                       example:"1080"`
 	Charged  int64  `json:"charged"             doc:"Tokens that were charged beyond the reservation."`
+	Unit     string `json:"unit,omitempty"      doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
 	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed." enum:"settled,late,lost"`
 }
 

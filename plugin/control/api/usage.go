@@ -201,7 +201,7 @@ func usageOf(policies *resolve.Plan, b *policy.Bound, status *decision.Status) a
 	return answers.BucketUsage{
 		Policy: b.Policy.Name, Row: b.Policy.Row, Tier: b.Ref().Tier, Of: cmp.Or(b.Key.SubjectText(), "the org"),
 		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Description: b.Policy.Describe(),
-		Limit: spec.Burst, Window: policy.WindowOf(spec), Used: status.Used, Remaining: status.Remaining,
+		Limit: spec.Burst, Window: policy.WindowOf(spec), Used: status.Used, Remaining: status.Remaining, Unit: b.Policy.Unit,
 		Fraction: rounded(float64(status.Used) / float64(spec.Burst)), Reset: timeOf(status.Reset),
 		ResetAfter: (status.Reset - status.Now).Seconds(), Mode: b.Policy.Mode.String(),
 		PublicNote: b.Policy.PublicNote, MayLease: policies.AccuracyOf(b) == policy.Leased,
@@ -322,7 +322,7 @@ func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, answers.Near
 	}
 	return key, answers.NearLimit{
 		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: key.ref.Tier, Endpoint: row.Endpoint,
-		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining,
+		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining, Unit: b.Policy.Unit,
 		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -69,8 +70,8 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 			return nil, err
 		}
 		if isKnown && used > capacity(p) {
-			return nil, unprocessable(forceRequired("all tenants together recently used %d, which is more than this allows",
-				used))
+			return nil, unprocessable(forceRequired("all tenants together recently used %s, which is more than this allows",
+				answers.Amount(used, p.Unit)))
 		}
 	}
 	r, err := s.Rows.Review(ctx, s.configPlan(), "", p)

@@ -67,6 +67,7 @@ type ExplainedBound struct {
 	FailMode string `json:"fail_mode"`
 	Accuracy string `json:"accuracy"` // exact also where the policy is leased and no node can lease from it
 	Cost     int64  `json:"cost"`
+	Unit     string `json:"unit,omitempty"`             // of cost and top_up; usd: millionths of a US dollar
 	Zone     string `json:"time_zone,omitempty"`        // of a calendar limit
 	ZoneFrom string `json:"time_zone_source,omitempty"` // row: the tenant's; policy; or default
 	Override int64  `json:"override,omitempty"`         // id of the commercial override that changed the limit
@@ -135,7 +136,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 			Zone: zone, ZoneFrom: from,
 			Policy: b.Policy.Name, Limit: b.Policy.Describe(),
 			Mode: b.Policy.Mode.String(), FailMode: b.Policy.FailMode.String(), Accuracy: p.AccuracyOf(&b).String(),
-			Cost: b.Cost, Override: b.Override, TopUp: b.TopUp, Penalty: b.Penalty,
+			Cost: b.Cost, Unit: b.Policy.Unit, Override: b.Override, TopUp: b.TopUp, Penalty: b.Penalty,
 			Unmatched: b.Unmatched,
 		})
 	}

@@ -16,6 +16,7 @@ const endpointIsAnother = "the endpoint is another"
 // ExplainedOverride describes an override that could apply.
 type ExplainedOverride struct {
 	Override policy.Override `json:"row"`
+	Unit     string          `json:"unit,omitempty"` // of the limit that it is about
 	Target   string          `json:"target"`
 	Applied  bool            `json:"applied"`
 	Why      string          `json:"why"`
@@ -61,6 +62,11 @@ func (p *Plan) ExplainOverrides(
 		x := ExplainedOverride{Override: o.Normalized(), Target: o.TargetText()}
 		x.Outcomes = p.outcomes(o, id, now, r)
 		x.Applied, x.Why = DescribeOutcomes(x.Outcomes)
+		for _, outcome := range x.Outcomes {
+			if outcome.Bound != nil {
+				x.Unit = outcome.Bound.Policy.Unit
+			}
+		}
 		list = append(list, x)
 	}
 	return list
