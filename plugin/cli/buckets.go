@@ -132,6 +132,7 @@ type shownBucket struct {
 	Limit     string `json:"limit"` // in words
 	Used      int64  `json:"used"`
 	Remaining int64  `json:"remaining"`
+	Unit      string `json:"unit,omitempty"`  // of both
 	Reset     string `json:"reset"`           // RFC 3339
 	Slots     string `json:"slots,omitempty"` // of a concurrency limit: how long the requests in flight hold theirs
 }
@@ -270,6 +271,7 @@ func (c *call) showBuckets(found *tenantBuckets, statuses []decision.Status) err
 			Limit:     b.Policy.Describe(),
 			Used:      status.Used,
 			Remaining: status.Remaining,
+			Unit:      b.Policy.Unit,
 			Reset:     time.UnixMicro(int64(status.Reset)).UTC().Format(time.RFC3339),
 			Slots:     found.slots[b.Key],
 		}

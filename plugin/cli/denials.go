@@ -73,7 +73,7 @@ func (c *call) followDenials(
 		}
 		var lines []any
 		for _, d := range slices.Backward(list) {
-			line, _ := treeOf(d) // which was JSON
+			line, _ := shownTree(d) // which was JSON
 			lines = append(lines, line)
 			last = max(last, d.ID)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -33,6 +34,42 @@ func treeOf(value any) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	return readTree(decoder), nil
+}
+
+// shownTree returns a value as people read it: as treeOf does, with money in dollars.
+func shownTree(value any) (any, error) {
+	tree, err := treeOf(value)
+	return inDollars(tree, ""), err
+}
+
+// amounts are the fields that are in the unit of the object around them.
+var amounts = []string{
+	"limit", "burst", "used", "remaining", "remaining_min", "cost", "capacity", "reserve", "reserve_max", "amount", "top_up",
+}
+
+// inDollars returns a tree with the amounts in dollars where an object, or one that it is a field of, has the unit usd.
+// The unit is left out: the amounts have it.
+func inDollars(tree any, unit string) any {
+	switch v := tree.(type) {
+	case []any:
+		for i := range v {
+			v[i] = inDollars(v[i], "")
+		}
+	case fields:
+		if i := slices.IndexFunc(v, func(f field) bool { return f.name == "unit" && f.value == schema.UnitUSD }); i >= 0 {
+			unit, v = schema.UnitUSD, slices.Delete(v, i, i+1)
+		}
+		for i := range v {
+			number, isNumber := v[i].value.(json.Number)
+			if n, err := number.Int64(); isNumber && err == nil && slices.Contains(amounts, v[i].name) {
+				v[i].value = answers.Amount(n, unit)
+			} else {
+				v[i].value = inDollars(v[i].value, unit)
+			}
+		}
+		return v
+	}
+	return tree
 }
 
 // readTree reads a value of a valid document.
@@ -60,7 +97,7 @@ func readTree(d *json.Decoder) any {
 
 // show adds a value: its fields line by line, and a table for each list of objects.
 func (p *page) show(value any) {
-	tree, err := treeOf(value)
+	tree, err := shownTree(value)
 	if err != nil {
 		p.err = err
 		return
@@ -301,7 +338,7 @@ func showRows[T any](c *call, rows iter.Seq2[T, error]) error {
 		}
 		var tree any
 		if err == nil {
-			tree, err = treeOf(row)
+			tree, err = shownTree(row)
 		}
 		if err != nil {
 			return err
