@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -59,9 +58,9 @@ func denialWords(d answers.Denial) string {
 	case d.Limit == nil:
 		return "(a limit whose numbers you cannot see)"
 	case d.Window == "":
-		return humanize.Comma(*d.Limit) + " at once"
+		return amountWords(*d.Limit, d.Unit) + " at once"
 	}
-	return humanize.Comma(*d.Limit) + " per " + spanWords(d.Window)
+	return amountWords(*d.Limit, d.Unit) + " per " + spanWords(d.Window)
 }
 
 // spanWords returns a length of time of the API in words, such as "10 minutes" for "10m"; "" for none.

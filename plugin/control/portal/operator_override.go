@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -103,13 +102,14 @@ func changeWords(c *answers.LimitChange) string {
 	if c.Endpoint != "" {
 		name += " at " + c.Endpoint
 	}
-	before, after := humanize.Comma(c.Before.Limit), humanize.Comma(c.After.Limit)+" "+perWords(c.After.Window)
+	before, after := amountWords(c.Before.Limit, c.Unit), amountWords(c.After.Limit, c.Unit)+" "+perWords(c.After.Window)
 	if c.Before.WindowSize != c.After.WindowSize {
 		before += " " + perWords(c.Before.Window)
 	}
 	text := fmt.Sprintf("%s %s → %s", name, before, after)
 	if c.Before.Burst != c.Before.Limit || c.After.Burst != c.After.Limit {
-		text += fmt.Sprintf(", at once %s → %s", humanize.Comma(c.Before.Burst), humanize.Comma(c.After.Burst))
+		text += fmt.Sprintf(", at once %s → %s", amountWords(c.Before.Burst, c.Unit),
+			amountWords(c.After.Burst, c.Unit))
 	}
 	return text
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -67,17 +65,17 @@ func overrideWords(o answers.OverrideInForce) string {
 	what := o.Kind
 	switch o.Kind {
 	case "custom_limit":
-		what = policy + " " + humanize.Comma(o.Limit)
+		what = policy + " " + amountWords(o.Limit, o.Unit)
 		if o.WindowSize != 0 {
 			what += " per " + windowWords(o.WindowSize)
 		}
 		if o.Burst != 0 {
-			what += ", at most " + humanize.Comma(o.Burst) + " at once"
+			what += ", at most " + amountWords(o.Burst, o.Unit) + " at once"
 		}
 	case "multiplier":
 		what = fmt.Sprint(o.Factor, " × ", policy)
 	case "topup":
-		what = "+" + humanize.Comma(o.Amount) + " " + policy
+		what = "+" + amountWords(o.Amount, o.Unit) + " " + policy
 	case "ban":
 		what = "No requests"
 	case "exempt":

@@ -113,6 +113,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"asset":   func(file string) string { return assetsPath + file },
 		"number":  number,
+		"amount":  amount,
 		"percent": percent,
 		"when":    when,
 		"resets":  resets,
@@ -128,11 +129,22 @@ func functions() template.FuncMap {
 }
 
 // number returns an integer, or the one that a pointer is to, with separators between thousands: 1,234,567.
-func number(value any) (string, error) {
+func number(value any) (string, error) { return amount(value, "") }
+
+// amount returns an amount of a limit, or the one that a pointer is to, in its unit.
+func amount(value any, unit string) (string, error) {
 	if n := reflect.Indirect(reflect.ValueOf(value)); n.CanInt() {
-		return humanize.Comma(n.Int()), nil
+		return amountWords(n.Int(), unit), nil
 	}
 	return "", fmt.Errorf("%T is not an integer", value)
+}
+
+// amountWords returns an amount of a limit: dollars where its unit is usd.
+func amountWords(n int64, unit string) string {
+	if unit == "" {
+		return humanize.Comma(n)
+	}
+	return answers.Amount(n, unit)
 }
 
 // percent returns a share from 0 to 1 as percent.
@@ -204,18 +216,21 @@ func limitWords(l *answers.LimitInForce, who string) string {
 		parts = append(parts, way)
 	}
 	if l.Cost > 1 && !l.Settles {
-		parts = append(parts, "of which a request spends "+humanize.Comma(l.Cost))
+		parts = append(parts, "of which a request spends "+amountWords(l.Cost, l.Unit))
 	}
 	return strings.Join(parts, ", ")
 }
 
 // quantityWords returns how much a limit allows: "1,000 requests per minute".
 func quantityWords(l *answers.LimitInForce) string {
-	unit := "request"
-	if l.Settles || l.Cost > 1 {
-		unit = "token"
+	quantity := plural(l.Limit, "request")
+	switch {
+	case l.Unit != "":
+		quantity = amountWords(l.Limit, l.Unit)
+	case l.Settles || l.Cost > 1:
+		quantity = plural(l.Limit, "token")
 	}
-	return plural(l.Limit, unit) + " " + perWords(l.Window)
+	return quantity + " " + perWords(l.Window)
 }
 
 // perWords returns what a limit counts over, after how much it allows: "per 10 minutes", "per month (Europe/Berlin)",
@@ -258,10 +273,10 @@ func algorithmWords(l *answers.LimitInForce) string {
 	case "sliding_log":
 		return "in any " + window
 	case "leaky_bucket":
-		return "evenly spaced, at most " + humanize.Comma(l.Burst) + " at once"
+		return "evenly spaced, at most " + amountWords(l.Burst, l.Unit) + " at once"
 	case "token_bucket":
 		if l.Burst != l.Limit {
-			return "refilled evenly, at most " + humanize.Comma(l.Burst) + " at once"
+			return "refilled evenly, at most " + amountWords(l.Burst, l.Unit) + " at once"
 		}
 		return "refilled evenly"
 	}
