@@ -54,8 +54,8 @@ type entry struct {
 	Record  json.RawMessage `json:"record,omitempty"` // what the limits have reserved; nil: no limit settles
 	Rows    []int64         `json:"rows,omitempty"`   // of their policies in the database; 0: of the config
 
-	TimedOut   bool     `json:"timed_out,omitempty"` // which was reported
-	Actual     int64    `json:"actual,omitempty"`
+	TimedOut bool `json:"timed_out,omitempty"` // which was reported
+	Use
 	Settlement *Settled `json:"settlement,omitempty"`
 }
 
@@ -111,26 +111,29 @@ func (e *entry) decodeRecord(own bool) (*Record, error) {
 
 // outcome returns what became of an entry that another request claims or settles, or has settled. It reports false
 // while that request is underway.
-func (e *entry) outcome(actual, now int64) (s Settled, done bool, err error) {
+func (e *entry) outcome(use Use, now int64) (s Settled, done bool, err error) {
 	over := !e.isUnderway(now)
 	switch {
 	case e.State == claimed && over:
 		return s, true, ErrUncertain
 	case e.State == claimed:
 		return s, false, nil
-	case e.Actual != actual:
-		return s, true, &ActualError{e.Actual}
+	case e.Use != use:
+		return s, true, &UseError{e.Use}
 	case e.State == settled:
 		s = *e.Settlement
 		s.Repeated = true
 		return s, true, nil
 	case over:
-		return Settled{Tokens: e.Tokens, Actual: actual, Unknown: true, Repeated: true}, true, nil
+		return Settled{Tokens: e.Tokens, Actual: use.Actual, Unknown: true, Repeated: true}, true, nil
 	}
 	return s, false, nil
 }
 
 const millisecond = limit.Second / 1000
+
+// isLate reports whether the timeout was over when the settlement began.
+func (e *entry) isLate() bool { return e.Since >= e.Made+e.Timeout }
 
 // delay returns how long the reservation was kept, when its settlement began.
 func (e *entry) delay() limit.Micros { return limit.Micros(e.Since-e.Made) * millisecond }

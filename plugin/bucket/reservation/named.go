@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Errors of Claim and of a settlement by name, beside [ActualError]. Any other error means that the records could not
+// Errors of Claim and of a settlement by name, beside [UseError]. Any other error means that the records could not
 // be read or written, and that nothing was charged or settled.
 var (
 	ErrUnknown  = errors.New("there is no reservation with this id")
@@ -19,6 +21,8 @@ var (
 	ErrUnderway = errors.New("the first request with this id is still in progress")
 	// ErrUncertain means that a process ended while it decided about the check: it is unknown whether it charged.
 	ErrUncertain = errors.New("the outcome of the first request with this id is unknown")
+	// ErrUsed means that limits of tokens and of money have reserved, and that the use names no call.
+	ErrUsed = errors.New("the use must name a call: limits of two units have reserved")
 	// ErrFull means that there is no room for another record.
 	ErrFull error = fullError{}
 )
@@ -253,22 +257,99 @@ type Change struct {
 	Row      int64  `json:"row,omitempty"` // id of the policy in the database; 0: it is in the config
 	Endpoint string `json:"endpoint,omitempty"`
 	Scope    string `json:"scope"`
-	Change   int64  `json:"change"` // tokens that the bucket got back (< 0), or was charged (> 0)
+	Change   int64  `json:"change"`         // tokens that the bucket got back (< 0), or was charged (> 0)
+	Unit     string `json:"unit,omitempty"` // of Change
 	Lost     bool   `json:"lost,omitempty"`
+	Unpriced bool   `json:"unpriced,omitempty"` // the model has no price: the reservation stays
 }
 
-// ActualError is the error of a settlement that names another amount than the first one.
-type ActualError struct{ First int64 }
-
-func (e *ActualError) Error() string {
-	return fmt.Sprintf("the reservation was settled to %d tokens already", e.First)
+// Use says what the request of a named reservation has used. Two uses are compared by ==.
+type Use struct {
+	Actual int64 `json:"actual,omitempty"` // tokens; of limits in money millionths of a US dollar, unless there is a call
+	Call   Used  `json:"used,omitzero"`    // the zero value: none
 }
 
-// Settle replaces a reservation by the tokens that were really used, once. A repetition returns the first settlement.
-// admits is called with the org that it is billed to and its tokens before anything changes: its error, if any, is
-// returned, and nothing is settled.
+// Used is the call of a language model.
+type Used struct {
+	Model      string `json:"model"              doc:"The model that has answered."                minLength:"1" maxLength:"256"          example:"gpt-4o"`
+	Provider   string `json:"provider,omitempty" doc:"Its provider, for limits that match it."                   maxLength:"256"          example:"openai"`
+	Prompt     int64  `json:"prompt_tokens"                                                        minimum:"0"   maximum:"1000000000000" example:"300"`
+	Completion int64  `json:"completion_tokens"                                                    minimum:"0"   maximum:"1000000000000" example:"120"`
+}
+
+func (u Use) String() string {
+	if c := u.Call; c != (Used{}) {
+		return fmt.Sprintf("%d tokens, with %d prompt and %d completion tokens of %q", u.Actual, c.Prompt, c.Completion, c.Model)
+	}
+	return fmt.Sprintf("%d tokens", u.Actual)
+}
+
+// UseError is the error of a settlement that names another use than the first one.
+type UseError struct{ First Use }
+
+func (e *UseError) Error() string {
+	return fmt.Sprintf("the reservation was settled to %s already", e.First)
+}
+
+// settlements returns the settlement of each bound to what was used. Without a call that is the same of each; nil: of
+// no bound.
+func (r *Record) settlements(u Use, late bool) []Settlement {
+	if r == nil {
+		return nil
+	}
+	all := make([]Settlement, len(r.Bounds))
+	call := &settle.Call{
+		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
+	}
+	if r.Calls.Price(call); u.Call == (Used{}) {
+		call = nil
+	}
+	reported := call
+	if r.Calls == nil || !r.Calls.Named {
+		reported = nil
+	}
+	for i := range all {
+		all[i].Actual = u.Actual
+		if rule := r.Bounds[i].Policy.Settle; rule != nil && call != nil {
+			actual, outcome := rule.Charge(call, u.Actual)
+			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
+			if outcome == settle.Measured {
+				all[i].Call, reported = reported, nil
+			}
+		}
+		if late && !all[i].Outcome.keeps() {
+			all[i].Outcome = Late
+		}
+	}
+	return all
+}
+
+// hasUnits reports whether limits of tokens and of money have reserved.
+func (r *Record) hasUnits() bool {
+	var tokens, money bool
+	for i := range r.Bounds {
+		inTokens := r.Bounds[i].Policy.Unit == ""
+		tokens, money = tokens || inTokens && !r.Bounds[i].Key.Slots, money || !inTokens
+	}
+	return tokens && money
+}
+
+// least says what the first limit must be charged at least that would get back a part of what it has reserved; "": none
+// would.
+func (r *Record) least(all []Settlement) string {
+	for i := range all {
+		if b := &r.Bounds[i]; !b.Key.Slots && r.cost(i, all[i]) < b.Cost {
+			return fmt.Sprintf("%s must be charged at least %s", b.Policy.Name, schema.Amount(b.Cost, b.Policy.Unit))
+		}
+	}
+	return ""
+}
+
+// Settle replaces a reservation by what was really used, once. A repetition returns the first settlement. admits is
+// called before anything changes, with the org that it is billed to, and with what a limit must be charged at least that
+// would get something back; "": none would. Its error, if any, is returned, and nothing is settled.
 func (k *Keeper) Settle(
-	ctx context.Context, n Name, actual int64, admits func(org string, tokens int64) error,
+	ctx context.Context, n Name, use Use, admits func(org, least string) error,
 ) (s Settled, err error) {
 	key := n.key()
 	waiting, cancel := context.WithTimeout(ctx, k.ledger.options.Patience)
@@ -285,14 +366,11 @@ func (k *Keeper) Settle(
 		if err != nil {
 			return s, err
 		}
-		if err := admits(e.Org, e.Tokens); err != nil {
-			return s, err
-		}
 		var done bool
 		if e.State == reserved {
-			s, done, err = k.settle(ctx, key, value, e, actual)
-		} else {
-			s, done, err = e.outcome(actual, k.ledger.millis())
+			s, done, err = k.settle(ctx, key, value, e, use, admits)
+		} else if err = admits(e.Org, ""); err == nil {
+			s, done, err = e.outcome(use, k.ledger.millis())
 		}
 		if done || err != nil {
 			return s, err
@@ -306,14 +384,21 @@ func (k *Keeper) Settle(
 // settle settles an entry that is reserved, and reports whether it did: if not, another request was faster. An error
 // means that nothing was settled.
 func (k *Keeper) settle(
-	ctx context.Context, key string, value []byte, e *entry, actual int64,
+	ctx context.Context, key string, value []byte, e *entry, use Use, admits func(org, least string) error,
 ) (s Settled, done bool, err error) {
 	record, err := e.decodeRecord(k.central == nil)
 	if err != nil {
 		return s, false, err
 	}
-	e.Actual = actual
+	e.Use = use
 	began := e.begin(settling, k.ledger.millis())
+	all := record.settlements(use, e.isLate())
+	if err := admits(e.Org, record.least(all)); err != nil {
+		return s, false, err
+	}
+	if record != nil && record.hasUnits() && use.Call == (Used{}) {
+		return s, false, ErrUsed
+	}
 	if present, err := k.swap(ctx, key, value, began, 0); err != nil || !bytes.Equal(present, began) {
 		return s, false, err
 	}
@@ -322,7 +407,7 @@ func (k *Keeper) settle(
 	}
 	ctx, cancel := finishing(ctx)
 	defer cancel()
-	s = k.apply(ctx, e, record)
+	s = k.apply(ctx, e, record, all)
 	e.State, e.Nonce, e.Record, e.Rows, e.Settlement = settled, "", nil, nil, &s
 	if _, err := k.swap(ctx, key, began, e.encode(), 0); err != nil {
 		k.ledger.options.Log.Warn("a settlement was made and not recorded: repetitions answer that its outcome is unknown",
@@ -332,17 +417,10 @@ func (k *Keeper) settle(
 }
 
 // apply changes the buckets of a reservation, and returns what became of it. It is called once for each reservation.
-func (k *Keeper) apply(ctx context.Context, e *entry, record *Record) Settled {
-	s := Settled{Tokens: e.Tokens, Actual: e.Actual, Late: e.Since >= e.Made+e.Timeout, Changes: []Change{}}
+func (k *Keeper) apply(ctx context.Context, e *entry, record *Record, all []Settlement) Settled {
+	s := Settled{Tokens: e.Tokens, Actual: e.Actual, Late: e.isLate(), Changes: []Change{}}
 	if record == nil {
 		return s
-	}
-	all := make([]Settlement, len(record.Bounds))
-	for i := range all {
-		all[i].Actual = e.Actual
-		if s.Late {
-			all[i].Outcome = Late
-		}
 	}
 	if err := record.Settle(ctx, k.buckets, all); err != nil {
 		k.ledger.options.Log.Error("settling a reservation failed", "error", err)
@@ -351,7 +429,7 @@ func (k *Keeper) apply(ctx context.Context, e *entry, record *Record) Settled {
 		b := &record.Bounds[i]
 		s.Changes = append(s.Changes, Change{
 			Policy: b.Policy.Name, Row: e.Rows[i], Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
-			Change: all[i].Change, Lost: all[i].Outcome == Lost,
+			Change: all[i].Change, Unit: b.Policy.Unit, Lost: all[i].Outcome == Lost, Unpriced: all[i].Outcome == Unmeasured,
 		})
 	}
 	if s.Late && !e.TimedOut {

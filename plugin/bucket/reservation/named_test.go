@@ -151,7 +151,7 @@ func (w *namedWorld) reserve(id string, tokens int64) error {
 }
 
 func (w *namedWorld) settles(id string, actual int64) (Settled, error) {
-	return w.Settle(w.Context(), Name{"default", "", id}, actual, func(string, int64) error { return nil })
+	return w.Settle(w.Context(), Name{"default", "", id}, Use{Actual: actual}, func(string, string) error { return nil })
 }
 
 func (w *namedWorld) wantUsed(want int64) {
@@ -179,8 +179,8 @@ func TestAReservationIsSettledOnceInTheBucketsOfThisProcess(t *testing.T) {
 		}
 		w.wantUsed(120)
 	}
-	first := &ActualError{}
-	if _, err := w.settles("chat", 121); !errors.As(err, &first) || first.First != 120 {
+	first := &UseError{}
+	if _, err := w.settles("chat", 121); !errors.As(err, &first) || first.First != (Use{Actual: 120}) {
 		t.Errorf("another settlement gets %v", err)
 	}
 	if _, err := w.settles("other", 1); !errors.Is(err, ErrUnknown) {
@@ -364,7 +364,8 @@ func TestALateSettlementReportsTheTimeoutIfNoProcessHas(t *testing.T) {
 	other := w.beside(Options{Observer: seen})
 	w.now += 61 * limit.Second
 	for range 2 {
-		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, 30, func(string, int64) error { return nil })
+		s, err := other.Settle(t.Context(), Name{"default", "", "chat"}, Use{Actual: 30},
+			func(string, string) error { return nil })
 		assert.True(t, err == nil && s.Late && s.Changes[0].Change == 0, "%+v, %v", s, err)
 	}
 	assert.True(t, seen[TimedOut] == 1 && seen[Late] == 1, "reported %v", seen)

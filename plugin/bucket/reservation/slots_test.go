@@ -145,8 +145,8 @@ func TestASlotOfANamedReservationIsReleasedByItsSettlement(t *testing.T) {
 	require.NoError(t, w.reserve("export", 1))
 	assert.Equal(t, 1, w.ledger.Stats().Slots)
 	for range 2 {
-		s, err := w.beside(Options{}).Settle(t.Context(), Name{"default", "", "export"}, 500,
-			func(string, int64) error { return nil })
+		s, err := w.beside(Options{}).Settle(t.Context(), Name{"default", "", "export"}, Use{Actual: 500},
+			func(string, string) error { return nil })
 		require.NoError(t, err)
 		require.Len(t, s.Changes, 1)
 		assert.True(t, s.Changes[0].Change == -1 && !s.Changes[0].Lost, "%+v", s)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -18,13 +19,14 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Reservation describes what a check has reserved.
 type Reservation struct {
 	ID       string    `json:"id"        doc:"Settle it by this id."                                                                               example:"chat-7f3a"`
-	Tokens   int64     `json:"tokens"    doc:"What each of the policies has taken."                                                                example:"1500"`
+	Tokens   int64     `json:"tokens"    doc:"What each of the policies has taken; one of unit usd beside others what it reserves by itself." example:"1500"`
 	Policies []string  `json:"policies"  doc:"The names of the limits that settle. Empty: none applies, and settling changes nothing."             example:"[\"llm-tokens\"]"`
 	SettleBy time.Time `json:"settle_by" doc:"From then on a settlement returns nothing. After as long again the id is unknown, and free."`
 }
@@ -186,7 +188,8 @@ func (s *Server) ledgerError(err error, effect string) error {
 }
 
 // reservingBuckets take the tokens of a reservation from limits that settle: of all, or, for an org's token, of those
-// of the org.
+// of the org. They are millionths of a US dollar if all these limits are in money. Else limits in money take what they
+// reserve by themselves.
 type reservingBuckets struct {
 	admit.Buckets
 	tokens int64
@@ -194,9 +197,11 @@ type reservingBuckets struct {
 }
 
 func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	takes := func(b *policy.Bound) bool { return r.view.maySettle(b) && !b.Key.Slots }
+	inTokens := slices.ContainsFunc(bounds, func(b policy.Bound) bool { return takes(&b) && b.Policy.Unit == "" })
 	for i := range bounds {
-		if r.view.maySettle(&bounds[i]) && !bounds[i].Key.Slots {
-			bounds[i].Cost = r.tokens
+		if b := &bounds[i]; takes(b) && (b.Policy.Unit == "" || !inTokens) {
+			b.Cost = r.tokens
 		}
 	}
 	return r.Buckets.Take(ctx, bounds, statuses)
@@ -210,21 +215,40 @@ func (v view) maySettle(b *policy.Bound) bool {
 
 // settledPart returns the part of a decision that a reservation of the caller settles.
 func (v view) settledPart(d *decision.Decision) *decision.Decision {
-	kept := &decision.Decision{}
+	kept := *d
+	kept.Resolution.Bounds, kept.Statuses = nil, nil
 	for i := range d.Statuses {
 		if b := &d.Resolution.Bounds[i]; v.maySettle(b) {
 			kept.Resolution.Bounds = append(kept.Resolution.Bounds, *b)
 			kept.Statuses = append(kept.Statuses, d.Statuses[i])
 		}
 	}
-	return kept
+	return &kept
 }
 
 // SettleRequest describes a reservation to settle.
 type SettleRequest struct {
-	ID     string `json:"id"               doc:"The reservation_id of the check."                                                                                                                                      minLength:"1"    maxLength:"128"         pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
-	Actual int64  `json:"actual"           doc:"Tokens that were really used, in the tokens of the limits: weights are up to the caller. With an org's token at least what was reserved."                              minimum:"0"      maximum:"1000000000000"                                                                  example:"420"`
-	Org    string `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
+	ID     string           `json:"id"               doc:"The reservation_id of the check."                                                                                                                                                                                                                                                                             minLength:"1"    maxLength:"128"         pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
+	Actual *int64           `json:"actual,omitempty" doc:"Tokens that were really used, in the tokens of the limits: weights are up to the caller. Limits of unit usd take it in millionths of a US dollar, unless used is given. With an org's token at least what was reserved. Required without used; default: the sum of its tokens."                              minimum:"0"      maximum:"1000000000000"                                                                  example:"420"`
+	Used   reservation.Used `json:"used,omitzero"    doc:"The call of a model that was really made. Limits that settle by prices charge what it costs by the prices at the time of the check; those that match other models charge nothing; all others charge actual. Required if limits of tokens and of unit usd have reserved."`
+	Org    string           `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
+}
+
+// Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
+func (r *SettleRequest) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
+	if r.Actual == nil && r.Used == (reservation.Used{}) {
+		return []error{fault(at.With("actual"), "is required unless used is given: the tokens that were really used", nil)}
+	}
+	return nil
+}
+
+// use returns what was used. The tokens of a call are those of both kinds, unless they are given.
+func (r *SettleRequest) use() reservation.Use {
+	tokens := min(r.Used.Prompt+r.Used.Completion, settle.MaxActual)
+	if r.Actual != nil {
+		tokens = *r.Actual
+	}
+	return reservation.Use{Actual: tokens, Call: r.Used}
 }
 
 // Settled says what became of a reservation.
@@ -245,7 +269,7 @@ type SettledLimit struct {
 	Refunded int64  `json:"refunded"            doc:"Tokens that the bucket got back. It may be less than what was too much: a window that has ended, or a bucket that is full, gets nothing back."                                       example:"1080"`
 	Charged  int64  `json:"charged"             doc:"Tokens that were charged beyond the reservation."`
 	Unit     string `json:"unit,omitempty"      doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
-	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed." enum:"settled,late,lost"`
+	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed; unpriced: the model of used has no price, so what was reserved stays." enum:"settled,late,lost,unpriced"`
 }
 
 func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onceOutput[Settled], error) {
@@ -261,10 +285,10 @@ func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onc
 	name := reservation.Name{
 		Namespace: s.Decider.Policies.Load().Namespace(), Org: cmp.Or(in.Body.Org, caller.Org), ID: in.Body.ID,
 	}
-	settled, err := s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
+	settled, err := s.settleBilledTo(ctx, name, in.Body.use(), in.Body.Org)
 	if errors.Is(err, reservation.ErrUnknown) && caller.Role != Tenant && name.Org != "" {
 		name.Org = "" // an operator's token has made it, billed to the org
-		settled, err = s.settleBilledTo(ctx, name, in.Body.Actual, in.Body.Org)
+		settled, err = s.settleBilledTo(ctx, name, in.Body.use(), in.Body.Org)
 	}
 	if err != nil {
 		return nil, s.settleError(err)
@@ -278,28 +302,31 @@ func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onc
 
 // settleBilledTo settles a reservation, if it was billed to an org; "": to any.
 func (s *Server) settleBilledTo(
-	ctx context.Context, name reservation.Name, actual int64, org string,
+	ctx context.Context, name reservation.Name, use reservation.Use, org string,
 ) (reservation.Settled, error) {
-	return s.Reservations.Settle(ctx, name, actual, func(billed string, tokens int64) error {
+	return s.Reservations.Settle(ctx, name, use, func(billed, least string) error {
 		switch {
 		case org != "" && name.Org == "" && billed != org:
 			return reservation.ErrUnknown
-		case callerOf(ctx).Role == Tenant && actual < tokens:
-			return huma.Error403Forbidden(fmt.Sprintf("an org's token may not settle below its reservation: actual must be at "+
-				"least %d; an operator's token may settle to less", tokens))
+		case callerOf(ctx).Role == Tenant && least != "":
+			return huma.Error403Forbidden(fmt.Sprintf("an org's token may not settle below its reservation: %s; an operator's "+
+				"token may settle to less", least))
 		}
 		return nil
 	})
 }
 
 func (s *Server) settleError(err error) error {
-	first := new(reservation.ActualError)
+	first := new(reservation.UseError)
 	switch {
 	case errors.Is(err, reservation.ErrUnknown):
 		return huma.Error404NotFound("there is no reservation with this id: no check with it was allowed, or it has ended")
 	case errors.As(err, &first):
-		return huma.NewError(http.StatusConflict, fmt.Sprintf("the reservation was settled to %d tokens before: nothing was "+
+		return huma.NewError(http.StatusConflict, fmt.Sprintf("the reservation was settled to %s before: nothing was "+
 			"changed now", first.First))
+	case errors.Is(err, reservation.ErrUsed):
+		return unprocessable(fault("body.used", "is required, because limits of tokens and of unit usd have reserved: the "+
+			"model that has answered, and its tokens", nil))
 	case errors.Is(err, reservation.ErrUncertain):
 		return huma.NewError(http.StatusConflict, "the process that decided about the check with this id ended before it "+
 			"answered, so it is unknown whether it reserved: what it may have taken stays charged")
@@ -318,10 +345,13 @@ func newSettled(id string, s *reservation.Settled) Settled {
 	for _, c := range s.Changes {
 		l := SettledLimit{
 			Policy: c.Policy, PolicyID: c.Row, Endpoint: c.Endpoint, Scope: c.Scope,
-			Refunded: max(-c.Change, 0), Charged: max(c.Change, 0), Outcome: out.Outcome,
+			Refunded: max(-c.Change, 0), Charged: max(c.Change, 0), Unit: c.Unit, Outcome: out.Outcome,
 		}
-		if c.Lost {
+		switch {
+		case c.Lost:
 			l.Outcome = "lost"
+		case c.Unpriced:
+			l.Outcome = "unpriced"
 		}
 		out.Limits = append(out.Limits, l)
 	}

@@ -93,6 +93,21 @@ func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) 
 	return roundUp(total), Measured
 }
 
+// Charge returns what a call that a caller has priced and states costs: 0 if the rule does not match it, the price where
+// the rule settles by prices, and else these tokens. Without a price, or a name that it must match, it is Unmeasured.
+func (r *Rule) Charge(call *Call, tokens int64) (actual int64, outcome Outcome) {
+	matches, known := r.match.Matches(call.Model, call.Provider)
+	switch {
+	case !known, matches && r.ByPrices() && !call.Priced:
+		return 0, Unmeasured
+	case !matches:
+		return 0, Measured
+	case r.ByPrices():
+		return call.MicroUSD, Measured
+	}
+	return tokens, Measured
+}
+
 // roundUp returns a sum as whole tokens. Kong writes numbers with 14 digits, so what a sum has beyond 15 digits is
 // noise: it must not round a whole number up.
 func roundUp(total float64) int64 {
