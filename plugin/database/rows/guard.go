@@ -103,6 +103,7 @@ func configured(namespace string, p *policy.Policy) Policy {
 				Endpoint: p.Endpoint,
 				Scope:    p.Scope.String(),
 				Limit:    spec.Quantity,
+				Unit:     p.Unit,
 				SoftOnly: spec.SoftOnly,
 				Mode:     p.Mode.String(),
 			},
