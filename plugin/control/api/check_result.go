@@ -19,7 +19,7 @@ import (
 // Checked is the decision about a request.
 type Checked struct {
 	Allowed bool   `json:"allowed"`
-	Reason  string `json:"reason"            enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that denies never holds so many tokens, so waiting does not help; store_away: a limit that fails closed could not be checked; meta_limited: the org sends one node too many requests; internal_fault: the config's on_internal_error decided."`
+	Reason  string `json:"reason"            enum:"within_limits,no_limit,exempt,limit_exceeded,cost_too_large,banned,tenant_missing,user_missing,model_unpriced,store_away,meta_limited,internal_fault" doc:"Why. cost_too_large: a limit that denies never holds so many tokens, so waiting does not help; model_unpriced: a limit settles by prices, and the model has none; store_away: a limit that fails closed could not be checked; meta_limited: the org sends one node too many requests; internal_fault: the config's on_internal_error decided."`
 	DryRun  bool   `json:"dry_run,omitempty"                                                                                                                                              doc:"Nothing was spent."`
 
 	// The binding limit.

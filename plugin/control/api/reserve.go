@@ -197,7 +197,7 @@ type reservingBuckets struct {
 }
 
 func (r reservingBuckets) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	takes := func(b *policy.Bound) bool { return r.view.maySettle(b) && !b.Key.Slots }
+	takes := func(b *policy.Bound) bool { return r.view.maySettle(b) && !b.Key.Slots && !b.Unmatched }
 	inTokens := slices.ContainsFunc(bounds, func(b policy.Bound) bool { return takes(&b) && b.Policy.Unit == "" })
 	for i := range bounds {
 		if b := &bounds[i]; takes(b) && (b.Policy.Unit == "" || !inTokens) {
