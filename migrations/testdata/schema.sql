@@ -821,7 +821,7 @@ BEGIN
             endpoint text, policy text, scope text, "limit" bigint, window_size bigint, reason text, shadow boolean,
             count bigint, tenant_count bigint, "user" text, ip text, retry_after bigint, tier text, policy_for text,
             policy_id bigint, policy_version bigint, capacity bigint, cost bigint, remaining bigint, override bigint,
-            penalty bigint, request_ids text[], hidden_ids text[]))
+            penalty bigint, unit text, request_ids text[], hidden_ids text[]))
             WITH ORDINALITY AS d
         WHERE octet_length(d.event) BETWEEN 1 AND 256 AND octet_length(d.tenant) <= 1024
             AND octet_length(d.endpoint) <= 1024 AND octet_length(d.policy) <= 256 AND octet_length(d.scope) <= 64
@@ -840,12 +840,12 @@ BEGIN
     ), stored AS (
         INSERT INTO rate_limiter.recent_denials (login, node, event, at, tenant, endpoint, policy, scope, "limit",
             window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, tier, policy_for, policy_id,
-            policy_version, capacity, cost, remaining, override, penalty, request_ids, hidden_ids)
+            policy_version, capacity, cost, remaining, override, penalty, unit, request_ids, hidden_ids)
         SELECT session_user, report_recent_denials.node, f.event,
             now - least(greatest(f.age, 0), 3600000000) * interval '1 microsecond',
             f.tenant, f.endpoint, f.policy, f.scope, f."limit", f.window_size, f.reason, f.shadow, f.count,
             f.tenant_count, f."user", f.ip, f.retry_after, f.tier, f.policy_for, f.policy_id, f.policy_version,
-            f.capacity, f.cost, f.remaining, f.override, f.penalty, f.request_ids, f.hidden_ids
+            f.capacity, f.cost, f.remaining, f.override, f.penalty, left(f.unit, 16), f.request_ids, f.hidden_ids
         FROM fits f
         ORDER BY f.ordinality
         ON CONFLICT (node, event) DO NOTHING RETURNING tenant
@@ -1630,6 +1630,7 @@ CREATE TABLE rate_limiter.quota_notices (
     exhausted_at timestamp with time zone,
     late boolean NOT NULL,
     noticed_at timestamp with time zone NOT NULL,
+    unit text DEFAULT ''::text NOT NULL,
     CONSTRAINT quota_notices_threshold CHECK ((threshold = ANY (ARRAY[50, 80, 100])))
 );
 
@@ -1671,7 +1672,8 @@ CREATE TABLE rate_limiter.recent_denials (
     override bigint,
     penalty bigint,
     request_ids text[],
-    hidden_ids text[]
+    hidden_ids text[],
+    unit text
 );
 
 ALTER TABLE rate_limiter.recent_denials OWNER TO owner;
