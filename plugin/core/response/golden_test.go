@@ -42,6 +42,10 @@ func published(t testing.TB) []struct {
 	}
 	egress := settling("egress", "log.response.size", "log.request.size")
 	tokens := settling("llm-tokens", "log.ai.*.usage.total_tokens")
+	money := settling("llm-hour", schema.SourcePrices)
+	money.Unit, money.Limit = schema.UnitUSD, 2_000_000
+	costly := costing(decide(t, append(append(answers{}, roomy...), status(4_200, 60*second, 60*second)), money), 20_000)
+	tooCostly := costing(decide(t, append(append(answers{}, roomy...), status(4_200, 60*second, limit.Never)), money), 2_000_001)
 	settles := func(first int64) *decision.Decision {
 		return decide(t, append(append(answers{}, roomy...), status(first, 60*second, 0), status(700, 60*second, 0)),
 			tokens, egress)
@@ -81,6 +85,8 @@ func published(t testing.TB) []struct {
 		{"allowed_fault", schema.Config{}, without(decision.InternalFault, false), false},
 		{"soft", schema.Config{}, decide(t, throttled), false},
 		{"settles", schema.Config{KongHeaders: true}, settles(800), false},
+		{"denied_money", schema.Config{KongHeaders: true}, costly, false},
+		{"denied_too_much_money", schema.Config{}, tooCostly, false},
 		{"settles_tokens_binding", schema.Config{KongHeaders: true}, settles(400), false},
 		{"settles_tokens_alone", schema.Config{ShowCost: true}, alone(settles(400), "llm-tokens"), false},
 		{"denied_by_one", schema.Config{}, decide(t, denies), false},
