@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -301,20 +303,15 @@ func (r *Record) settlements(u Use, late bool) []Settlement {
 	call := &settle.Call{
 		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
 	}
-	if r.Calls.Price(call); u.Call == (Used{}) {
-		call = nil
-	}
-	reported := call
-	if r.Calls == nil || !r.Calls.Named {
-		reported = nil
-	}
+	r.Calls.Price(call)
+	due := r.Calls != nil // to be reported
 	for i := range all {
 		all[i].Actual = u.Actual
-		if rule := r.Bounds[i].Policy.Settle; rule != nil && call != nil {
+		if rule := r.Bounds[i].Policy.Settle; rule != nil && u.Call != (Used{}) {
 			actual, outcome := rule.Charge(call, u.Actual)
 			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
-			if outcome == settle.Measured {
-				all[i].Call, reported = reported, nil
+			if outcome == settle.Measured && due {
+				all[i].Call, due = call, false
 			}
 		}
 		if late && !all[i].Outcome.keeps() {
@@ -326,12 +323,9 @@ func (r *Record) settlements(u Use, late bool) []Settlement {
 
 // hasUnits reports whether limits of tokens and of money have reserved.
 func (r *Record) hasUnits() bool {
-	var tokens, money bool
-	for i := range r.Bounds {
-		inTokens := r.Bounds[i].Policy.Unit == ""
-		tokens, money = tokens || inTokens && !r.Bounds[i].Key.Slots, money || !inTokens
-	}
-	return tokens && money
+	isMoney := func(b policy.Bound) bool { return b.Policy.Unit != "" }
+	isTokens := func(b policy.Bound) bool { return b.Policy.Unit == "" && !b.Key.Slots }
+	return slices.ContainsFunc(r.Bounds, isMoney) && slices.ContainsFunc(r.Bounds, isTokens)
 }
 
 // least says what the first limit must be charged at least that would get back a part of what it has reserved; "": none

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -51,8 +50,7 @@ func (s *Server) reportInForce(
 		most: most, policies: policies, id: id, now: now, view: s.viewOf(callerOf(ctx)),
 		explanation: policies.Explain(&id, now), overrides: map[int64]policy.Override{},
 		exceptions: map[exceptionKey]bool{}, inList: map[int64]bool{}, outcomes: map[int64][]resolve.Outcome{},
-		units: map[int64]string{},
-		met:   map[origin]bool{}, listed: map[changedPolicy]bool{},
+		met: map[origin]bool{}, listed: map[changedPolicy]bool{},
 	}
 	w.InForce = answers.InForce{
 		Org: org, OrgTier: s.Tiers.Describe(policies, &id, now), Namespace: policies.Namespace(),
@@ -74,8 +72,7 @@ func (s *Server) reportInForce(
 	w.addNotInForce(requests.Endpoint == "")
 	for i := range w.Overrides {
 		item := &w.Overrides[i]
-		item.Applied, item.Why = resolve.DescribeOutcomes(w.outcomes[item.ID])
-		item.Unit = w.units[item.ID]
+		item.Applied, item.Why, item.Unit = resolve.DescribeOutcomes(w.outcomes[item.ID])
 	}
 	w.summarize()
 	return w, nil
@@ -96,7 +93,6 @@ type inForceReport struct {
 	exceptions  map[exceptionKey]bool       // the listed bans and exemptions
 	inList      map[int64]bool              // the ids of the listed overrides
 	outcomes    map[int64][]resolve.Outcome // by the id of a listed override, of all requests
-	units       map[int64]string            // the same, of the limits that they are about
 	met         map[origin]bool
 	listed      map[changedPolicy]bool
 }
@@ -264,7 +260,6 @@ func (w *inForceReport) listOverrides() {
 // addOutcomes records what each listed override does to the requests to one endpoint.
 func (w *inForceReport) addOutcomes(id *identity.Identity, r *resolve.Resolution) {
 	for _, x := range w.policies.ExplainOverrides(id, w.now, r, w.inList) {
-		w.units[x.Override.ID] = cmp.Or(x.Unit, w.units[x.Override.ID])
 		for _, o := range x.Outcomes {
 			if o.Bound != nil && !w.view.readsBound(o.Bound) {
 				o.Limit = "a limit whose numbers are not shown"

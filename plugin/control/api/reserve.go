@@ -234,23 +234,6 @@ type SettleRequest struct {
 	Org    string           `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
 }
 
-// Resolve implements [huma.ResolverWithPath]: it reports faults that the schema does not cover.
-func (r *SettleRequest) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
-	if r.Actual == nil && r.Used == (reservation.Used{}) {
-		return []error{fault(at.With("actual"), "is required unless used is given: the tokens that were really used", nil)}
-	}
-	return nil
-}
-
-// use returns what was used. The tokens of a call are those of both kinds, unless they are given.
-func (r *SettleRequest) use() reservation.Use {
-	tokens := min(r.Used.Prompt+r.Used.Completion, settle.MaxActual)
-	if r.Actual != nil {
-		tokens = *r.Actual
-	}
-	return reservation.Use{Actual: tokens, Call: r.Used}
-}
-
 // Settled says what became of a reservation.
 type Settled struct {
 	ID       string         `json:"id"       example:"chat-7f3a"`
@@ -281,14 +264,20 @@ func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onc
 		return nil, huma.Error403Forbidden("an org's token may settle for its own org only")
 	case s.Reservations == nil || s.Decider == nil:
 		return nil, errNoReservations
+	case in.Body.Actual == nil && in.Body.Used == (reservation.Used{}):
+		return nil, unprocessable(fault("body.actual", "is required unless used is given: the tokens that were used", nil))
+	}
+	use := reservation.Use{Actual: min(in.Body.Used.Prompt+in.Body.Used.Completion, settle.MaxActual), Call: in.Body.Used}
+	if in.Body.Actual != nil {
+		use.Actual = *in.Body.Actual
 	}
 	name := reservation.Name{
 		Namespace: s.Decider.Policies.Load().Namespace(), Org: cmp.Or(in.Body.Org, caller.Org), ID: in.Body.ID,
 	}
-	settled, err := s.settleBilledTo(ctx, name, in.Body.use(), in.Body.Org)
+	settled, err := s.settleBilledTo(ctx, name, use, in.Body.Org)
 	if errors.Is(err, reservation.ErrUnknown) && caller.Role != Tenant && name.Org != "" {
 		name.Org = "" // an operator's token has made it, billed to the org
-		settled, err = s.settleBilledTo(ctx, name, in.Body.use(), in.Body.Org)
+		settled, err = s.settleBilledTo(ctx, name, use, in.Body.Org)
 	}
 	if err != nil {
 		return nil, s.settleError(err)

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type ExplainedOverride struct {
 type Outcome struct {
 	Bound    *policy.Bound // the limit; nil: the request
 	Limit    string        // the name of the limit; "": the request
+	Unit     string        // of the limit
 	Endpoint string        // of the request, where the outcomes of several are described together; "" for all
 	Applied  bool
 	Why      string // "" of an override that changes the limit
@@ -61,12 +63,7 @@ func (p *Plan) ExplainOverrides(
 		}
 		x := ExplainedOverride{Override: o.Normalized(), Target: o.TargetText()}
 		x.Outcomes = p.outcomes(o, id, now, r)
-		x.Applied, x.Why = DescribeOutcomes(x.Outcomes)
-		for _, outcome := range x.Outcomes {
-			if outcome.Bound != nil {
-				x.Unit = outcome.Bound.Policy.Unit
-			}
-		}
+		x.Applied, x.Why, x.Unit = DescribeOutcomes(x.Outcomes)
 		list = append(list, x)
 	}
 	return list
@@ -121,7 +118,7 @@ func (r *Resolution) changes(o *policy.ActiveOverride) []Outcome {
 		if !o.Covers(b) {
 			continue
 		}
-		outcome := Outcome{Bound: b, Limit: b.Policy.Name}
+		outcome := Outcome{Bound: b, Limit: b.Policy.Name, Unit: b.Policy.Unit}
 		switch strongest := r.overrides.Strongest(b, o.Detector); {
 		case o.IsTopUp() && b.TopUp > 0:
 			outcome.Applied = true
@@ -143,13 +140,14 @@ func (r *Resolution) changes(o *policy.ActiveOverride) []Outcome {
 }
 
 // DescribeOutcomes reports whether an override applies to any of the requests and limits of its outcomes, and returns
-// in words to which of them, and why not to the others.
-func DescribeOutcomes(list []Outcome) (applied bool, why string) {
+// in words to which of them, and why not to the others, and the unit of the limits.
+func DescribeOutcomes(list []Outcome) (applied bool, why, unit string) {
 	var (
 		changed, clauses []string
 		reasons          []reason
 	)
 	for i := range list {
+		unit = cmp.Or(unit, list[i].Unit)
 		switch o := &list[i]; {
 		case o.Applied && o.Limit == "":
 			applied, clauses = true, appendNew(clauses, o.Why)
@@ -174,7 +172,7 @@ func DescribeOutcomes(list []Outcome) (applied bool, why string) {
 		}
 		clauses = append(clauses, where+r.why)
 	}
-	return applied, strings.Join(clauses, "; ")
+	return applied, strings.Join(clauses, "; "), unit
 }
 
 type reason struct {
