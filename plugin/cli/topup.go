@@ -92,8 +92,8 @@ func (c *call) previewTopUp(ctx context.Context, o rows.Override) error {
 		}
 		return c.print(&shown, func(out *page) {
 			for _, l := range shown.Changes {
-				out.line("%s: %s becomes %s until %s", l.Policy, answers.Amount(l.Before.Limit, l.Unit),
-					answers.Amount(l.After.Limit, l.Unit), shown.End.Format(time.RFC3339))
+				out.line("%s: %s becomes %s until %s", l.Policy, schema.Amount(l.Before.Limit, l.Unit),
+					schema.Amount(l.After.Limit, l.Unit), shown.End.Format(time.RFC3339))
 			}
 			if len(shown.Changes) == 0 {
 				out.line("nothing would change: %s", shown.Why)

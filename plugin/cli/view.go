@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -62,7 +61,7 @@ func inDollars(tree any, unit string) any {
 		for i := range v {
 			number, isNumber := v[i].value.(json.Number)
 			if n, err := number.Int64(); isNumber && err == nil && slices.Contains(amounts, v[i].name) {
-				v[i].value = answers.Amount(n, unit)
+				v[i].value = schema.Amount(n, unit)
 			} else {
 				v[i].value = inDollars(v[i].value, unit)
 			}

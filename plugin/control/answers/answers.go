@@ -13,9 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// Amount returns an amount of a limit as people read it: in dollars where its unit is usd, 20.00 USD.
-func Amount(n int64, unit string) string { return schema.Amount(n, unit) }
-
 // Fleet has the current version and what each node enforces.
 type Fleet struct {
 	rows.Fleet

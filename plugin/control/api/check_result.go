@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -224,7 +223,7 @@ func capacityNote(d *decision.Decision, v view) string {
 		return ""
 	}
 	b := &d.Resolution.Bounds[d.Binding]
-	amount := func(n int64) string { return answers.Amount(n, b.Policy.Unit) }
+	amount := func(n int64) string { return schema.Amount(n, b.Policy.Unit) }
 	text := fmt.Sprintf("the request costs %s, and %s never has more than %s at once", amount(b.Cost), b.Policy.Name,
 		amount(decision.Capacity(b, &d.Statuses[d.Binding])))
 	if all := b.Policy.Limit.Capacity(); b.Cost <= all {

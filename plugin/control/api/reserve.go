@@ -234,6 +234,14 @@ type SettleRequest struct {
 	Org    string           `json:"org_id,omitempty" doc:"The org that the check was billed to. Operators need it for a reservation that an org's own token has made; without it they settle those of operators, of any org." maxLength:"1024"                                                                                          example:"acme"`
 }
 
+// Resolve implements [huma.Resolver]: it reports a fault that the schema does not cover.
+func (r *SettleRequest) Resolve(huma.Context) []error {
+	if r.Actual == nil && r.Used == (reservation.Used{}) {
+		return []error{fault("body.actual", "is required unless used is given: the tokens that were really used", nil)}
+	}
+	return nil
+}
+
 // Settled says what became of a reservation.
 type Settled struct {
 	ID       string         `json:"id"       example:"chat-7f3a"`
@@ -252,7 +260,7 @@ type SettledLimit struct {
 	Refunded int64  `json:"refunded"            doc:"Tokens that the bucket got back. It may be less than what was too much: a window that has ended, or a bucket that is full, gets nothing back."                                       example:"1080"`
 	Charged  int64  `json:"charged"             doc:"Tokens that were charged beyond the reservation."`
 	Unit     string `json:"unit,omitempty"      doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens." enum:"usd"`
-	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed; unpriced: the model of used has no price, so what was reserved stays." enum:"settled,late,lost,unpriced"`
+	Outcome  string `json:"outcome"             doc:"lost: Redis did not answer, or the limit was changed meanwhile: it is unknown whether its bucket was changed; unpriced: the model of used has no price, or used lacks a name that the limit matches, so what was reserved stays." enum:"settled,late,lost,unpriced"`
 }
 
 func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onceOutput[Settled], error) {
@@ -264,8 +272,6 @@ func (s *Server) settle(ctx context.Context, in *bodyInput[SettleRequest]) (*onc
 		return nil, huma.Error403Forbidden("an org's token may settle for its own org only")
 	case s.Reservations == nil || s.Decider == nil:
 		return nil, errNoReservations
-	case in.Body.Actual == nil && in.Body.Used == (reservation.Used{}):
-		return nil, unprocessable(fault("body.actual", "is required unless used is given: the tokens that were used", nil))
 	}
 	use := reservation.Use{Actual: min(in.Body.Used.Prompt+in.Body.Used.Completion, settle.MaxActual), Call: in.Body.Used}
 	if in.Body.Actual != nil {

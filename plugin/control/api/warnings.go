@@ -8,7 +8,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -71,7 +70,7 @@ func (s *Server) review(ctx context.Context, force bool, p rows.Policy) ([]strin
 		}
 		if isKnown && used > capacity(p) {
 			return nil, unprocessable(forceRequired("all tenants together recently used %s, which is more than this allows",
-				answers.Amount(used, p.Unit)))
+				schema.Amount(used, p.Unit)))
 		}
 	}
 	r, err := s.Rows.Review(ctx, s.configPlan(), "", p)
