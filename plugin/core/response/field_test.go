@@ -22,8 +22,10 @@ type item struct {
 	parameters map[string]int64
 }
 
-// units are those of the draft's registry.
-var units = map[string]bool{"requests": true, "content-bytes": true, "concurrent-requests": true}
+// units are those of the draft's registry, and one of ours: the registry has none of money.
+var units = map[string]bool{
+	"requests": true, "content-bytes": true, "concurrent-requests": true, "micro-usd": true,
+}
 
 // parseList reads a list of items by the letter of RFC 9651 section 4.2, and rejects what the RateLimit fields do
 // not need.
@@ -114,10 +116,10 @@ func parseField(t *testing.T, text string) []item {
 	return list
 }
 
-// hasNoUnit reports whether a bound counts what the fields cannot name: it settles, and not to bytes.
+// hasNoUnit reports whether a bound counts what the fields cannot name: it settles, and not to bytes or money.
 func hasNoUnit(d *decision.Decision, bound int) bool {
 	p := d.Resolution.Bounds[bound].Policy
-	return p.Settle != nil && p.Name != "egress"
+	return p.Settle != nil && p.Name != "egress" && p.Unit == ""
 }
 
 // remainders returns the names of the limits that RateLimit is to list.
