@@ -180,3 +180,26 @@ func TestAnOrgFindsItsOwnRequestsAndOfSharedLimitsNoNumbers(t *testing.T) {
 	w.want(w.by(viewer, "GET", denials+"/%00", ""), http.StatusUnprocessableEntity)
 	w.want(w.by(viewer, "GET", denials+"/"+strings.Repeat("a", 65), ""), http.StatusUnprocessableEntity)
 }
+
+func TestDenialsAndNoticesOfALimitInMoneyHaveItsUnit(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	const money = `"limit":20000000,"capacity":20000000,"cost":20000,"remaining":4200,"unit":"usd"`
+	w.reports(`[{"event":"a","age":0,` + reported + `,` + money + `},
+		{"event":"b","age":9,` + reported + `,` + money + `,"policy":"platform","scope":"global"}]`)
+	own := read[answers.DenialList](w, w.want(w.by(ofAcme, "GET", orgDenials, ""), http.StatusOK)).Denials
+	require.Len(t, own, 2)
+	if own[0].Unit != "usd" || !strings.Contains(own[0].WouldAdmit, "a cost of at most 0.0042 USD, which was left") ||
+		own[1].Unit != "" {
+		t.Errorf("the org reads %+v", own)
+	}
+	_, err := w.pool.Exec(w.Context(), `INSERT INTO rate_limiter.quota_notices (tenant, policy, endpoint, window_start,
+			threshold, window_end, "limit", used, unit, late, noticed_at)
+		SELECT 'acme', policy, '', now(), 50, now() + interval '1 day', 20000000, 10000000, unit, false, now()
+		FROM (VALUES ('llm-month', 'usd'), ('requests', '')) v (policy, unit)`)
+	require.NoError(t, err)
+	text := w.want(w.as("GET", "/v1/ratelimit/usage/notices", ""), http.StatusOK).Body.String()
+	if strings.Count(text, `"unit":"usd"`) != 1 {
+		t.Errorf("the notices are %s, want the unit of one", text)
+	}
+}

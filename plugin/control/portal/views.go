@@ -114,7 +114,6 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"asset":   func(file string) string { return assetsPath + file },
 		"number":  number,
-		"amount":  amount,
 		"percent": percent,
 		"when":    when,
 		"resets":  resets,
@@ -125,7 +124,7 @@ func functions() template.FuncMap {
 		"limitWords": func(l answers.LimitInForce, who string) string { return limitWords(&l, who) },
 		"spanWords":  spanWords, "denialWords": denialWords, "overrideWords": overrideWords,
 		"diff": diffJSON, "level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] },
-		"events": eventsOf, "subscribes": subscribes,
+		"events": eventsOf, "subscribes": subscribes, "amount": amount,
 	}
 }
 

@@ -65,10 +65,11 @@ func TestEachThresholdOfAPeriodIsNoticedOnceAndForecastsItsEnd(t *testing.T) {
 }
 
 func TestARushIsOneNoticeOfTheHighestThreshold(t *testing.T) {
-	w := newWorld(t, daily(100))
+	w := newWorld(t, daily(100, func(l *schema.Limit) { l.Unit = schema.UnitUSD }))
 	w.spend("acme", "a", 100, 0)
 	w.spend("globex", "a", 85, 0)
 	w.want("a rush", "acme daily 100% of 100: 100, globex daily 80% of 100: 85")
+	assert.Equal(t, schema.UnitUSD, w.events[0].Unit)
 }
 
 func TestWhatIsLeftIsTooLittleForARequest(t *testing.T) {
