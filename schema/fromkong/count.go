@@ -118,10 +118,7 @@ func (e *entry) count(c counting, windows []window, algorithm string, v visibili
 		return l
 	}
 	for _, w := range windows {
-		amount := fmt.Sprint(w.limit)
-		if w.unit == schema.UnitUSD {
-			amount = schema.Price(w.limit).String() + " USD"
-		}
+		amount := schema.Amount(w.limit, w.unit)
 		e.limits = append(e.limits, fmt.Sprintf("%s: %s %s, %s, %s", w.name, amount, w.over.Per(), algorithm, c.words))
 	}
 	if len(c.tenant) > 0 {

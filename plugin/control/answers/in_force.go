@@ -34,6 +34,9 @@ type Truncated struct {
 // Window is what a limit counts over.
 type Window = schema.Window
 
+// Amount returns an amount of a limit as people read it, see schema.Amount.
+func Amount(n int64, unit string) string { return schema.Amount(n, unit) }
+
 // LimitInForce is a limit and where it comes from.
 type LimitInForce struct {
 	Policy   string `json:"policy"                doc:"The name of the policy."                                                         example:"daily"`

@@ -22,7 +22,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // templateFiles are parsed as templates. A file is a page, named by the file without .html, or has parts of pages.
@@ -144,7 +143,7 @@ func amountWords(n int64, unit string) string {
 	if unit == "" {
 		return humanize.Comma(n)
 	}
-	return schema.Amount(n, unit)
+	return answers.Amount(n, unit)
 }
 
 // percent returns a share from 0 to 1 as percent.
