@@ -152,8 +152,8 @@ func ParsePrice(text string) (Price, error) {
 	return Price(n), nil
 }
 
-// AppendAmount appends an amount of a limit as people read it. Of unit usd, which counts millionths of a US dollar, it is
-// in dollars with 2 to 6 decimals: 20.00 USD.
+// AppendAmount appends an amount of a limit as people read it. Of unit usd, which counts millionths of a US dollar, it
+// is in dollars with 2 to 6 decimals: 20.00 USD.
 func AppendAmount(b []byte, n int64, unit string) []byte {
 	if unit != UnitUSD {
 		return strconv.AppendInt(b, n, 10)

@@ -79,7 +79,9 @@ func TestTablesShowAmountsInTheUnitOfTheirLimit(t *testing.T) {
 		&answers.NearLimit{Limit: 20_000_000, Remaining: 4200, Unit: usd},
 		&answers.BucketUsage{Limit: 20_000_000, Remaining: 4200, Unit: usd},
 		&answers.Denial{Limit: new(int64(20_000_000)), Denier: decision.Denier{Cost: amount, Unit: usd}},
-		&answers.LimitChange{Before: answers.LimitNumbers{Limit: 4200}, After: answers.LimitNumbers{Limit: 20_000_000}, Unit: usd},
+		&answers.LimitChange{
+			Before: answers.LimitNumbers{Limit: 4200}, After: answers.LimitNumbers{Limit: 20_000_000}, Unit: usd,
+		},
 		&rows.QuotaNotice{Limit: 20_000_000, Used: 4200, Unit: usd},
 		&rows.Policy{Policy: schema.Policy{Limit: schema.Limit{
 			Limit: 20_000_000, Unit: usd, Settle: &schema.Settle{Reserve: 4200},

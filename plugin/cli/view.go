@@ -42,9 +42,7 @@ func shownTree(value any) (any, error) {
 }
 
 // amounts are the fields that are in the unit of the object around them.
-var amounts = []string{
-	"limit", "burst", "used", "remaining", "remaining_min", "cost", "capacity", "reserve", "reserve_max", "amount", "top_up",
-}
+var amounts = strings.Fields("limit burst used remaining remaining_min cost capacity reserve reserve_max amount top_up")
 
 // inDollars returns a tree with the amounts in dollars where an object, or one that it is a field of, has the unit usd.
 // The unit is left out: the amounts have it.

@@ -6,13 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Errors of Claim and of a settlement by name, beside [UseError]. Any other error means that the records could not
@@ -281,7 +277,7 @@ type Used struct {
 
 func (u Use) String() string {
 	if c := u.Call; c != (Used{}) {
-		return fmt.Sprintf("%d tokens, with %d prompt and %d completion tokens of %q", u.Actual, c.Prompt, c.Completion, c.Model)
+		return fmt.Sprintf("%d tokens, with %d in and %d out of %q", u.Actual, c.Prompt, c.Completion, c.Model)
 	}
 	return fmt.Sprintf("%d tokens", u.Actual)
 }
@@ -293,55 +289,9 @@ func (e *UseError) Error() string {
 	return fmt.Sprintf("the reservation was settled to %s already", e.First)
 }
 
-// settlements returns the settlement of each bound to what was used. Without a call that is the same of each; nil: of
-// no bound.
-func (r *Record) settlements(u Use, late bool) []Settlement {
-	if r == nil {
-		return nil
-	}
-	all := make([]Settlement, len(r.Bounds))
-	call := &settle.Call{
-		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
-	}
-	r.Calls.Price(call)
-	due := r.Calls != nil // to be reported
-	for i := range all {
-		all[i].Actual = u.Actual
-		if rule := r.Bounds[i].Policy.Settle; rule != nil && u.Call != (Used{}) {
-			actual, outcome := rule.Charge(call, u.Actual)
-			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
-			if outcome == settle.Measured && due {
-				all[i].Call, due = call, false
-			}
-		}
-		if late && !all[i].Outcome.keeps() {
-			all[i].Outcome = Late
-		}
-	}
-	return all
-}
-
-// hasUnits reports whether limits of tokens and of money have reserved.
-func (r *Record) hasUnits() bool {
-	isMoney := func(b policy.Bound) bool { return b.Policy.Unit != "" }
-	isTokens := func(b policy.Bound) bool { return b.Policy.Unit == "" && !b.Key.Slots }
-	return slices.ContainsFunc(r.Bounds, isMoney) && slices.ContainsFunc(r.Bounds, isTokens)
-}
-
-// least says what the first limit must be charged at least that would get back a part of what it has reserved; "": none
-// would.
-func (r *Record) least(all []Settlement) string {
-	for i := range all {
-		if b := &r.Bounds[i]; !b.Key.Slots && r.cost(i, all[i]) < b.Cost {
-			return fmt.Sprintf("%s must be charged at least %s", b.Policy.Name, schema.Amount(b.Cost, b.Policy.Unit))
-		}
-	}
-	return ""
-}
-
 // Settle replaces a reservation by what was really used, once. A repetition returns the first settlement. admits is
-// called before anything changes, with the org that it is billed to, and with what a limit must be charged at least that
-// would get something back; "": none would. Its error, if any, is returned, and nothing is settled.
+// called before anything changes, with the org that it is billed to, and with what a limit that would get tokens back
+// must be charged at least; "": none would. Its error, if any, is returned, and nothing is settled.
 func (k *Keeper) Settle(
 	ctx context.Context, n Name, use Use, admits func(org, least string) error,
 ) (s Settled, err error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // Record holds what one request has reserved, and all that is needed to settle it. Another process with another config
@@ -158,6 +159,52 @@ func slotOutcome(measured Outcome, released, taken *decision.Status, err error) 
 		return Lost
 	}
 	return Ended
+}
+
+// settlements returns the settlement of each bound to what was used. Without a call that is the same of each; nil: of
+// no bound.
+func (r *Record) settlements(u Use, late bool) []Settlement {
+	if r == nil {
+		return nil
+	}
+	all := make([]Settlement, len(r.Bounds))
+	call := &settle.Call{
+		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
+	}
+	r.Calls.Price(call)
+	due := r.Calls != nil // to be reported
+	for i := range all {
+		all[i].Actual = u.Actual
+		if rule := r.Bounds[i].Policy.Settle; rule != nil && u.Call != (Used{}) {
+			actual, outcome := rule.Charge(call, u.Actual)
+			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
+			if outcome == settle.Measured && due {
+				all[i].Call, due = call, false
+			}
+		}
+		if late && !all[i].Outcome.keeps() {
+			all[i].Outcome = Late
+		}
+	}
+	return all
+}
+
+// hasUnits reports whether limits of tokens and of money have reserved.
+func (r *Record) hasUnits() bool {
+	isMoney := func(b policy.Bound) bool { return b.Policy.Unit != "" }
+	isTokens := func(b policy.Bound) bool { return b.Policy.Unit == "" && !b.Key.Slots }
+	return slices.ContainsFunc(r.Bounds, isMoney) && slices.ContainsFunc(r.Bounds, isTokens)
+}
+
+// least says what the first limit must be charged at least that would get back a part of what it has reserved; "": none
+// would.
+func (r *Record) least(all []Settlement) string {
+	for i := range all {
+		if b := &r.Bounds[i]; !b.Key.Slots && r.cost(i, all[i]) < b.Cost {
+			return fmt.Sprintf("%s must be charged at least %s", b.Policy.Name, schema.Amount(b.Cost, b.Policy.Unit))
+		}
+	}
+	return ""
 }
 
 // cost returns the tokens that a bound costs in the end.

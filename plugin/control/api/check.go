@@ -103,8 +103,7 @@ func (c *Check) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 func (c *Check) admitRequest() *admit.CallerRequest {
 	r := &admit.CallerRequest{
 		Caller: identity.Caller{
-			Tenant: c.Org, User: c.User, Tier: cmp.Or(c.Tier, c.knownTier), Cost: c.Cost, Model: c.Model,
-			Provider: c.Provider,
+			Tenant: c.Org, User: c.User, Tier: cmp.Or(c.Tier, c.knownTier), Cost: c.Cost, Model: c.Model, Provider: c.Provider,
 		},
 		Credential: c.Credential, IP: c.IP,
 	}

@@ -64,7 +64,10 @@ func TestASettlementThatStatesACallIsChargedByThePricesOfItsModel(t *testing.T) 
 		{"", `"used":{"model":"gpt-4o","prompt_tokens":1,"completion_tokens":0},"actual":70`, "3", "3", "70"},
 		{"", `"used":{"model":"gpt-4o-mini","prompt_tokens":1000,"completion_tokens":500}`, "450", "0", "1500"},
 		// Another model than the stated one has answered.
-		{`,"model":"gpt-4o-mini"`, `"used":{"model":"gpt-4o","prompt_tokens":1000,"completion_tokens":500}`, "7500", "7500", "1500"},
+		{
+			`,"model":"gpt-4o-mini"`, `"used":{"model":"gpt-4o","prompt_tokens":1000,"completion_tokens":500}`,
+			"7500", "7500", "1500",
+		},
 		// A model without a price: the reservation stays.
 		{"", `"used":{"model":"gpt-5","prompt_tokens":1000,"completion_tokens":500}`, "20000 unpriced", "0", "1500"},
 	} {
@@ -105,15 +108,15 @@ func TestBadUsesAndChecksOfModelsAreDeclined(t *testing.T) {
 	for body, field := range map[string]string{
 		`{"id":"chat"}`:              "body.actual",
 		`{"id":"chat","actual":420}`: "body.used",
-		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":-1,"completion_tokens":1}}`:             "body.used.prompt_tokens",
-		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":1.5,"completion_tokens":1}}`:            "body.used.prompt_tokens",
-		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":1,"completion_tokens":1000000000001}}`:  "body.used.completion_tokens",
-		`{"id":"chat","used":{"model":"","prompt_tokens":1,"completion_tokens":1}}`:                    "body.used.model",
-		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":1,"completion_tokens":1,"cost":"0.1"}}`: "body.used.cost",
+		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":-1,"completion_tokens":1}}`:   "body.used.prompt_tokens",
+		`{"id":"chat","used":{"model":"gpt-4o","prompt_tokens":1.5,"completion_tokens":1}}`:  "body.used.prompt_tokens",
+		`{"id":"chat","used":{"model":"x","prompt_tokens":1,"completion_tokens":1e13}}`:      "body.used.completion_tokens",
+		`{"id":"chat","used":{"model":"","prompt_tokens":1,"completion_tokens":1}}`:          "body.used.model",
+		`{"id":"chat","used":{"model":"x","prompt_tokens":1,"completion_tokens":1,"usd":1}}`: "body.used.usd",
 	} {
 		r.wantFaults(r.as("POST", "/v1/ratelimit/settle", body), field)
 	}
-	r.want(r.do(call{ofAcme, "POST", checkPath, `{"org_id":"acme","reserve":1500,"reservation_id":"own"}`, nil}), http.StatusOK)
+	r.checks(ofAcme, `{"org_id":"acme","reserve":1500,"reservation_id":"own"}`)
 	const cheap = `{"id":"own","used":{"model":"gpt-4o-mini","prompt_tokens":1,"completion_tokens":1}}`
 	r.wantProblem(r.do(call{ofAcme, "POST", "/v1/ratelimit/settle", cheap, nil}), http.StatusForbidden,
 		"llm-year must be charged at least 0.02 USD")

@@ -322,8 +322,8 @@ func nearLimitOf(row *rows.UsageLeft, b *policy.Bound) (nearBucket, answers.Near
 	}
 	return key, answers.NearLimit{
 		Org: row.Tenant, Policy: b.Policy.Name, Row: b.Policy.Row, Tier: key.ref.Tier, Endpoint: row.Endpoint,
-		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Limit: size, Remaining: row.Remaining, Unit: b.Policy.Unit,
-		Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
+		Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Unit: b.Policy.Unit, Limit: size,
+		Remaining: row.Remaining, Fraction: float64(size-min(row.Remaining, size)) / float64(size), At: row.At.UTC(),
 	}
 }
 

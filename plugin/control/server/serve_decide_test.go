@@ -158,7 +158,8 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		if err != nil || d.ledger.Stats().Kept != 1 {
 			t.Errorf("%s: %d reservations are kept (%v), want one", strategy, d.ledger.Stats().Kept, err)
 		}
-		s, err := d.rest.Reservations.Settle(t.Context(), name, reservation.Use{Actual: 3}, func(string, string) error { return nil })
+		s, err := d.rest.Reservations.Settle(t.Context(), name, reservation.Use{Actual: 3},
+			func(string, string) error { return nil })
 		if err != nil || len(s.Changes) != 1 || s.Changes[0].Change != -4 || d.ledger.Stats().Kept != 0 {
 			t.Errorf("%s: %+v, %v", strategy, s, err)
 		}

@@ -44,8 +44,9 @@ func published(t testing.TB) []struct {
 	tokens := settling("llm-tokens", "log.ai.*.usage.total_tokens")
 	money := settling("llm-hour", schema.SourcePrices)
 	money.Unit, money.Limit = schema.UnitUSD, 2_000_000
-	costly := costing(decide(t, append(append(answers{}, roomy...), status(4_200, 60*second, 60*second)), money), 20_000)
-	tooCostly := costing(decide(t, append(append(answers{}, roomy...), status(4_200, 60*second, limit.Never)), money), 2_000_001)
+	spent := func(wait limit.Micros, cost int64) *decision.Decision {
+		return costing(decide(t, append(append(answers{}, roomy...), status(4_200, 60*second, wait)), money), cost)
+	}
 	settles := func(first int64) *decision.Decision {
 		return decide(t, append(append(answers{}, roomy...), status(first, 60*second, 0), status(700, 60*second, 0)),
 			tokens, egress)
@@ -85,8 +86,8 @@ func published(t testing.TB) []struct {
 		{"allowed_fault", schema.Config{}, without(decision.InternalFault, false), false},
 		{"soft", schema.Config{}, decide(t, throttled), false},
 		{"settles", schema.Config{KongHeaders: true}, settles(800), false},
-		{"denied_money", schema.Config{KongHeaders: true}, costly, false},
-		{"denied_too_much_money", schema.Config{}, tooCostly, false},
+		{"denied_money", schema.Config{KongHeaders: true}, spent(60*second, 20_000), false},
+		{"denied_too_much_money", schema.Config{}, spent(limit.Never, 2_000_001), false},
 		{"settles_tokens_binding", schema.Config{KongHeaders: true}, settles(400), false},
 		{"settles_tokens_alone", schema.Config{ShowCost: true}, alone(settles(400), "llm-tokens"), false},
 		{"denied_by_one", schema.Config{}, decide(t, denies), false},

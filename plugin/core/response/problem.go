@@ -191,11 +191,13 @@ func (re *Renderer) detail(b []byte, d *decision.Decision, wait int64) []byte {
 	}
 	if d.RetryAfter == limit.Never {
 		b = appendParts(b, ". This request costs ", amount{bound.Cost, unit}, ", more than the ",
-			amount{decision.Capacity(bound, status), unit}, " that the limit can ever hold: it will not succeed later either, only a smaller one will.")
+			amount{decision.Capacity(bound, status), unit}, " that the limit can ever hold: it will not succeed later either, "+
+				"only a smaller one will.")
 		return described(b, bound.Policy)
 	}
 	if bound.Cost > 1 {
-		b = appendParts(b, ". This request costs ", amount{bound.Cost, unit}, " and ", amount{status.Remaining, unit}, " is left")
+		b = appendParts(b, ". This request costs ", amount{bound.Cost, unit}, " and ", amount{status.Remaining, unit},
+			" is left")
 	}
 	return described(appendParts(b, ". Try again in ", wait, " s."), bound.Policy)
 }

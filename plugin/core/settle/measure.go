@@ -93,8 +93,8 @@ func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) 
 	return roundUp(total), Measured
 }
 
-// Charge returns what a call that a caller has priced and states costs: 0 if the rule does not match it, the price where
-// the rule settles by prices, and else these tokens. Without a price, or a name that it must match, it is Unmeasured.
+// Charge returns what a priced call that a caller states costs: 0 if the rule does not match it, the price where the
+// rule settles by prices, and else these tokens. Without a price, or a name that it must match, it is Unmeasured.
 func (r *Rule) Charge(call *Call, tokens int64) (actual int64, outcome Outcome) {
 	matches, known := r.match.Matches(call.Model, call.Provider)
 	switch {

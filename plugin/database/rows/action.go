@@ -239,8 +239,7 @@ type EmptiedBucket struct {
 	Description string    `json:"description"` // the limit in words
 	Used        int64     `json:"used"`
 	Remaining   int64     `json:"remaining"`
-	Unit        string    `json:"unit,omitempty"` // of both
-	Reset       time.Time `json:"reset"`          // when it would have been full again, or its window would have ended
+	Reset       time.Time `json:"reset"` // when it would have been full again, or its window would have ended
 }
 
 // ResetOf returns the action that records a reset of buckets of a tenant; "" for buckets of an address. statuses holds
@@ -251,7 +250,7 @@ func ResetOf(tenant string, bounds []policy.Bound, statuses []decision.Status) (
 		b, status := &bounds[i], &statuses[i]
 		buckets[i] = EmptiedBucket{
 			Policy: b.Policy.Name, Row: b.Policy.Row, Endpoint: b.Key.Endpoint, Description: b.Policy.Describe(),
-			Used: status.Used, Remaining: status.Remaining, Unit: b.Policy.Unit, Reset: time.UnixMicro(int64(status.Reset)).UTC(),
+			Used: status.Used, Remaining: status.Remaining, Reset: time.UnixMicro(int64(status.Reset)).UTC(),
 		}
 		switch subject := b.Key.Subject; b.Key.Kind {
 		case policy.KindUser:

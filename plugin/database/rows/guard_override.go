@@ -133,8 +133,8 @@ func byNamespace(rows []Policy, config *resolve.Plan) map[string][]Policy {
 }
 
 // raised returns the warnings of overshoots for the limits that an override changes, of a window that changes nothing,
-// and of amounts that may be meant in dollars. A limit of all tenants that the override names is compared with itself: the override allows its tenant more
-// of the bucket that all share.
+// and of amounts that may be meant in dollars. A limit of all tenants that the override names is compared with itself:
+// the override allows its tenant more of the bucket that all share.
 func (g *guard) raised(o *Override) []string {
 	var warnings []string
 	for _, n := range g.existing {
