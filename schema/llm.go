@@ -175,8 +175,11 @@ func Amount(n int64, unit string) string { return string(AppendAmount(nil, n, un
 // callSources returns the sources of m by their fields, the last two those of the request.
 func (m LLM) callSources() [][2]string {
 	return [][2]string{
-		{"model", m.Model}, {"provider", m.Provider}, {"prompt_tokens", m.PromptTokens},
-		{"completion_tokens", m.CompletionTokens}, {"request_model", m.RequestModel},
+		{"model", m.Model},
+		{"provider", m.Provider},
+		{"prompt_tokens", m.PromptTokens},
+		{"completion_tokens", m.CompletionTokens},
+		{"request_model", m.RequestModel},
 		{"request_provider", m.RequestProvider},
 	}
 }

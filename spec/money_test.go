@@ -20,8 +20,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// loggingCalls returns a plugin of Kong's that logs a call as ai-proxy does: the model that answers and its tokens, which
-// the request's header X-Answers names.
+// loggingCalls returns a plugin of Kong's that logs a call as ai-proxy does: the model that answers and its tokens,
+// which the request's header X-Answers names.
 func loggingCalls(t *testing.T) gateway.Plugin {
 	t.Helper()
 	return lateInAccess(t, "logging-calls", func(c *gateway.PluginCall) {
@@ -97,7 +97,7 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 		{"gpt-4o", "claude 1000 500", "application/json"},       // 1,500 of all
 		{"", "claude 10 0", "application/json"},                 // 10 of all
 		{"gpt-4o", "gpt-4o", "application/json"},                // without usage: the reservation of 100 of both
-		{"", "stranger 1000 500", "application/json"},           // without a price: 100 of all
+		{"", "foreign 1000 500", "application/json"},           // without a price: 100 of all
 		{"gpt-4o", "gpt-4o 1000 500", "text/event-stream"},      // a stream: 100 of both
 		{"claude", "gpt-4o 1000 500", "text/event-stream; a=b"}, // a stream: 100 of all
 	}
@@ -125,9 +125,9 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 	want := fmt.Sprintf("all %d, of-4o %d", 7500+3+7500+1500+10+100+100+100+100, 7500+3+7500+100+100)
 	await.That(t, "the charges", func() bool { return spent(&h.budget) == want })
 	assert.LessOrEqual(t, len(h.records()), 1, "the one of the last request")
-	a := h.node.get("/chat", "apikey", "beth", "X-Model", "stranger")
+	a := h.node.get("/chat", "apikey", "beth", "X-Model", "foreign")
 	assert.Equal(t, http.StatusBadRequest, a.Status)
-	assert.Contains(t, string(a.Body), "The model 'stranger' has no price here")
+	assert.Contains(t, string(a.Body), "The model 'foreign' has no price here")
 }
 
 func TestAPriceOfADatabaseAppliesFromItsInstant(t *testing.T) {

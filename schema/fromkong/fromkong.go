@@ -5,9 +5,9 @@
 // Problem that names the value. What works otherwise afterwards is listed as a Difference. The remaining text of the
 // file is kept byte by byte where its layout allows that.
 //
-// What Kong's plugins do is taken from their source (kong/plugins in Kong's repository) and, for the two that are not in
-// it, rate-limiting-advanced and ai-rate-limiting-advanced, from Kong's documentation. docs/migrating-from-kong.md has
-// the table of differences.
+// What Kong's plugins do is taken from their source (kong/plugins in Kong's repository) and, for the two that are not
+// in it, rate-limiting-advanced and ai-rate-limiting-advanced, from Kong's documentation. docs/migrating-from-kong.md
+// has the table of differences.
 package fromkong
 
 import (

@@ -64,7 +64,7 @@ type call struct {
 }
 
 func someCall(t *rapid.T) call {
-	models := rapid.SampledFrom([]string{"gpt-4o", "gpt-4o-mini", "claude", "stranger"})
+	models := rapid.SampledFrom([]string{"gpt-4o", "gpt-4o-mini", "claude", "foreign"})
 	return call{
 		second: rapid.Int64Range(98, 202).Draw(t, "second"), model: models.Draw(t, "model"),
 		claims: rapid.SampledFrom([]string{"", "", "gpt-4o", "claude"}).Draw(t, "claim"),
@@ -109,7 +109,7 @@ func (c call) costs() (all, of4o int64) {
 	switch {
 	case c.end == "failed":
 		return 0, 0
-	case c.end != "used" || c.model == "stranger":
+	case c.end != "used" || c.model == "foreign":
 		cost = dollarsReserved
 	}
 	switch {

@@ -93,8 +93,10 @@ func (r *Record) Slots() (n int) {
 }
 
 // measuredOutcomes holds the outcomes of settlements by those of their measurement.
-var measuredOutcomes = [...]Outcome{settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured,
-	settle.Streamed: Streamed}
+var measuredOutcomes = [...]Outcome{
+	settle.Measured: Measured, settle.Refunded: Refunded, settle.Unmeasured: Unmeasured,
+	settle.Streamed: Streamed,
+}
 
 // Measure returns the settlement of each bound, by the answers of Kong's log phase. A slot is released, whatever they
 // are. late reports whether the timeout is over: then the outcome of a measured bound is Late.

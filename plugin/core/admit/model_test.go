@@ -20,8 +20,8 @@ func modelConfig(mode string) string {
 	tiers: [{name: paid, limits: [
 	{name: all, scope: tenant, unit: usd, limit: 20000, algorithm: fixed_window, window_size: 60,
 	 settle: {sources: [{from: prices}], reserve: 5000}},
-	{name: of-4o, scope: tenant, unit: usd, limit: 5000, algorithm: fixed_window, window_size: 60, match: {model: "gpt-4o*"},
-	 fail_mode: closed, settle: {sources: [{from: prices}], reserve: 5000}}]}]}`
+	{name: of-4o, scope: tenant, unit: usd, limit: 5000, algorithm: fixed_window, window_size: 60,
+	 match: {model: "gpt-4o*"}, fail_mode: closed, settle: {sources: [{from: prices}], reserve: 5000}}]}]}`
 }
 
 // chat asks for a model, and returns the exchange.

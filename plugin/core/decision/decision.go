@@ -270,7 +270,8 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
 		bound := &d.Resolution.Bounds[i]
-		if d.Reason != StoreAway && bound.Enforced() && !bound.Unmatched && d.Statuses[i].Source != Unanswered && shown(bound) {
+		decides := bound.Enforced() && !bound.Unmatched && d.Statuses[i].Source != Unanswered
+		if d.Reason != StoreAway && decides && shown(bound) {
 			binding = d.stricter(binding, i)
 		}
 	}

@@ -194,7 +194,7 @@ type Bound struct {
 	Key    Key
 	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation; of concurrency it is 1 or 0
 
-	// Unmatched: the request states a model that the policy does not match. It reserves nothing, and the answer settles it.
+	// Unmatched: the request states a model that the policy does not match. It reserves nothing; the answer settles it.
 	Unmatched bool
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none

@@ -258,7 +258,8 @@ func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
 		{"a negative number", map[string]string{"x-kong-limit": "video=-1"}, 0, settle.Unmeasured},
 	} {
 		a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Headers: test.headers}
-		if actual, outcome := r.Measure(&a, nil); outcome != test.want || outcome == settle.Measured && actual != test.actual {
+		actual, outcome := r.Measure(&a, nil)
+		if outcome != test.want || outcome == settle.Measured && actual != test.actual {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}

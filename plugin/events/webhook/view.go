@@ -44,8 +44,8 @@ var readable = map[events.Type]fields{
 // changed selects the fields of a row that its org reads by the REST API: not why it is there, nor who made it.
 var changed = names("id", "name", "tenant", "tier", "time_zone", "scope", "endpoint", "limit", "unit", "match",
 	"window_size", "period", "anchor", "max_duration", "algorithm", "burst", "soft_threshold_pct", "hard_threshold_pct",
-	"soft_only", "mode", "cost", "description", "public_note", "kind", "user", "credential", "ip", "policy", "factor", "amount",
-	"starts_at", "expires_at", "permanent")
+	"soft_only", "mode", "cost", "description", "public_note", "kind", "user", "credential", "ip", "policy", "factor",
+	"amount", "starts_at", "expires_at", "permanent")
 
 // changedShared selects those of a policy whose limit orgs share: no numbers, and nothing to derive them from.
 var changedShared = names("id", "name", "tenant", "tier", "endpoint", "mode", "description", "public_note")

@@ -158,7 +158,8 @@ func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
 		if err := k.LogEvent(id); err != nil || len(s.answers) != 1 {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if actual, outcome := rule.Measure(&s.answers[0], nil); outcome != test.want || outcome == settle.Measured && actual != 7 {
+		actual, outcome := rule.Measure(&s.answers[0], nil)
+		if outcome != test.want || outcome == settle.Measured && actual != 7 {
 			t.Errorf("%s: %d, %d, want %d", name, actual, outcome, test.want)
 		}
 	}
