@@ -2,10 +2,10 @@
 // from them. It checks configs, and reports every fault with its path.
 //
 // config.go and limit.go declare the config, and policy.go, override.go and row.go the rows. The first paragraph of a
-// field's doc comment is its description, its tags are its constraints, and the //kong:check lines above a type are its
-// entity checks. internal/gen turns them into kong_schema.json, row_schema.json and options.md. Parse, Validate and Kong
-// read the generated schema. semantic.go has the rules that the schema language cannot express, such as those of two
-// fields in different records.
+// field's doc comment is its description, its tags are its constraints, and the //kong:check lines above a type are
+// its entity checks. internal/gen turns them into kong_schema.json, row_schema.json and options.md. Parse, Validate and
+// Kong read the generated schema. semantic.go has the rules that the schema language cannot express, such as those of
+// two fields in different records.
 //
 // Package policy compiles a Config into policies, and package limit has the arithmetic.
 package schema

@@ -97,7 +97,7 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 		{"gpt-4o", "claude 1000 500", "application/json"},       // 1,500 of all
 		{"", "claude 10 0", "application/json"},                 // 10 of all
 		{"gpt-4o", "gpt-4o", "application/json"},                // without usage: the reservation of 100 of both
-		{"", "foreign 1000 500", "application/json"},           // without a price: 100 of all
+		{"", "foreign 1000 500", "application/json"},            // without a price: 100 of all
 		{"gpt-4o", "gpt-4o 1000 500", "text/event-stream"},      // a stream: 100 of both
 		{"claude", "gpt-4o 1000 500", "text/event-stream; a=b"}, // a stream: 100 of all
 	}
