@@ -125,7 +125,7 @@ const priceDecimals = "000000"
 // String returns the decimal.
 func (p Price) String() string {
 	if p < 0 { // no price
-		return "-1"
+		return "an invalid price"
 	}
 	return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%06d", p/1_000_000, p%1_000_000), "0"), ".")
 }
@@ -167,6 +167,14 @@ func AppendAmount(b []byte, n int64, unit string) []byte {
 		b = bytes.TrimRight(fmt.Appendf(b, "%04d", rest), "0")
 	}
 	return append(b, " USD"...)
+}
+
+// amount returns an amount of l in words.
+func (l LocatedLimit) amount(n int64) string {
+	if l.Unit == "" {
+		return fmt.Sprintf("%d tokens", n)
+	}
+	return Amount(n, l.Unit)
 }
 
 // Amount returns what AppendAmount appends.
@@ -227,6 +235,14 @@ func (c Config) callWarnings(l LocatedLimit) []Warning {
 	if quantity := l.Limit.Limit; quantity < leastUSD {
 		warnings.add(docpath.Member(l.Path, "limit"), "is %d millionths of a US dollar: for %d dollars write %d", quantity,
 			quantity, quantity*1_000_000)
+	}
+	if l.Settle == nil && l.Cost == nil && c.CostHeader == "" && len(c.Costs) == 0 {
+		warnings.add(docpath.Member(l.Path, "unit"), "is usd, and a request costs 1 millionth of a US dollar: settle charges "+
+			"what it really costs")
+	}
+	if l.Settle != nil && l.Settle.Reserve == 0 && l.Settle.ReserveHeader == "" && l.Cost == nil {
+		warnings.add(docpath.Member(l.Path, "settle.reserve"), "is missing, so a request reserves 1 millionth of a US dollar, "+
+			"and those that are in flight at once can overspend: reserve what a typical request costs")
 	}
 	if l.Settle != nil && len(c.LLM.Prices) == 0 && slices.ContainsFunc(l.Settle.Sources, isPrices) {
 		warnings.add(docpath.Join(l.Path, "settle.sources"), "reads prices, and llm.prices has none: unless a database "+

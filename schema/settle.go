@@ -162,7 +162,8 @@ func (l LocatedLimit) settleFaults() []Fault {
 	}
 	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
 		faults.add(docpath.Member(path, "reserve"),
-			"is %d tokens, but the limit can never hold more than %d: every request would be denied", s.Reserve, ceiling)
+			"is %s, but the limit can never hold more than %s: every request would be denied", l.amount(s.Reserve),
+			l.amount(ceiling))
 	}
 	if i := slices.Index(s.RefundOn, StatusClientClosed); i >= 0 {
 		faults.add(docpath.Item(docpath.Member(path, "refund_on"), i),
@@ -231,12 +232,13 @@ func (l LocatedLimit) settleWarnings() []Warning {
 	var warnings findings
 	ceiling := l.ceiling()
 	if capacity := l.Capacity(); 100*s.Reserve > LargeReservePct*capacity && s.ReserveHeader == "" {
-		warnings.add(docpath.Member(path, "reserve"), "is %d tokens of %d: so %d requests at once use up the limit, "+
-			"whatever they cost in the end; reserve what a typical request uses", s.Reserve, capacity, ceiling/s.Reserve)
+		warnings.add(docpath.Member(path, "reserve"), "is %s of %s: so %d requests at once use up the limit, "+
+			"whatever they cost in the end; reserve what a typical request uses", l.amount(s.Reserve), l.amount(capacity),
+			ceiling/s.Reserve)
 	}
 	if s.ReserveMax > ceiling {
-		warnings.add(docpath.Member(path, "reserve_max"), "is %d tokens, but the limit can never hold more than %d: a "+
-			"request whose %s asks for more is always denied", s.ReserveMax, ceiling, s.ReserveHeader)
+		warnings.add(docpath.Member(path, "reserve_max"), "is %s, but the limit can never hold more than %s: a "+
+			"request whose %s asks for more is always denied", l.amount(s.ReserveMax), l.amount(ceiling), s.ReserveHeader)
 	}
 	if s.Reserve > 0 && l.Cost != nil {
 		warnings.add(docpath.Member(l.Path, "cost"), "is ignored beside settle.reserve")

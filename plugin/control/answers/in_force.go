@@ -50,6 +50,7 @@ type LimitInForce struct {
 	schema.Window
 	Burst      int64     `json:"burst"                 doc:"The most tokens at once."`
 	Unit       string    `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."                              enum:"usd"`
+	Models     string    `json:"models,omitempty"      doc:"The calls of language models that it counts; absent: all requests."                                          example:"model gpt-4o*"`
 	Algorithm  string    `json:"algorithm"`
 	Cost       int64     `json:"cost,omitempty"        doc:"Tokens that a request spends; absent: what the request costs, 1 unless a config or a caller says otherwise."`
 	Settles    bool      `json:"settles,omitempty"     doc:"A request reserves tokens, and is charged what its answer reports."`

@@ -186,6 +186,7 @@ func (w *inForceReport) limitInForce(r *resolve.Resolution, b *policy.Bound, fro
 	l := answers.LimitInForce{
 		Policy: p.Name, Tier: b.Ref().Tier, Endpoint: p.Endpoint, Source: "config", Row: p.Row, Match: from.match,
 		Scope: p.Scope.String(), Limit: spec.Quantity, Window: policy.WindowOf(spec), Burst: spec.Burst, Unit: p.Unit,
+		Models:    strings.TrimPrefix(p.Settle.Match().Describe(), ", for "),
 		Algorithm: spec.Algorithm.String(), Cost: max(p.Cost, 0), Settles: p.Settle != nil, Mode: p.Mode.String(),
 		FailMode: p.FailMode.String(), Accuracy: w.policies.AccuracyOf(b).String(), PublicNote: p.PublicNote,
 	}

@@ -208,6 +208,9 @@ func limitWords(l *answers.LimitInForce, who string) string {
 	if l.Endpoint != "" {
 		parts[0] += " to " + l.Endpoint
 	}
+	if l.Models != "" {
+		parts[0] += " for calls of " + l.Models
+	}
 	if scope := scopeWords[l.Scope]; scope != "" {
 		parts = append(parts, strings.Replace(scope, "WHO", who, 1))
 	}
