@@ -30,14 +30,14 @@ type fields map[string]fields
 // is for operators.
 var readable = map[events.Type]fields{
 	events.Denial: names("event", "version", "id", "count", "answers", "first", "last", "mode", "reason", "org",
-		"org_kind", "user", "user_kind", "endpoint", "policy", "scope", "limit", "cost", "retry_after_seconds", "request_id",
-		"more_request_ids", "mixed", "truncated"),
+		"org_kind", "user", "user_kind", "endpoint", "policy", "scope", "limit", "cost", "unit", "retry_after_seconds",
+		"request_id", "more_request_ids", "mixed", "truncated"),
 	events.PolicyUpdated: {
 		"version": nil, "policy_version": nil, "kind": nil, "operation": nil, "key": nil, "org": nil,
 		"before": changed, "after": changed,
 	},
-	events.QuotaThreshold: names("version", "org", "policy", "endpoint", "threshold", "limit", "used", "window_start",
-		"window_end", "period", "time_zone", "exhausted_at", "late"),
+	events.QuotaThreshold: names("version", "org", "policy", "endpoint", "threshold", "limit", "used", "unit",
+		"window_start", "window_end", "period", "time_zone", "exhausted_at", "late"),
 	events.WebhookDisabled: names("version", "webhook", "org", "url", "reason", "failing_since"),
 }
 
@@ -66,7 +66,7 @@ func ForOrg(e events.Event) (events.Event, error) {
 		return e, fmt.Errorf("read event %q of %s: %w", e.ID, e.Source, err)
 	}
 	if e.Type == events.Denial && sharedScopes[string(selected["scope"])] {
-		for _, name := range [...]string{"limit", "cost", "scope"} {
+		for _, name := range [...]string{"limit", "cost", "unit", "scope"} {
 			delete(selected, name)
 		}
 	}

@@ -240,13 +240,18 @@ func TestAnOrgReadsNeitherReasonsNorNumbersOfSharedLimits(t *testing.T) {
 		},
 		{
 			events.Denial,
-			`{"count":3,"policy":"all","scope":"global","limit":{"quantity":9},"cost":2,"tier":"gold","node":"n1"}`,
+			`{"count":3,"policy":"all","scope":"global","limit":{"quantity":9},"cost":2,"unit":"usd","tier":"gold"}`,
 			`{"count":3,"policy":"all"}`,
 		},
 		{
 			events.Denial,
-			`{"count":3,"policy":"daily","scope":"tenant","limit":{"quantity":9},"cost":2,"override":7}`,
-			`{"cost":2,"count":3,"limit":{"quantity":9},"policy":"daily","scope":"tenant"}`,
+			`{"count":3,"policy":"daily","scope":"tenant","limit":{"quantity":9},"cost":2,"unit":"usd","override":7}`,
+			`{"cost":2,"count":3,"limit":{"quantity":9},"policy":"daily","scope":"tenant","unit":"usd"}`,
+		},
+		{
+			events.QuotaThreshold,
+			`{"policy":"llm-month","limit":20000000,"used":10000000,"unit":"usd","policy_id":7}`,
+			`{"limit":20000000,"policy":"llm-month","unit":"usd","used":10000000}`,
 		},
 	} {
 		got, err := ForOrg(*event(c.kind, "acme", c.data))
