@@ -114,8 +114,8 @@ func stepOf(name string, last time.Duration) (rows.UsageStep, error) {
 var usageTopCommand = &command{
 	words: "usage top", brief: "list the tenants that used most",
 	about: `It ranks tenants by the requests that all nodes have reported, without the last seconds. Without --policy, the
-cost is that of all policies together: a request counts once for each. Tenants without any are not listed, and - stands
-for requests without a tenant.
+cost is a sum of all policies, of tokens and of millionths of a dollar alike: name a policy to rank by cost. Tenants
+without any are not listed, and - stands for requests without a tenant.
 
 It sums up minutes for at most 2 hours, hours for at most 2 days, and days beyond: the times are extended to whole ones
 of these in UTC. ratelimit top refreshes it.

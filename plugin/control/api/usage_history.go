@@ -138,7 +138,7 @@ func (s *Server) calendarsOf(ctx context.Context, in *usageHistoryInput) (found 
 
 // UsageTopQuery selects the orgs that used most.
 type UsageTopQuery struct {
-	By     string    `query:"by"     default:"admitted" doc:"What to rank by."                                                      enum:"admitted,denied,cost"`
+	By     string    `query:"by"     default:"admitted" doc:"What to rank by. The cost without policy is a sum of tokens and of millionths of a US dollar: name a policy." enum:"admitted,denied,cost"`
 	From   time.Time `query:"from"                      doc:"The begin; absent: last before to."`
 	To     time.Time `query:"to"                        doc:"The end; absent: now."`
 	Last   string    `query:"last"   maxLength:"32"     doc:"Instead of from: how long before to (30m, 24h, 7d). Default: 24h."     example:"7d"`

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/dustin/go-humanize"
 )
 
 // Sizes of a graph in units of its view box, which pages scale to their width.
@@ -46,7 +44,8 @@ type graphLabel struct {
 }
 
 // lineGraph draws points, which are equally far apart and the oldest first, with a line at a limit; 0: there is none.
-func lineGraph(points []graphPoint, limit int64, title string) graph {
+// Values and the limit are amounts in a unit.
+func lineGraph(points []graphPoint, limit int64, unit, title string) graph {
 	g := graph{Title: title, Width: graphWidth, Height: graphHeight, Summary: "There are no values."}
 	top := max(limit, 1)
 	for _, p := range points {
@@ -60,11 +59,11 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 	const parts = 2
 	for i := range int64(parts + 1) {
 		if v := top / parts * i; i == 0 || v > 0 {
-			g.Grid = append(g.Grid, lineAt(y(v), humanize.Comma(v)))
+			g.Grid = append(g.Grid, lineAt(y(v), amountWords(v, unit)))
 		}
 	}
 	if limit > 0 {
-		line := lineAt(y(limit), "limit "+humanize.Comma(limit))
+		line := lineAt(y(limit), "limit "+amountWords(limit, unit))
 		g.Limit = &line
 	}
 	if len(points) == 0 {
@@ -73,7 +72,7 @@ func lineGraph(points []graphPoint, limit int64, title string) graph {
 	xs := positions(len(points))
 	g.draw(points, xs, y)
 	g.Times = timeLabels(points, xs)
-	g.Summary = summarizePoints(points, limit)
+	g.Summary = summarizePoints(points, limit, unit)
 	return g
 }
 
@@ -130,13 +129,13 @@ func timeLabels(points []graphPoint, xs []float64) []graphLabel {
 }
 
 // summarizePoints returns what a graph shows, in words.
-func summarizePoints(points []graphPoint, limit int64) string {
+func summarizePoints(points []graphPoint, limit int64, unit string) string {
 	most := slices.MaxFunc(points, func(a, b graphPoint) int { return cmp.Compare(a.Value, b.Value) })
 	text := fmt.Sprintf("%s from %s to %s; the highest is %s at %s",
 		plural(int64(len(points)), "value"), minuteTime(points[0].At), minuteTime(points[len(points)-1].At),
-		humanize.Comma(most.Value), minuteTime(most.At))
+		amountWords(most.Value, unit), minuteTime(most.At))
 	if limit > 0 {
-		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), humanize.Comma(limit))
+		text += fmt.Sprintf(", %s of the limit of %s", percent(float64(most.Value)/float64(limit)), amountWords(limit, unit))
 	}
 	return text + "."
 }

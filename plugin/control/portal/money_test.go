@@ -3,6 +3,7 @@ package portal
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -39,6 +40,25 @@ func TestLimitsInMoneyAreDescribedInDollars(t *testing.T) {
 	} {
 		assert.Equal(t, want, got)
 	}
+}
+
+func TestTheConsoleShowsUsageOfMoneyInDollars(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	b := w.signedIn(viewerSecret)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, `{"limits":[{"policy":"llm-day","scope":"tenant",
+		"limit":2000000,"unit":"usd","window_size":86400,"algorithm":"fixed_window","settles":true}]}`)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
+		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":5,"cost":500042,"unit":"usd"}]}`)
+	w.want(b.get("/portal/tenants/acme/usage?policy=llm-day&period=24h"), http.StatusOK, ">limit 2.00 USD<",
+		">1.00 USD<", "the highest is 0.500042 USD", "of the limit of 2.00 USD", "shadow denied, 0.500042 USD. The")
+	w.api.answer("GET /v1/ratelimit/usage/top", http.StatusOK,
+		`{"by":"cost","items":[{"org_id":"acme","cost":4200,"unit":"usd"}]}`)
+	w.want(b.get("/portal/top?by=cost&policy=llm-day"), http.StatusOK, ">0.0042 USD<")
+	w.api.answer("GET /v1/ratelimit/usage/top", http.StatusOK, `{"by":"cost","items":[{"org_id":"acme","cost":4711}]}`)
+	page := w.want(b.get("/portal/top?by=cost"), http.StatusOK, "name a policy")
+	w.missing(page, "4711")
+	w.missing(page, "4,711")
 }
 
 func TestThePagesOfATenantShowMoneyInDollars(t *testing.T) {

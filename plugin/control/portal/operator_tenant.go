@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"time"
@@ -55,7 +56,7 @@ func serveTenant(v *visit) error {
 		return err
 	}
 	points := pointsOf(requests, aDay.step(), func(r *answers.UsageRow) int64 { return r.Admitted + r.Denied })
-	t.Graph = lineGraph(points, 0, "Requests of "+t.Org+" by minute")
+	t.Graph = lineGraph(points, 0, "", "Requests of "+t.Org+" by minute")
 	return v.render("operator_tenant", t.Org, t)
 }
 
@@ -65,11 +66,11 @@ func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce
 	window := time.Duration(l.WindowSize) * time.Second
 	switch {
 	case window <= 0:
-		return lineGraph(points, 0, title)
+		return lineGraph(points, 0, l.Unit, title)
 	case window <= step:
-		return lineGraph(points, l.Limit*int64(step/window), title)
+		return lineGraph(points, l.Limit*int64(step/window), l.Unit, title)
 	}
-	return lineGraph(windowSums(points, window, l.Algorithm == "fixed_window"), l.Limit, title)
+	return lineGraph(windowSums(points, window, l.Algorithm == "fixed_window"), l.Limit, l.Unit, title)
 }
 
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
@@ -135,15 +136,16 @@ func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) 
 	}
 	step := u.Period.step()
 	denied := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied })
-	u.Denied = lineGraph(denied, 0, "Denied requests")
+	u.Denied = lineGraph(denied, 0, "", "Denied requests")
 	if u.Policy == "" {
 		admitted := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted })
-		u.Graph = lineGraph(admitted, 0, "Admitted requests")
+		u.Graph = lineGraph(admitted, 0, "", "Admitted requests")
 		return
 	}
 	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
 	if !isOwnTotal(&l) && l.WindowSize > 0 {
 		l.WindowSize, u.Apart = 0, true
 	}
+	l.Unit = cmp.Or(l.Unit, u.Total.Unit)
 	u.Graph = limitGraph(spent, step, &l, "Used of "+u.Policy)
 }

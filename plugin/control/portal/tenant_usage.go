@@ -16,7 +16,7 @@ const maxEndpoints = 100
 
 // useSum sums up usage, of an endpoint or of all.
 type useSum struct {
-	Endpoint                                   string
+	Endpoint, Unit                             string // Unit: of Cost, if that is of one policy
 	Admitted, Soft, Denied, ShadowDenied, Cost int64
 }
 
@@ -94,14 +94,14 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	u.LimitOf = name
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
 	admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
-	u.Admitted = lineGraph(admitted, most, "Admitted requests by "+unit)
+	u.Admitted = lineGraph(admitted, most, "", "Admitted requests by "+unit)
 	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
-		g := lineGraph(windowSums(admitted, day, true), most, "Admitted requests since midnight UTC")
+		g := lineGraph(windowSums(admitted, day, true), most, "", "Admitted requests since midnight UTC")
 		u.Sum, u.SumOf = &g, name
 	}
 	denied := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Denied })
 	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
-		g := lineGraph(denied, 0, "Denied requests by "+unit)
+		g := lineGraph(denied, 0, "", "Denied requests by "+unit)
 		u.Denied = &g
 	}
 }
@@ -152,7 +152,7 @@ func (u *orgUsage) sum(uses []answers.UsageRow, most int) {
 }
 
 func sumOf(r *answers.UsageRow) useSum {
-	return useSum{orZero(r.Endpoint), r.Admitted, r.Soft, r.Denied, r.ShadowDenied, orZero(r.Cost)}
+	return useSum{orZero(r.Endpoint), r.Unit, r.Admitted, r.Soft, r.Denied, r.ShadowDenied, orZero(r.Cost)}
 }
 
 // orZero returns what a pointer is to, or zero for nil.
@@ -169,6 +169,7 @@ func (r *useSum) add(other useSum) {
 	r.Denied += other.Denied
 	r.ShadowDenied += other.ShadowDenied
 	r.Cost += other.Cost
+	r.Unit = cmp.Or(r.Unit, other.Unit)
 }
 
 // leastQuota is the shortest window of a limit that has a forecast, in seconds.

@@ -89,7 +89,7 @@ func hourly(values ...int64) []graphPoint {
 }
 
 func TestGraphsAreScaledToTheirValuesAndTheirLimit(t *testing.T) {
-	g := lineGraph(hourly(0, 50, 100), 200, "use")
+	g := lineGraph(hourly(0, 50, 100), 200, "", "use")
 	if want := "M8 216L360 167L712 118"; strings.Contains(g.Line, "NaN") || g.Line != want {
 		t.Errorf("the line is %q, want %q", g.Line, want)
 	}
@@ -107,7 +107,7 @@ func TestGraphsAreScaledToTheirValuesAndTheirLimit(t *testing.T) {
 	if g.Summary != summary {
 		t.Errorf("the summary is %q, want %q", g.Summary, summary)
 	}
-	if g := lineGraph(hourly(1, 2), 0, "use"); g.Limit != nil || strings.Contains(g.Summary, "limit") {
+	if g := lineGraph(hourly(1, 2), 0, "", "use"); g.Limit != nil || strings.Contains(g.Summary, "limit") {
 		t.Errorf("without a limit, it is %+v, and the summary %q", g.Limit, g.Summary)
 	}
 }
@@ -117,7 +117,7 @@ func TestGraphsOfFewOrExtremeValuesStayInTheirBox(t *testing.T) {
 		"none": nil, "one": hourly(5), "zeros": hourly(0, 0), "negative": hourly(-5, 3),
 		"huge": hourly(1e18, 1), "one instant": {{graphBegin, 1}, {graphBegin, 2}},
 	} {
-		g := lineGraph(points, 10, "use")
+		g := lineGraph(points, 10, "", "use")
 		if (g.Line == "") != (len(points) == 0) {
 			t.Errorf("%s: the line is %q", name, g.Line)
 		}
@@ -138,12 +138,12 @@ func TestTheTopOfAGraphIsShortToWrite(t *testing.T) {
 }
 
 func TestAGraphOfValuesThatNoOneCouldUseIsDrawn(t *testing.T) {
-	g := lineGraph(hourly(math.MaxInt64, math.MinInt64, 1), math.MaxInt64, "use")
+	g := lineGraph(hourly(math.MaxInt64, math.MinInt64, 1), math.MaxInt64, "", "use")
 	if want := "M8 20L360 216L712 216"; g.Line != want || g.Limit.Y != graphTop {
 		t.Errorf("the line is %q below %+v, want %q", g.Line, g.Limit, want)
 	}
 	sums := windowSums(hourly(math.MaxInt64, math.MaxInt64, math.MaxInt64), 24*time.Hour, true)
-	if g := lineGraph(sums, 1, "use"); g.Line == "" {
+	if g := lineGraph(sums, 1, "", "use"); g.Line == "" {
 		t.Error("sums beyond all numbers are not drawn")
 	}
 }

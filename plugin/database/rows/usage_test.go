@@ -255,6 +255,10 @@ func TestARankingOfDaysCountsClosedAndOpenDaysOnce(t *testing.T) {
 	if err != nil || !slices.Equal(top.Items, want) || top.Step != "1d" {
 		t.Errorf("the ranking is %+v (%v), want %+v", top, err, want)
 	}
+	q.Policy = "daily"
+	if top, err = s.UsageTop(t.Context(), q, may.AddDate(0, 0, 4)); err != nil || top.Items[0].Unit != "usd" {
+		t.Errorf("the ranking of a policy in dollars is %+v (%v)", top, err)
+	}
 	for _, change := range []func(*rows.UsageTopQuery){
 		func(q *rows.UsageTopQuery) { q.By = "admitted; DROP TABLE x" },
 		func(q *rows.UsageTopQuery) { q.Max = 0 },

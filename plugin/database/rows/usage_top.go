@@ -31,7 +31,8 @@ type OrgRanking struct {
 	Denied       int64  `json:"denied"        doc:"Requests."`
 	ShadowDenied int64  `json:"shadow_denied" doc:"Requests that would have been denied outside shadow or log mode."`
 	Late         int64  `json:"late"          doc:"Of admitted and denied, with step 1d: requests of earlier days that were reported after those days were closed."`
-	Cost         int64  `json:"cost"          doc:"Tokens charged. Without policy those of all policies together: a request counts once for each."`
+	Cost         int64  `json:"cost"          doc:"What the policy charged. Without policy the sum of all policies, of tokens and of millionths of a US dollar alike: a request counts once for each."`
+	Unit         string `json:"unit,omitempty" doc:"usd: cost is in millionths of a US dollar, because the policy is in that unit now. Absent: it is in tokens." enum:"usd"`
 }
 
 // UsageTop has the tenants that used most, the first one most.
@@ -76,7 +77,8 @@ func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (Usag
 	return top, err
 }
 
-// sql returns the statement. It sums up the rows of q.Policy. The cost without a policy is that of all policies.
+// sql returns the statement. It sums up the rows of q.Policy. The cost without a policy is that of all policies, in
+// whatever units.
 func (q *UsageTopQuery) sql(step UsageStep) string {
 	policy := policyIs("$3")
 	rows := step.rows(`($3 = '' OR ` + policy + `)`)
@@ -84,8 +86,9 @@ func (q *UsageTopQuery) sql(step UsageStep) string {
 	for _, column := range [...]string{"admitted", "soft", "denied", "shadow_denied", "late"} {
 		sums += `coalesce(sum(` + column + `) FILTER (WHERE ` + policy + `), 0)::bigint AS ` + column + `, `
 	}
-	return `SELECT n.name AS tenant, admitted, soft, denied, shadow_denied, late, cost
-		FROM (
+	return `SELECT n.name AS tenant, admitted, soft, denied, shadow_denied, late, cost, (
+			SELECT coalesce(max(unit), '') FROM (SELECT id AS policy, unit FROM rate_limiter.usage_names) p WHERE ` + policy + `
+		) AS unit FROM (
 			SELECT tenant, ` + sums + `coalesce(sum(cost) FILTER (WHERE $3 <> '' OR NOT ` + policy + `), 0)::bigint AS cost
 			FROM (` + rows + `) u GROUP BY tenant
 		) t JOIN rate_limiter.usage_names n ON n.id = t.tenant
