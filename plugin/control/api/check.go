@@ -44,12 +44,12 @@ type Check struct {
 	IP         string `json:"ip,omitempty"            maxLength:"64"   doc:"The client's address. All requests without one are counted together. Where a limit is counted per address, an org's token may give one only in a dry run."                                                                example:"192.0.2.1"`
 	Tier       string `json:"tier,omitempty"          maxLength:"64"   doc:"The tier that the request claims; it applies unless one is set for the org. An org's token may claim only its own tier."`
 	Endpoint   string `json:"endpoint,omitempty"      maxLength:"4096" doc:"METHOD /path; a path alone, which patterns of any method match (* /records); or the name of a route, which limits per endpoint without a pattern count by. An org's token may name a route that is not in the config file only in a dry run. Default: no endpoint that a policy covers." example:"POST /records"`
-	Model      string `json:"model,omitempty"         maxLength:"256"  doc:"The model that the request asks for. A limit that matches other models then reserves nothing. The model that answers is charged: see used of a settlement."                                                                                                                     example:"gpt-4o"`
+	Model      string `json:"model,omitempty"         maxLength:"256"  doc:"The model that the request asks for. A limit that matches other models then reserves nothing. The model that answers is charged: see used of a settlement. An org's token may state one only in a dry run."                                                                                                                     example:"gpt-4o"`
 	Provider   string `json:"provider,omitempty"      maxLength:"256"  doc:"Its provider, in the same way."`
 	Cost       int64  `json:"cost,omitempty"                           doc:"Tokens. Default: the policies' cost, else 1. With an org's token it applies to the limits of the org and of its users; limits shared with other orgs count the request as 1."                                                                     minimum:"1" maximum:"1000000000"`
 	DryRun     bool   `json:"dry_run,omitempty"                        doc:"Spend nothing and return what the answer would be. Shared buckets are read as they are: nodes may hold a lease share of a limit (2 % by default) in addition."`
 
-	Reserve        *int64 `json:"reserve,omitempty"         doc:"Tokens to take from the limits that settle, in place of what they reserve by themselves; millionths of a US dollar if all of them are of unit usd, which else reserve by themselves; until POST /v1/ratelimit/settle replaces them by what was really used. Other limits count as without it. Not in a batch." minimum:"1" maximum:"1000000000000" example:"1500"`
+	Reserve        *int64 `json:"reserve,omitempty"         doc:"What to take from the limits that settle, until POST /v1/ratelimit/settle replaces it by what was really used. It is in millionths of a US dollar if all limits that settle and apply are of unit usd. Else it is in tokens, and each limit of unit usd reserves what its own config says. Limits that do not settle count the request as they do without reserve. Not in a batch." minimum:"1" maximum:"1000000000000" example:"1500"`
 	ReservationID  string `json:"reservation_id,omitempty"  doc:"Names the reservation, which is settled by it. Choose a new one for each request, such as a UUID. Ids of an org's token and of operators are apart. Required with reserve, unless with dry_run." minLength:"1" maxLength:"128" pattern:"^[!-~]+$" patternDescription:"visible ASCII characters" example:"chat-7f3a"`
 	ReserveTimeout int64  `json:"reserve_timeout,omitempty" doc:"Seconds until a settlement returns nothing. Default, and the most for an org's token: the longest timeout of the limits that settle, 600 without one." minimum:"1" maximum:"86400"`
 
@@ -252,13 +252,18 @@ func (s *Server) authorizeCheck(ctx context.Context, policies *resolve.Plan, c *
 
 // authorizeSpend returns why the token of an org may not spend for a request of its own org. It may not spend by
 // address, because any org's token can name any address and would use up limits of others. It may not spend on unknown
-// routes, because each would add a bucket to every limit per endpoint. The error is an answer.
+// routes, because each would add a bucket to every limit per endpoint. It may not state a model, because another one
+// would pass the limits of a model that it shares with others, and it settles none of these. The error is an answer.
 func (s *Server) authorizeSpend(policies *resolve.Plan, id *identity.Identity, c *Check) error {
 	if _, _, route := admit.Target(c.Endpoint); route != "" && !s.IsRoute(route) {
 		return huma.Error403Forbidden(
 			"an org's token may not spend on a route that is in no config or policy: name a route from the config file, " +
 				"give METHOD /path, or set dry_run",
 		)
+	}
+	if c.Model+c.Provider != "" {
+		return huma.Error403Forbidden("an org's token may not state the model or the provider of a request: omit model and " +
+			"provider, then every limit that could match counts it, or set dry_run")
 	}
 	if c.IP == "" {
 		return nil

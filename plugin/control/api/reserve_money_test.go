@@ -136,3 +136,15 @@ func TestAnActualOfLimitsInMoneyAloneIsInMicroUSD(t *testing.T) {
 	denied := r.reserves(admin, "acme", "too-much", 20_000_001)
 	assert.Contains(t, denied.Notes[0], "costs 20.000001 USD, and llm-year never has more than 20.00 USD at once")
 }
+
+func TestATokenOfAnOrgStatesAModelOnlyInADryRun(t *testing.T) {
+	t.Parallel()
+	r := budgeted(t, budgets())
+	for _, claim := range []string{`"model":"gpt-4o-mini"`, `"provider":"openai"`} {
+		body := `{"org_id":"acme","reserve":1500,"reservation_id":"chat",` + claim
+		r.wantProblem(r.do(call{ofAcme, "POST", checkPath, body + `}`, nil}), http.StatusForbidden,
+			"omit model and provider")
+		r.checks(ofAcme, `{"org_id":"acme","dry_run":true,`+claim+`}`)
+	}
+	assert.True(t, r.checks(ofAcme, `{"org_id":"acme","reserve":1500,"reservation_id":"chat"}`).Allowed)
+}
