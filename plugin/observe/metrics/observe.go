@@ -144,9 +144,10 @@ func (r *settlements) init(to prometheus.Registerer) {
 		"policy", "kind")
 	r.settled.init(to, "settlements_total",
 		"Reservations by what became of them: measured, refunded (the request used nothing), unmeasured, streamed "+
-			"(Kong counts the tokens of streams wrongly), timed_out and dropped (they stay charged), late (measured after the timeout, when it was counted as timed_out), lost (the store "+
-			"did not answer, or the limit was changed). Of concurrency limits the slots of requests: released at the end of "+
-			"the request, ended_by_deadline (after max_duration), late or lost.",
+			"(Kong counts the tokens of streams wrongly), timed_out and dropped (they stay charged), late (measured after "+
+			"the timeout, when it was counted as timed_out), lost (the store did not answer, or the limit was changed). Of "+
+			"concurrency limits the slots of requests: released at the end of the request, ended_by_deadline (after "+
+			"max_duration), late or lost.",
 		"policy", "outcome")
 	r.held.init(to, "reserved_token_seconds_total",
 		"Tokens of limits that settle, and slots of concurrency limits, times the seconds for which requests had them "+
