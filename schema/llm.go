@@ -17,7 +17,7 @@ import (
 //
 //kong:patterns call_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^log[.][A-Za-z0-9_.*-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name>, log.<path> such as log.ai.*.usage.prompt_tokens, or shared.<name>"}
 //kong:patterns request_source {"patterns": ["^header[.][A-Za-z0-9_-]+$", "^shared[.][A-Za-z0-9_.-]+$"], "err": "must be header.<Name> or shared.<name>, which are known when a request arrives"}
-//kong:patterns price {"patterns": ["^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$", "^1000000$", "^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?[.][0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$"], "err": "must be US dollars per million tokens as a quoted decimal, such as \"2.50\", from 0 to 1000000 with at most 6 decimals"}
+//kong:patterns price {"patterns": ["^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$", "^1000000$", "^[0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?[.][0-9][0-9]?[0-9]?[0-9]?[0-9]?[0-9]?$"], "err": "must be US dollars per million tokens as a decimal text such as \"2.50\", from 0 to 1000000 with at most 6 decimals"}
 type LLM struct {
 	// Where the name of the model that answered is read after the response: log.<path>, header.<Name> of the response, or
 	// shared.<name>. Default: log.ai.*.meta.response_model, which Kong's ai-proxy logs.
@@ -55,8 +55,8 @@ type ModelPrice struct {
 	// Required.
 	Model string `json:"model" kong:"required,match=^[^*]*[*]?$,len_max=128" kong_err:"must be the name of a model, or a prefix with one final *, in 1 to 128 bytes" example:"gpt-4o*"`
 
-	// The price of a million prompt tokens in US dollars, as a quoted decimal: "2.50". From 0 to 1000000, with at most 6
-	// decimals. Required.
+	// The price of a million prompt tokens in US dollars, a decimal text such as "2.50". From 0 to 1000000, with at
+	// most 6 decimals. Required.
 	Prompt Price `json:"prompt" kong:"required,match_any=price" unit:"USD" example:"2.50"`
 
 	// The price of a million completion tokens in US dollars, in the same way. Required.
