@@ -33,6 +33,10 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 	}
 	period, llm := &pricePeriod{until: limit.Never}, p.llm
 	llm.Prices = slices.Clone(llm.Prices)
+	place := map[string]int{} // in llm.Prices, by pattern
+	for i := range llm.Prices {
+		place[llm.Prices[i].Model] = i
+	}
 	for _, row := range p.rows {
 		start := limit.Micros(row.StartsAt.UnixMicro())
 		if start > now {
@@ -40,7 +44,11 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 			continue
 		}
 		period.from = max(period.from, start)
-		llm.Prices = slices.DeleteFunc(llm.Prices, func(price schema.ModelPrice) bool { return price.Model == row.Model })
+		if i, ok := place[row.Model]; ok {
+			llm.Prices[i] = row.ModelPrice
+			continue
+		}
+		place[row.Model] = len(llm.Prices)
 		llm.Prices = append(llm.Prices, row.ModelPrice)
 	}
 	period.calls = settle.NewCalls(llm)

@@ -1,6 +1,7 @@
 package resolve_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -126,4 +127,18 @@ func TestAPriceOfARowIsInForceFromItsInstantInPlaceOfTheConfigs(t *testing.T) {
 	var r resolve.Resolution
 	plan.ResolveAt(id, 250*limit.Second, &r)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { plan.ResolveAt(id, 250*limit.Second, &r) }), "allocations")
+}
+
+func TestManyPricesAreCompiledInLinearTime(t *testing.T) {
+	var rows policy.Rows
+	for i := range 30_000 {
+		rows.Prices = append(rows.Prices, policy.PriceRow{ID: int64(i + 1), DatedPrice: schema.DatedPrice{
+			StartsAt: time.Unix(1, 0), ModelPrice: schema.ModelPrice{Model: fmt.Sprint("model-", i), Prompt: 1},
+		}})
+	}
+	plan, r := compile(t, money).With(build(t, rows)), resolve.Resolution{}
+	began := time.Now()
+	plan.ResolveAt(&identity.Identity{Tenant: tenant("acme")}, 5*limit.Second, &r)
+	assert.Less(t, time.Since(began), 500*time.Millisecond, "quadratic time is 1.8 s")
+	assert.Len(t, r.Calls.LLM.Prices, 30_002)
 }
