@@ -101,14 +101,24 @@ var measuredOutcomes = [...]Outcome{
 // Measure returns the settlement of each bound, by the answers of Kong's log phase. A slot is released, whatever they
 // are. late reports whether the timeout is over: then the outcome of a measured bound is Late.
 func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
-	all, call := make([]Settlement, len(r.Bounds)), r.Calls.Call(a)
+	call := r.Calls.Call(a)
+	return r.measure(&call, late, func(p *policy.Policy) (int64, settle.Outcome) { return p.Settle.Measure(a, call) })
+}
+
+// measure returns the settlement of each bound by what used says that the request used of a policy that settles. The
+// first one that is measured has the call.
+func (r *Record) measure(
+	call *settle.Call, late bool, used func(*policy.Policy) (int64, settle.Outcome),
+) []Settlement {
+	all := make([]Settlement, len(r.Bounds))
+	due := r.Calls != nil && call.Outcome == settle.Measured // to be reported
 	for i := range all {
 		all[i].Outcome = Released
-		if rule := r.Bounds[i].Policy.Settle; rule != nil {
-			used, outcome := rule.Measure(a, r.Calls)
-			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: used}
-			if outcome == settle.Measured {
-				all[i].Call, call = call, nil
+		if p := r.Bounds[i].Policy; p.Settle != nil {
+			actual, outcome := used(p)
+			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
+			if outcome == settle.Measured && due {
+				all[i].Call, due = call, false
 			}
 		}
 		if late && !all[i].Outcome.keeps() {
@@ -169,26 +179,18 @@ func (r *Record) settlements(u Use, late bool) []Settlement {
 	if r == nil {
 		return nil
 	}
-	all := make([]Settlement, len(r.Bounds))
-	call := &settle.Call{
+	call := settle.Call{
 		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
 	}
-	r.Calls.Price(call)
-	due := r.Calls != nil // to be reported
-	for i := range all {
-		all[i].Actual = u.Actual
-		if rule := r.Bounds[i].Policy.Settle; rule != nil && u.Call != (Used{}) {
-			actual, outcome := rule.Charge(call, u.Actual)
-			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
-			if outcome == settle.Measured && due {
-				all[i].Call, due = call, false
-			}
-		}
-		if late && !all[i].Outcome.keeps() {
-			all[i].Outcome = Late
-		}
+	if r.Calls.Price(&call); u.Call == (Used{}) {
+		call.Outcome = settle.Unmeasured
 	}
-	return all
+	return r.measure(&call, late, func(p *policy.Policy) (int64, settle.Outcome) {
+		if u.Call == (Used{}) {
+			return u.Actual, settle.Measured
+		}
+		return p.Settle.Charge(&call, u.Actual, p.Unit != "")
+	})
 }
 
 // hasUnits reports whether limits of tokens and of money have reserved.

@@ -211,3 +211,46 @@ func TestTheIDOfAnotherTenantSettlesThatTenantsReservationAlone(t *testing.T) {
 	w.expect(victim, 0, Measured, Measured)
 	assert.EqualValues(t, 40, w.used(thief), "the thief used 40 tokens and paid")
 }
+
+// moneyRecord has reserved 20 µUSD of limits with one record settle in a config with a price of 1 µUSD for each token.
+func moneyRecord(t *testing.T, from string, matches ...*schema.Match) *Record {
+	t.Helper()
+	llm := schema.DefaultLLM()
+	llm.Prices = []schema.ModelPrice{{Model: "gpt-4o*", Prompt: 1_000_000, Completion: 1_000_000}}
+	r := &Record{Calls: settle.NewCalls(llm)}
+	for _, match := range matches {
+		rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: from}}, Reserve: 20}, match)
+		require.NoError(t, err)
+		p := &policy.Policy{Name: "budget", Settle: rule, Unit: schema.UnitUSD}
+		r.Bounds = append(r.Bounds, policy.Bound{Policy: p, Cost: 20})
+	}
+	return r
+}
+
+func TestACallThatACallerStatesIsChargedItsPriceInEachLimitOfMoney(t *testing.T) {
+	for _, from := range []string{schema.SourcePrices, "log.ai.*.usage.cost"} {
+		r := moneyRecord(t, from, nil, nil)
+		all := r.settlements(Use{Actual: 300, Call: Used{Model: "gpt-4o", Prompt: 5, Completion: 2}}, false)
+		assert.Equal(t, []int64{7, 7}, []int64{all[0].Actual, all[1].Actual}, from)
+		assert.True(t, all[0].Call != nil && all[0].Call.MicroUSD == 7 && all[1].Call == nil, "%s: one has the call", from)
+		all = r.settlements(Use{Actual: 300, Call: Used{Model: "foreign", Prompt: 5}}, false)
+		assert.True(t, all[0].Outcome == Unmeasured && r.cost(0, all[0]) == 20, "%s: the price is unknown", from)
+	}
+}
+
+func TestTheCallOfARequestIsReadAndReportedOnce(t *testing.T) {
+	answer := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Log: settle.ParseLog([]byte(
+		`{"ai":{"a":{"meta":{"response_model":"gpt-4o"},"usage":{"prompt_tokens":5,"completion_tokens":2}}}}`))}
+	one := moneyRecord(t, schema.SourcePrices, nil)
+	many := moneyRecord(t, schema.SourcePrices, &schema.Match{Provider: "p"}, nil, nil, nil, nil)
+	calls := 0
+	for i, s := range many.Measure(&answer, false) {
+		assert.Equal(t, i > 0, s.Outcome == Measured && s.Actual == 7, "bound %d is measured", i)
+		if s.Call != nil {
+			calls++
+		}
+	}
+	assert.Equal(t, 1, calls)
+	allocations := func(r *Record) float64 { return testing.AllocsPerRun(10, func() { r.Measure(&answer, false) }) }
+	assert.Equal(t, allocations(one), allocations(many))
+}

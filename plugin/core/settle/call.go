@@ -12,6 +12,8 @@ type Call struct {
 	Prompt, Completion int64  // tokens
 	MicroUSD           int64  // the price in millionths of a US dollar, rounded up once; 0 without a price
 	Priced             bool   // the model has a price
+
+	Outcome Outcome // Measured if the model and both numbers of tokens are known, else Unmeasured or Streamed
 }
 
 // Calls says where calls of language models are read, and what they cost. It is immutable.
@@ -70,11 +72,10 @@ func (c *Calls) Price(call *Call) {
 	}
 }
 
-// read returns the call of an answer, as far as the answer has it. It is Measured if its model and both numbers of
-// tokens are there.
-func (c *Calls) read(a *Answer) (call Call, outcome Outcome) {
+// Call returns the call of an answer, as far as the answer has it.
+func (c *Calls) Call(a *Answer) (call Call) {
 	if c == nil {
-		return call, Unmeasured
+		return Call{Outcome: Unmeasured}
 	}
 	prompt, hasPrompt := c.prompt.read(a)
 	completion, hasCompletion := c.completion.read(a)
@@ -84,21 +85,12 @@ func (c *Calls) read(a *Answer) (call Call, outcome Outcome) {
 	isWhole := float64(call.Prompt) == prompt && float64(call.Completion) == completion
 	c.Price(&call)
 	switch {
-	case a.Log.streamed() && (c.prompt.isCountedByKong() || c.completion.isCountedByKong()):
-		return call, Streamed
+	case (c.prompt.isCountedByKong() || c.completion.isCountedByKong()) && a.Log.streamed():
+		call.Outcome = Streamed
 	case call.Model == "" || !hasPrompt || !hasCompletion || !isWhole:
-		return call, Unmeasured
+		call.Outcome = Unmeasured
 	}
-	return call, Measured
-}
-
-// Call returns what a request used of a model, or nil if that is unknown.
-func (c *Calls) Call(a *Answer) *Call {
-	call, outcome := c.read(a)
-	if outcome != Measured {
-		return nil
-	}
-	return &call
+	return call
 }
 
 // isCountedByKong reports whether the source is a number of Kong's AI plugins, which is wrong for a streamed answer.

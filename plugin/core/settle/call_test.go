@@ -60,19 +60,19 @@ func TestACallCostsThePriceOfTheModelThatAnsweredRoundedUpOnce(t *testing.T) {
 		{"no log", ``, 0, settle.Unmeasured},
 	} {
 		a := answer(test.log)
-		got, outcome := r.Measure(&a, table)
+		got, outcome := r.Measure(&a, table.Call(&a))
 		if outcome != test.outcome || outcome == settle.Measured && got != test.want {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, got, outcome, test.want, test.outcome)
 		}
-		if call := table.Call(&a); (call != nil) != (outcome == settle.Measured) || call != nil && call.MicroUSD != got {
+		if call := table.Call(&a); call.Outcome != outcome || outcome == settle.Measured && call.MicroUSD != got {
 			t.Errorf("%s: the call is %+v, charged %d", test.name, call, got)
 		}
 	}
 	a := answer(chat("claude", 1, 1))
-	if _, outcome := r.Measure(&a, calls(schema.ModelPrice{Model: "gpt-4o*"})); outcome != settle.Unmeasured {
+	if _, outcome := r.Measure(&a, calls(schema.ModelPrice{Model: "gpt-4o*"}).Call(&a)); outcome != settle.Unmeasured {
 		t.Errorf("a model without a price is settled as %d, want as unmeasured", outcome)
 	}
-	if _, outcome := r.Measure(&a, nil); outcome != settle.Unmeasured {
+	if _, outcome := r.Measure(&a, (*settle.Calls)(nil).Call(&a)); outcome != settle.Unmeasured {
 		t.Errorf("without calls the outcome is %d, want unmeasured", outcome)
 	}
 }
@@ -117,7 +117,7 @@ func TestALimitThatMatchesModelsCountsTheirCallsAlone(t *testing.T) {
 		r, err := settle.New(from("log.ai.*.usage.total_tokens"), &test.match)
 		require.NoError(t, err)
 		a := answer(test.log)
-		got, outcome := r.Measure(&a, calls())
+		got, outcome := r.Measure(&a, calls().Call(&a))
 		assert.Equal(t, test.outcome, outcome, "%+v: the outcome", test.match)
 		assert.Equal(t, test.want, got, "%+v: tokens", test.match)
 	}
@@ -147,7 +147,7 @@ func TestAStreamedAnswerKeepsWhatKongCountsWrongly(t *testing.T) {
 		require.NoError(t, err)
 		a := answer(stream(chat("gpt-4o", 3, 4)))
 		a.Shared = map[string]string{"p": "2", "c": "3"}
-		got, outcome := r.Measure(&a, test.calls)
+		got, outcome := r.Measure(&a, test.calls.Call(&a))
 		if outcome != test.outcome || outcome == settle.Measured && got != test.want {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, got, outcome, test.want, test.outcome)
 		}

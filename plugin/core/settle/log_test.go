@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // recorded returns the log entries of a running Kong 3.9.3 by their case. The entry of ai-proxy is one of them with the
@@ -226,4 +228,20 @@ func FuzzLog(f *testing.F) {
 			t.Fatalf("%q: %s is %v, want %v (%v)", entry, path, got, want, valid)
 		}
 	})
+}
+
+func TestALogIsReadNoFurtherThanItsVisitorWants(t *testing.T) {
+	log, visits := ParseLog([]byte(`{"a":{"x":[1,2,3],"y":[4]},"b":[[5]]}`)), 0
+	assert.False(t, log.walk([]string{"*", "*", "*"}, func(string) bool { visits++; return visits < 2 }))
+	assert.Equal(t, 2, visits)
+}
+
+func TestWhetherAnAnswerWasStreamedIsReadForTokensOfKongAlone(t *testing.T) {
+	r, err := New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.n"}}}, nil)
+	require.NoError(t, err)
+	a := Answer{Status: 200, Source: SourceService, Tried: true, Shared: map[string]string{"n": "5"}}
+	measure := func() { _, _ = r.Measure(&a, Call{}) }
+	without := testing.AllocsPerRun(100, measure)
+	a.Log = ParseLog([]byte(`{"response":{"headers":{"content-type":"text/plain","a":"b"}}}`))
+	assert.Equal(t, without, testing.AllocsPerRun(100, measure), "allocations")
 }

@@ -57,9 +57,9 @@ const (
 	Streamed                  // as Unmeasured, because Kong counts the tokens of streamed answers wrongly
 )
 
-// Measure returns the tokens that a request used, from 0 to MaxActual, or millionths of a US dollar by the prices of
-// calls. They have no meaning if it is Unmeasured or Streamed. A call that the rule does not match used nothing.
-func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) {
+// Measure returns the tokens that a request used, from 0 to MaxActual, or millionths of a US dollar by the prices of its
+// call. They have no meaning if it is Unmeasured or Streamed. A call that the rule does not match used nothing.
+func (r *Rule) Measure(a *Answer, call Call) (actual int64, outcome Outcome) {
 	switch {
 	case !a.Tried, a.Source == SourceExit, a.Source == SourceError:
 		return 0, Refunded
@@ -68,18 +68,15 @@ func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) 
 	case r.RefundOn(a.Status):
 		return 0, Refunded
 	}
-	if r.NeedsCalls() {
-		call, outcome := calls.read(a)
-		switch matches, known := r.match.Matches(call.Model, call.Provider); {
-		case !known, r.ByPrices() && matches && outcome == Measured && !call.Priced:
-			return 0, Unmeasured
-		case !matches:
-			return 0, Measured
-		case r.ByPrices():
-			return call.MicroUSD, outcome
-		}
+	if !r.ByPrices() {
+		actual, call.Outcome = r.count(a)
 	}
-	if a.Log.streamed() && slices.ContainsFunc(r.sources, func(s source) bool { return s.isCountedByKong() }) {
+	return r.Charge(&call, actual, r.ByPrices())
+}
+
+// count returns the sum of the rule's sources.
+func (r *Rule) count(a *Answer) (int64, Outcome) {
+	if slices.ContainsFunc(r.sources, func(s source) bool { return s.isCountedByKong() }) && a.Log.streamed() {
 		return 0, Streamed
 	}
 	total := 0.0
@@ -93,19 +90,18 @@ func (r *Rule) Measure(a *Answer, calls *Calls) (actual int64, outcome Outcome) 
 	return roundUp(total), Measured
 }
 
-// Charge returns what a priced call that a caller states costs: 0 if the rule does not match it, the price where the
-// rule settles by prices, and else these tokens. Without a price, or a name that it must match, it is Unmeasured.
-func (r *Rule) Charge(call *Call, tokens int64) (actual int64, outcome Outcome) {
-	matches, known := r.match.Matches(call.Model, call.Provider)
-	switch {
-	case !known, matches && r.ByPrices() && !call.Priced:
+// Charge returns what a call costs: 0 if the rule does not match it, its price for a limit in money, and else these
+// tokens. Without a price, or a name that it must match, it is Unmeasured.
+func (r *Rule) Charge(call *Call, tokens int64, inMoney bool) (actual int64, outcome Outcome) {
+	switch matches, known := r.match.Matches(call.Model, call.Provider); {
+	case !known, matches && inMoney && call.Outcome == Measured && !call.Priced:
 		return 0, Unmeasured
 	case !matches:
 		return 0, Measured
-	case r.ByPrices():
-		return call.MicroUSD, Measured
+	case inMoney:
+		return call.MicroUSD, call.Outcome
 	}
-	return tokens, Measured
+	return tokens, call.Outcome
 }
 
 // roundUp returns a sum as whole tokens. Kong writes numbers with 14 digits, so what a sum has beyond 15 digits is
@@ -196,27 +192,31 @@ func (l Log) streamed() bool {
 	return strings.HasPrefix(strings.ToLower(kind), "text/event-stream")
 }
 
-// maxNumbers bounds how many numbers one path may lead to.
+// maxNumbers bounds how many values one path may lead to.
 const maxNumbers = 256
 
 // sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
 // null, and -1 among the latencies, count as no number.
 func (l Log) sum(path []string) (total float64, ok bool) {
 	numbers, invalid := 0, false
-	l.walk(path, func(text string) {
+	l.walk(path, func(text string) bool {
 		if text == "-1" && path[0] == "latencies" {
-			return
+			return true
 		}
 		n, valid := parseAmount(text)
-		total, numbers, invalid = total+n, numbers+1, invalid || !valid
+		total, numbers, invalid = total+n, numbers+1, !valid
+		return valid && numbers <= maxNumbers
 	})
 	return total, numbers > 0 && numbers <= maxNumbers && !invalid
 }
 
 // text returns the text that a path leads to; "": there is none, it is another value, or there are several that differ.
 func (l Log) text(path []string) (text string) {
-	found := map[string]bool{}
-	l.walk(path, func(value string) { found[value] = true })
+	found, values := map[string]bool{}, 0
+	l.walk(path, func(value string) bool {
+		found[value], values = true, values+1
+		return len(found) == 1 && values <= maxNumbers
+	})
 	if len(found) > 1 {
 		return ""
 	}
@@ -229,30 +229,31 @@ func (l Log) text(path []string) (text string) {
 // everyKey is the key of a path that stands for all keys.
 const everyKey = "*"
 
-// walk calls visit with each value but null that a path leads to.
-func (l Log) walk(path []string, visit func(text string)) {
+// walk calls visit with each value but null that a path leads to, until visit returns false, as walk then does.
+func (l Log) walk(path []string, visit func(text string) bool) bool {
 	if path[0] != everyKey {
-		walk(l[path[0]], path[1:], visit)
-		return
+		return walk(l[path[0]], path[1:], visit)
 	}
 	for _, value := range l {
-		walk(value, path[1:], visit)
+		if !walk(value, path[1:], visit) {
+			return false
+		}
 	}
+	return true
 }
 
-// walk calls visit with each value but null that a path leads to in a value.
-func walk(text json.RawMessage, path []string, visit func(text string)) {
+// walk does for a value what walk of a log does.
+func walk(text json.RawMessage, path []string, visit func(text string) bool) bool {
 	var object Log
 	var list []json.RawMessage
 	switch {
 	case len(text) == 0 || string(text) == "null":
 	case len(path) == 0:
-		visit(string(text))
+		return visit(string(text))
 	case json.Unmarshal(text, &object) == nil:
-		object.walk(path, visit)
+		return object.walk(path, visit)
 	case path[0] == everyKey && json.Unmarshal(text, &list) == nil:
-		for _, item := range list {
-			walk(item, path[1:], visit)
-		}
+		return !slices.ContainsFunc(list, func(item json.RawMessage) bool { return !walk(item, path[1:], visit) })
 	}
+	return true
 }

@@ -65,7 +65,7 @@ func TestAnOutcomeFollowsFromHowTheRequestEnded(t *testing.T) {
 	} {
 		a := settle.Answer{Status: test.status, Source: test.source, Tried: test.tried}
 		a.Log = settle.ParseLog([]byte(test.log))
-		if actual, outcome := r.Measure(&a, nil); actual != test.actual || outcome != test.want {
+		if actual, outcome := r.Measure(&a, settle.Call{}); actual != test.actual || outcome != test.want {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestTheValuesOfAllSourcesAreWeightedAddedAndRoundedUpOnce(t *testing.T) {
 		a := answer(test.log)
 		a.Headers = map[string]string{"x-tokens": test.header}
 		a.Shared = map[string]string{"tokens": test.shared}
-		actual, outcome := rule(t, test.s).Measure(&a, nil)
+		actual, outcome := rule(t, test.s).Measure(&a, settle.Call{})
 		if actual != test.want || outcome != settle.Measured {
 			t.Errorf("%s: %d, %d; want %d", test.name, actual, outcome, test.want)
 		}
@@ -121,7 +121,7 @@ func TestOnlyNumbersOfHeadersAndSharedValuesAreMeasured(t *testing.T) {
 		a.Headers = map[string]string{"x-tokens": text}
 		a.Shared = map[string]string{"tokens": text}
 		for name, r := range map[string]*settle.Rule{"header": header, "shared": shared} {
-			actual, outcome := r.Measure(&a, nil)
+			actual, outcome := r.Measure(&a, settle.Call{})
 			if want < 0 && outcome != settle.Unmeasured || want >= 0 && (actual != want || outcome != settle.Measured) {
 				t.Errorf("%s %q: %d, %d; want %d", name, text, actual, outcome, want)
 			}
@@ -258,7 +258,7 @@ func TestAHeaderThatListsNumbersIsReadByKey(t *testing.T) {
 		{"a negative number", map[string]string{"x-kong-limit": "video=-1"}, 0, settle.Unmeasured},
 	} {
 		a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Headers: test.headers}
-		actual, outcome := r.Measure(&a, nil)
+		actual, outcome := r.Measure(&a, settle.Call{})
 		if outcome != test.want || outcome == settle.Measured && actual != test.actual {
 			t.Errorf("%s: %d, %d; want %d, %d", test.name, actual, outcome, test.actual, test.want)
 		}

@@ -158,7 +158,7 @@ func TestOnlyANumberInKongCtxSharedIsAnAmount(t *testing.T) {
 		if err := k.LogEvent(id); err != nil || len(s.answers) != 1 {
 			t.Fatalf("%s: %v", name, err)
 		}
-		actual, outcome := rule.Measure(&s.answers[0], nil)
+		actual, outcome := rule.Measure(&s.answers[0], settle.Call{})
 		if outcome != test.want || outcome == settle.Measured && actual != 7 {
 			t.Errorf("%s: %d, %d, want %d", name, actual, outcome, test.want)
 		}
