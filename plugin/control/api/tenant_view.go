@@ -57,7 +57,7 @@ func (v view) anyStatus(d *decision.Decision, is func(*policy.Bound, *decision.S
 // showsWarning reports whether a bound that the caller may read is in its soft zone.
 func (v view) showsWarning(d *decision.Decision) bool {
 	return d.Result == decision.SoftThrottled &&
-		v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool { return b.Enforced() && s.Soft })
+		v.anyStatus(d, func(b *policy.Bound, s *decision.Status) bool { return b.Decides() && s.Soft })
 }
 
 // showsShadow reports whether the request would be denied by a shadow limit that the caller may read, or for a reason

@@ -83,13 +83,10 @@ func (s *Status) ResetAt() limit.Micros {
 // Denies reports whether a bound with this status denies the request: it is enforced, and it either has no room or was
 // not answered and fails closed. One that does not match the request never denies.
 func Denies(b *policy.Bound, s *Status) bool {
-	if b.Unmatched {
-		return false
-	}
 	if s.Source == Unanswered {
-		return b.Enforced() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
+		return b.Decides() && s.Failure != NoFailure && b.Policy.FailMode == policy.FailClosed
 	}
-	return b.Enforced() && !s.Admits()
+	return b.Decides() && !s.Admits()
 }
 
 // Capacity returns the capacity, in tokens, of the bucket that s describes.
@@ -238,8 +235,7 @@ func (d *Decision) Combine() {
 			if Denies(bound, status) {
 				outage = max(outage, status.Wait, 1)
 			}
-		case bound.Unmatched:
-		case !bound.Enforced():
+		case !bound.Decides():
 			d.ShadowDenied = d.ShadowDenied || !status.Admits()
 		default:
 			d.RetryAfter = max(d.RetryAfter, status.Wait)
@@ -270,7 +266,7 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
 		bound := &d.Resolution.Bounds[i]
-		decides := bound.Enforced() && !bound.Unmatched && d.Statuses[i].Source != Unanswered
+		decides := bound.Decides() && d.Statuses[i].Source != Unanswered
 		if d.Reason != StoreAway && decides && shown(bound) {
 			binding = d.stricter(binding, i)
 		}

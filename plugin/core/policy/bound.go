@@ -202,8 +202,11 @@ type Bound struct {
 	Penalty  int64 // id of the detector's override that changed it after that; 0 for none
 }
 
-// Enforced reports whether the bound can deny.
+// Enforced reports whether the policy can deny.
 func (b *Bound) Enforced() bool { return b.Policy.Mode == Enforce }
+
+// Decides reports whether the bound can deny the request: it is enforced, and the request may match the policy.
+func (b *Bound) Decides() bool { return b.Enforced() && !b.Unmatched }
 
 // Unnamed reports whether the bound is counted per endpoint, and the request that it was resolved for names none. No
 // request to an endpoint spends from its bucket.

@@ -259,3 +259,14 @@ func TestManyLimitsKeepTheFieldsShortAndTheBindingOnesInThem(t *testing.T) {
 		}
 	}
 }
+
+func TestALimitThatTheRequestDoesNotMatchNeitherWarnsNorIsDegraded(t *testing.T) {
+	for unmatched, want := range map[bool]string{false: "true daily=local", true: " "} {
+		d := decide(t, answers{status(5, second, 0), shared(soft(second))})
+		d.Resolution.Bounds[1].Unmatched = unmatched
+		name := d.Resolution.Bounds[1].Policy.Name
+		r := render(schema.Config{DegradedHeader: true}, d, false)
+		got := r.Get("X-RateLimit-Warning") + " " + strings.Replace(r.Get("X-RateLimit-Degraded"), name, "daily", 1)
+		assert.Equal(t, want, got, "unmatched: %t", unmatched)
+	}
+}

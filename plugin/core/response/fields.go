@@ -134,7 +134,7 @@ func (re *Renderer) current(d *decision.Decision, shown int, all bool, into []in
 // lists reports whether the structured fields list a bound: it is enforced and matches the request, clients read its
 // numbers, and the fields have a unit for what it counts.
 func (re *Renderer) lists(b *policy.Bound) bool {
-	return b.Policy.Quota != "" && b.Enforced() && !b.Unmatched && re.Shows(b)
+	return b.Policy.Quota != "" && b.Decides() && re.Shows(b)
 }
 
 // separate appends a comma unless the list that begins at start is empty.

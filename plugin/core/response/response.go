@@ -182,7 +182,7 @@ func (re *Renderer) warns(d *decision.Decision) bool {
 		return false
 	}
 	for i := range d.Statuses {
-		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Enforced() && re.Shows(bound) {
+		if bound := &d.Resolution.Bounds[i]; d.Statuses[i].Soft && bound.Decides() && re.Shows(bound) {
 			return true
 		}
 	}
@@ -195,7 +195,7 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure || !bound.Enforced() || !re.Shows(bound) && !decision.Denies(bound, status) {
+		if status.Failure == decision.NoFailure || !bound.Decides() || !re.Shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
 		decidedBy := bound.Policy.FailMode.String()

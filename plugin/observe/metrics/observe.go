@@ -106,7 +106,7 @@ func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status
 			if d.Reason == decision.StoreAway {
 				m.unavailable.with(p.Name).Inc()
 			}
-		case status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
+		case status.Failure != decision.NoFailure && bound.Decides() && !d.Denied():
 			m.unverified.with(p.Name, policy.FailOpen.String()).Inc()
 		}
 	case !status.Admits():
@@ -118,7 +118,7 @@ func (m *Metrics) observeBound(d *decision.Decision, bound *policy.Bound, status
 		if status.Source == decision.FairShare {
 			m.capped.with(p.Name, p.Mode.String()).Inc()
 		}
-	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Enforced() && !d.Denied():
+	case status.Source == decision.Local && status.Failure != decision.NoFailure && bound.Decides() && !d.Denied():
 		m.unverified.with(p.Name, policy.FailLocal.String()).Inc()
 	}
 }

@@ -191,3 +191,10 @@ func TestAnUnknownRouteIsNoLabel(t *testing.T) {
 		assert.Equal(t, 2, strings.Count(got, `endpoint="POST /x"`), "%s: a pattern must stay a label:\n%s", route, got)
 	}
 }
+
+func TestALimitOfAnotherModelIsNotUnverified(t *testing.T) {
+	m, d := New("1", Sources{}), decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, localYes})
+	d.Resolution.Bounds[0].Unmatched = true
+	m.Observe(d)
+	assert.NotContains(t, counted(t, m), "unverified_total")
+}
