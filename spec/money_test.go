@@ -99,7 +99,7 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 		{"gpt-4o", "gpt-4o", "application/json"},                // without usage: the reservation of 100 of both
 		{"", "foreign 1000 500", "application/json"},            // without a price: 100 of all
 		{"gpt-4o", "gpt-4o 1000 500", "text/event-stream"},      // a stream: 100 of both
-		{"claude", "gpt-4o 1000 500", "text/event-stream; a=b"}, // a stream: 100 of all
+		{"claude", "gpt-4o 1000 500", "text/event-stream; a=b"}, // a stream: 100 of both, in spite of its claim
 	}
 	done := make(chan answer, len(calls))
 	for _, c := range calls {
@@ -122,7 +122,7 @@ func TestCallsAreChargedByTheModelThatAnsweredAfterTheirProcessWasKilled(t *test
 		assert.Equal(t, http.StatusOK, a.Status, "%s", a.Body)
 	}
 	h.sent += int64(len(calls))
-	want := fmt.Sprintf("all %d, of-4o %d", 7500+3+7500+1500+10+100+100+100+100, 7500+3+7500+100+100)
+	want := fmt.Sprintf("all %d, of-4o %d", 7500+3+7500+1500+10+100+100+100+100, 7500+3+7500+100+100+100)
 	await.That(t, "the charges", func() bool { return spent(&h.budget) == want })
 	assert.LessOrEqual(t, len(h.records()), 1, "the one of the last request")
 	a := h.node.get("/chat", "apikey", "beth", "X-Model", "foreign")

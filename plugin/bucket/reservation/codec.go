@@ -16,9 +16,9 @@ import (
 
 const (
 	// recordVersion is the version of the form of records. A process settles no record of another version.
-	recordVersion = 2
+	recordVersion = 3
 	// maxRecord bounds a record in bytes.
-	maxRecord = 64 << 10
+	maxRecord = 128 << 10
 )
 
 var errLongRecord = fmt.Errorf("the record has more than %d bytes", maxRecord)
@@ -31,7 +31,7 @@ type jsonRecord struct {
 	Tenant   string       `json:"tenant,omitempty"`
 	Endpoint string       `json:"endpoint,omitempty"`
 	Bounds   []jsonBound  `json:"bounds"`
-	LLM      *schema.LLM  `json:"llm,omitempty"` // where calls are read, and the prices when it was made
+	LLM      *schema.LLM  `json:"llm,omitempty"` // where calls are read, and the prices when it was made; appended
 }
 
 type jsonBound struct {
@@ -44,6 +44,7 @@ type jsonBound struct {
 	Settle    json.RawMessage  `json:"settle,omitempty"` // absent: a concurrency limit
 	Match     *schema.Match    `json:"match,omitempty"`
 	Unit      string           `json:"unit,omitempty"`
+	Unmatched bool             `json:"unmatched,omitempty"`
 	Source    decision.Source  `json:"source"`
 	Failure   decision.Failure `json:"failure,omitempty"`
 	Receipt   limit.Receipt    `json:"receipt"`
@@ -65,9 +66,6 @@ func (f *jsonRecord) clientTexts() []*string {
 // MarshalBinary implements encoding.BinaryMarshaler.
 func (r *Record) MarshalBinary() ([]byte, error) {
 	form := jsonRecord{Version: recordVersion, Made: r.Made, Tenant: r.Tenant, Endpoint: r.Endpoint}
-	if r.Calls != nil {
-		form.LLM = &r.Calls.LLM
-	}
 	for i := range r.Bounds {
 		b, s := &r.Bounds[i], &r.Statuses[i]
 		spec := b.Policy.Limit.Spec()
@@ -81,13 +79,16 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
 			Key: b.Key, Limit: spec, Settle: rule, Match: b.Policy.Settle.Match(), Unit: b.Policy.Unit,
-			Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
+			Unmatched: b.Unmatched, Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
 		})
 	}
 	for _, part := range form.clientTexts() {
 		*part = url.PathEscape(*part)
 	}
 	text, err := json.Marshal(form)
+	if err == nil && r.Calls != nil {
+		text = slices.Concat(text[:len(text)-1], []byte(`,"llm":`), r.Calls.JSON(), []byte("}"))
+	}
 	if err == nil && len(text) > maxRecord {
 		err = errLongRecord
 	}
@@ -176,7 +177,7 @@ func (f *jsonBound) decode() (policy.Bound, decision.Status, error) {
 	}
 	status := decision.Status{Source: f.Source, Failure: f.Failure, Charged: true, Receipt: f.Receipt, Now: f.Now}
 	status.Reset = f.FullAgain
-	return policy.Bound{Policy: p, Key: f.Key, Cost: f.Cost}, status, nil
+	return policy.Bound{Policy: p, Key: f.Key, Cost: f.Cost, Unmatched: f.Unmatched}, status, nil
 }
 
 func decodeRule(text []byte, match *schema.Match) (*settle.Rule, error) {

@@ -112,13 +112,10 @@ func (c call) costs() (all, of4o int64) {
 	case c.end != "used" || c.model == "foreign":
 		cost = dollarsReserved
 	}
-	switch {
-	case !is4o:
-		return cost, 0
-	case c.end != "used" && c.claims == "claude": // it has reserved nothing
+	if !is4o {
 		return cost, 0
 	}
-	return cost, cost
+	return cost, cost // of gpt-4o also if the call has claimed another model, and so has reserved nothing
 }
 
 // reserveCall admits a call, which came at its second.

@@ -105,8 +105,9 @@ func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 	return r.measure(&call, late, func(p *policy.Policy) (int64, settle.Outcome) { return p.Settle.Measure(a, call) })
 }
 
-// measure returns the settlement of each bound by what used says that the request used of a policy that settles. The
-// first one that is measured has the call.
+// measure returns the settlement of each bound by what used says that the request used of a policy that settles. Where
+// that is unknown, a bound that has reserved nothing for the model that the request stated is charged its reservation,
+// unless another model has answered. The first one that is measured has the call.
 func (r *Record) measure(
 	call *settle.Call, late bool, used func(*policy.Policy) (int64, settle.Outcome),
 ) []Settlement {
@@ -117,6 +118,12 @@ func (r *Record) measure(
 		if p := r.Bounds[i].Policy; p.Settle != nil {
 			actual, outcome := used(p)
 			all[i] = Settlement{Outcome: measuredOutcomes[outcome], Actual: actual}
+			if r.Bounds[i].Unmatched && all[i].Outcome.keeps() {
+				all[i].Actual = 0
+				if matches, known := p.Settle.Match().Matches(call.Model, call.Provider); matches || !known {
+					all[i].Actual = p.Settle.Reserve(0, 1)
+				}
+			}
 			if outcome == settle.Measured && due {
 				all[i].Call, due = call, false
 			}
@@ -128,8 +135,8 @@ func (r *Record) measure(
 	return all
 }
 
-// Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound stays as
-// it is, and a late one gets nothing back. A slot is released, or has ended by its deadline: then its outcome is Ended.
+// Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound that has
+// reserved stays as it is, and a late one gets nothing back. A slot is released, or has ended by its deadline: then its outcome is Ended.
 // It sets the change of each settlement, and the outcome to Lost where the change was not made. Call it once, for a
 // record that this process has taken out.
 func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) error {
@@ -217,7 +224,7 @@ func (r *Record) cost(bound int, s Settlement) int64 {
 	switch {
 	case r.Bounds[bound].Key.Slots:
 		return 0
-	case s.Outcome.keeps():
+	case s.Outcome.keeps() && !r.Bounds[bound].Unmatched:
 		return reserved
 	case s.Outcome == Late, r.chargeOnly != nil && r.chargeOnly[bound]:
 		return max(s.Actual, reserved)

@@ -2,6 +2,7 @@ package reservation
 
 import (
 	"bytes"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func fullRecord(t testing.TB) *Record {
 		}
 		s.Reset = 8
 		r.Statuses = append(r.Statuses, s)
-		r.Bounds = append(r.Bounds, policy.Bound{Policy: p, Cost: int64(500 + i), Key: policy.Key{
+		r.Bounds = append(r.Bounds, policy.Bound{Policy: p, Unmatched: i == 1, Cost: int64(500 + i), Key: policy.Key{
 			Namespace: "default", Policy: "tokens", Group: policy.ByEndpoint, Kind: policy.KindIP, GroupID: "acme",
 			Subject: "u\x00\"\xff%", Endpoint: "POST /chat",
 		}})
@@ -91,6 +92,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	golden.Check(t, filepath.Join("testdata", "record.json"), string(written)+"\n")
 	read, err := decodeRecord(written, false)
 	require.NoError(t, err)
+	read.Calls.JSON()
 	assert.Equal(t, r, read, "read")
 }
 
@@ -101,9 +103,9 @@ func TestWhatIsNoRecordIsAnError(t *testing.T) {
 		"no JSON":            "\x00\x01",
 		"null":               "null",
 		"more after it":      valid + "{}",
-		"another version":    strings.Replace(valid, `"v":2`, `"v":3`, 1),
-		"no bound":           `{"v":2,"made":1,"bounds":[]}`,
-		"an empty bound":     `{"v":2,"made":1,"bounds":[{}]}`,
+		"another version":    strings.Replace(valid, `"v":3`, `"v":2`, 1),
+		"no bound":           `{"v":3,"made":1,"bounds":[]}`,
+		"an empty bound":     `{"v":3,"made":1,"bounds":[{}]}`,
 		"a negative cost":    strings.Replace(valid, `"cost":500`, `"cost":-1`, 1),
 		"an endless cost":    strings.Replace(valid, `"cost":500`, `"cost":1000000000001`, 1),
 		"an unknown scope":   strings.Replace(valid, `"scope":8`, `"scope":9`, 1),
@@ -152,9 +154,49 @@ func TestARecordOfBucketsOfAnotherProcessOnlyChargesMore(t *testing.T) {
 	}
 }
 
+func TestThePricesOfARecordAreWrittenAsOneText(t *testing.T) {
+	r := fullRecord(t)
+	write := func() { _, _ = r.MarshalBinary() }
+	few := testing.AllocsPerRun(10, write)
+	llm := schema.DefaultLLM()
+	for i := range 2 * 256 { // the most of a config and of rows, of patterns as long as can be
+		llm.Prices = append(llm.Prices, schema.ModelPrice{Model: fmt.Sprintf("%0128d", i), Prompt: 999_999_999_999})
+	}
+	r.Calls = settle.NewCalls(llm)
+	assert.Equal(t, few, testing.AllocsPerRun(10, write), "allocations")
+	read, err := decodeRecord(encode(t, r), false)
+	require.NoError(t, err)
+	assert.Equal(t, llm, read.Calls.LLM)
+}
+
+func TestAClaimIsChargedTheReservationWhereTheUseIsUnknown(t *testing.T) {
+	const of4o = `"meta":{"response_model":"gpt-4o"}`
+	for _, test := range []struct {
+		log    string // of ai-proxy
+		status int
+		want   int64
+	}{
+		{of4o, 200, 20},
+		{of4o + `,"usage":{"prompt_tokens":5,"completion_tokens":2}`, 200, 7},
+		{`"meta":{"response_model":"claude"}`, 200, 0},
+		{`"meta":{"response_model":"claude"}`, 499, 0},
+		{``, 200, 20},
+		{``, 499, 20},
+	} {
+		r := moneyRecord(t, schema.SourcePrices, &schema.Match{Model: "gpt-4o*"})
+		r.Bounds[0].Cost, r.Bounds[0].Unmatched = 0, true
+		a := settle.Answer{Status: test.status, Source: settle.SourceService, Tried: true}
+		a.Log = settle.ParseLog([]byte(`{"ai":{"a":{` + test.log + `}}}`))
+		for _, late := range []bool{false, true} {
+			assert.Equal(t, test.want, r.cost(0, r.Measure(&a, late)[0]), "%+v, late: %t", test, late)
+		}
+		assert.Zero(t, r.cost(0, Settlement{Outcome: Late}), "its end is lost")
+	}
+}
+
 func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 	f.Add(encode(f, fullRecord(f)))
-	f.Add([]byte(`{"v":2,"made":1,"bounds":[{}]}`))
+	f.Add([]byte(`{"v":3,"made":1,"bounds":[{}]}`))
 	f.Add([]byte("[[[[[["))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := decodeRecord(text, false)

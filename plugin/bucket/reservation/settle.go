@@ -171,7 +171,7 @@ func (o Outcome) keeps() bool { return o == Unmeasured || o == Streamed }
 // Settlement says what became of the reservation of one bound.
 type Settlement struct {
 	Outcome  Outcome
-	Actual   int64        // tokens that the request used; it has no meaning where it was not measured
+	Actual   int64        // tokens that the request used; where it was not measured, only an Unmatched bound has them
 	Change   int64        // tokens that the bucket got back (< 0), or was charged beyond the reservation (> 0)
 	Delay    limit.Micros // since the reservation
 	Tenant   string       // of the request, for observers; "": none

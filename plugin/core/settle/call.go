@@ -1,7 +1,9 @@
 package settle
 
 import (
+	"encoding/json"
 	"math/big"
+	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -22,6 +24,9 @@ type Calls struct {
 	Needs Needs      // what must be read of a request's end to know its call
 
 	model, provider, prompt, completion source
+
+	written sync.Once
+	json    []byte // after written
 }
 
 // NewCalls compiles a record whose prices are those in force.
@@ -35,6 +40,12 @@ func NewCalls(llm schema.LLM) *Calls {
 	c.model, c.provider = parse(llm.Model), parse(llm.Provider)
 	c.prompt, c.completion = parse(llm.PromptTokens), parse(llm.CompletionTokens)
 	return c
+}
+
+// JSON returns LLM as JSON, which is written once. The caller must not change it.
+func (c *Calls) JSON() []byte {
+	c.written.Do(func() { c.json, _ = json.Marshal(c.LLM) }) // texts and numbers: there is no error
+	return c.json
 }
 
 // PriceOf returns the price of the exact name of a model, else of its longest prefix; nil: it has none.

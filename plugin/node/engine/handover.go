@@ -12,7 +12,7 @@ import (
 
 // stateFormat is the format of what Save writes. Raise it with each change of a field that is saved, or of its meaning:
 // an upgrade then starts with empty counters.
-const stateFormat = 2
+const stateFormat = 3
 
 // stateHeader is followed by the buckets and the reservations.
 type stateHeader struct {
