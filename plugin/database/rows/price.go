@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -116,6 +118,7 @@ func replacedPrice(ctx context.Context, q querier, p Price) (Price, error) {
 // the write, and the version that has it.
 func (s *DB) PutPrice(ctx context.Context, c Change, p Price) (Price, int64, error) {
 	p.Namespace, p.StartsAt = cmp.Or(p.Namespace, defaultNamespace), p.StartsAt.Truncate(time.Microsecond)
+	others := 0 // models of the namespace with prices
 	find := func(ctx context.Context, q querier) (Price, error) {
 		found, err := replacedPrice(ctx, q, p)
 		switch {
@@ -125,12 +128,26 @@ func (s *DB) PutPrice(ctx context.Context, c Change, p Price) (Price, int64, err
 			now, failed := readClock(ctx, q)
 			p.StartsAt, err = now, cmp.Or(failed, err)
 		}
-		return found, err
+		const count = "SELECT count(DISTINCT model) FROM rate_limiter.prices WHERE namespace = $1 AND model <> $2"
+		list, _ := q.Query(ctx, count, p.Namespace, p.Model)
+		n, failed := pgx.CollectExactlyOneRow(list, pgx.RowTo[int])
+		others = n
+		return found, cmp.Or(failed, err)
 	}
 	return priceTable.put(ctx, s, c, "the "+p.String(), p.Revision, find, func(current Price) (Price, error) {
 		p.ID = current.ID
-		return p, invalid(p.String(), p.Faults())
+		return p, cmp.Or(invalid(p.String(), p.Faults()), tooManyModels(p, others+1))
 	})
+}
+
+// tooManyModels returns the fault of a price that would be added, if so many models of its namespace then have prices.
+func tooManyModels(added Price, models int) error {
+	const most = 256 // as of a config: a reservation carries the prices of both
+	if added.ID != 0 || models <= most {
+		return nil
+	}
+	return &InvalidError{added.String(), "model", fmt.Sprintf(
+		"is one of %d models with prices: a namespace has at most %d, so delete the prices of others first", models, most)}
 }
 
 // DeletePrice deletes a price, so that the one before it is in force again, or returns a NotFoundError.
@@ -167,8 +184,19 @@ func (set Set) diffPrices(ctx context.Context, q querier) (*RowDiff[Price], erro
 			return nil, err
 		}
 	}
-	return compareRows(current, desired, set.Partial, Price.String, func(before, after Price) (Price, bool) {
+	d, err := compareRows(current, desired, set.Partial, Price.String, func(before, after Price) (Price, bool) {
 		after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
 		return after, before.ID == 0 || !before.Equal(after)
 	})
+	if err != nil || len(d.Create) == 0 {
+		return d, err
+	}
+	models := map[string]bool{}
+	if set.Partial {
+		desired = append(desired, current...)
+	}
+	for i := range desired {
+		models[desired[i].Model] = true
+	}
+	return d, tooManyModels(d.Create[len(d.Create)-1], len(models))
 }

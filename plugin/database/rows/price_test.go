@@ -1,6 +1,7 @@
 package rows_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -110,4 +111,29 @@ func TestAFaultyPriceIsNotWritten(t *testing.T) {
 		_, _, err = s.PutPrice(t.Context(), ann, c.prices[0])
 		require.ErrorContains(t, err, c.fault, name)
 	}
+}
+
+func TestANamespaceHasPricesOf256Models(t *testing.T) {
+	s, _ := open(t)
+	set := rows.Set{KeepPolicies: true, Partial: true}
+	for i := range 256 {
+		set.Prices = append(set.Prices, priceOf(fmt.Sprint("model-", i), 1, pastPrice))
+	}
+	_, _, err := s.Apply(t.Context(), ann, set)
+	require.NoError(t, err)
+	const fault = "model: is one of 257 models with prices: a namespace has at most 256"
+	_, _, err = s.PutPrice(t.Context(), ann, priceOf("more", 1, time.Time{}))
+	require.ErrorContains(t, err, fault)
+	set.Prices = []rows.Price{priceOf("more", 1, pastPrice)}
+	_, _, err = s.Apply(t.Context(), ann, set)
+	require.ErrorContains(t, err, fault)
+	_, _, err = s.PutPrice(t.Context(), ann, priceOf("model-0", 2, time.Time{}))
+	require.NoError(t, err, "a change of one that is there")
+	elsewhere := priceOf("more", 1, pastPrice)
+	elsewhere.Namespace = "other"
+	_, _, err = s.PutPrice(t.Context(), ann, elsewhere)
+	require.NoError(t, err)
+	set.Partial = false
+	_, _, err = s.Apply(t.Context(), ann, set)
+	require.NoError(t, err, "in place of all others")
 }
