@@ -91,7 +91,8 @@ type policyRow struct {
 
 // NewCounter returns a counter without rows.
 func NewCounter() *Counter {
-	c := &Counter{maxRows: maxRows, full: make(chan struct{}, 1), models: models{all: map[modelKey]*ModelCalls{}}}
+	c := &Counter{maxRows: maxRows, full: make(chan struct{}, 1)}
+	c.models.cut()
 	for i := range c.stripes {
 		c.stripes[i].places = map[place]*placeRows{}
 	}

@@ -12,6 +12,10 @@ const (
 	MaxModels = 1024
 	// maxModels bounds the models of all tenants between two batches. Calls of further ones are dropped and counted.
 	maxModels = 16 * MaxModels
+	// maxModelsOfTenant bounds the models of one tenant between two batches. Further ones count as otherModels: who may
+	// name models must not fill the room of other tenants.
+	maxModelsOfTenant = 256
+	otherModels       = "(other)"
 )
 
 // ModelCalls counts what a tenant's calls of a model used.
@@ -33,6 +37,7 @@ func (m *ModelCalls) valid() bool {
 type models struct {
 	mu  sync.Mutex
 	all map[modelKey]*ModelCalls // not nil
+	of  map[string]int           // models of a tenant in all; not nil
 }
 
 type modelKey struct{ tenant, model string }
@@ -43,6 +48,10 @@ func (m *models) count(tenant string, call *settle.Call) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have := m.all[k]
+	if have == nil && m.of[k.tenant] >= maxModelsOfTenant {
+		k.model = otherModels
+		have = m.all[k]
+	}
 	if have == nil {
 		if len(m.all) >= maxModels {
 			return false
@@ -50,6 +59,7 @@ func (m *models) count(tenant string, call *settle.Call) bool {
 		k = modelKey{strings.Clone(k.tenant), strings.Clone(k.model)}
 		have = &ModelCalls{Tenant: k.tenant, Model: k.model}
 		m.all[k] = have
+		m.of[k.tenant]++
 	}
 	have.Calls++
 	have.PromptTokens = sum(have.PromptTokens, call.Prompt)
@@ -62,7 +72,7 @@ func (m *models) count(tenant string, call *settle.Call) bool {
 func (m *models) cut() (all []ModelCalls) {
 	m.mu.Lock()
 	taken := m.all
-	m.all = map[modelKey]*ModelCalls{}
+	m.all, m.of = map[modelKey]*ModelCalls{}, map[string]int{}
 	m.mu.Unlock()
 	for _, calls := range taken {
 		all = append(all, *calls)

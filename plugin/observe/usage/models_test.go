@@ -33,13 +33,33 @@ func TestCallsOfModelsBeyondTheMaximumAreDroppedAndCounted(t *testing.T) {
 	c := NewCounter()
 	for n := range 2 * (maxModels + 3) {
 		c.Settled(&policy.Bound{Policy: &daily}, reservation.Settlement{
-			Tenant: "acme", Call: &settle.Call{Model: fmt.Sprint("model-", n%(maxModels+3))},
+			Tenant: fmt.Sprint("org-", n%(maxModels+3)), Call: &settle.Call{Model: "gpt-4o"},
 		})
 	}
 	all := c.models.cut()
 	assert.Len(t, all, maxModels)
 	assert.EqualValues(t, 2, all[0].Calls)
 	assert.EqualValues(t, 6, c.Dropped())
+}
+
+func TestFurtherModelsOfATenantCountAsOthers(t *testing.T) {
+	c := NewCounter()
+	count := func(tenant, model string) {
+		c.Settled(&policy.Bound{Policy: &daily}, reservation.Settlement{Tenant: tenant, Call: &settle.Call{Model: model}})
+	}
+	for n := range maxModels {
+		count("hostile", fmt.Sprint("model-", n))
+	}
+	count("acme", "gpt-4o")
+	count("hostile", "model-0")
+	all := map[string]int64{}
+	for _, calls := range c.models.cut() {
+		all[calls.Tenant+" "+calls.Model] = calls.Calls
+	}
+	assert.Len(t, all, maxModelsOfTenant+2)
+	assert.Equal(t, []int64{1, 2, maxModels - maxModelsOfTenant},
+		[]int64{all["acme gpt-4o"], all["hostile model-0"], all["hostile (other)"]})
+	assert.Zero(t, c.Dropped())
 }
 
 func TestARowHasTheUnitOfItsPolicy(t *testing.T) {
