@@ -196,6 +196,9 @@ type Bound struct {
 
 	// Unmatched: the request states a model that the policy does not match. It reserves nothing; the answer settles it.
 	Unmatched bool
+	// Unpriced: the policy settles by prices, enforced or in shadow mode by the config, and the request states a model
+	// that it matches and that has no price.
+	Unpriced bool
 
 	Override int64 // id of the commercial override that changed the limit; 0 for none
 	TopUp    int64 // tokens that top-ups have added to the limit after that

@@ -91,7 +91,8 @@ func (c *Candidate) keepShared(id *identity.Identity, now limit.Micros, r *Resol
 	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return !ofTenant(b) || differs(b, r.kept) })
 	r.Bounds = append(r.Bounds, r.kept...)
 	r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Reserves() })
-	if r.Unpriced = r.Unpriced || active.Unpriced; r.Calls == nil {
+	r.Unpriced = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Unpriced })
+	if r.Calls == nil {
 		r.Calls = active.Calls
 	}
 	r.Fair = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Fair != nil })

@@ -133,6 +133,23 @@ func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
 	assert.Equal(t, "a=5#1 all=1#3 b=20#2", limitsOf(active(c.Plan)), "the candidate is tried with")
 }
 
+func TestALimitThatAnAssignedTenantIsNotHeldToDeniesNoModel(t *testing.T) {
+	budget := perMinute("budget", "free", "global", 100)
+	budget.Unit, budget.Algorithm = schema.UnitUSD, schema.AlgorithmFixedWindow
+	budget.Settle = &schema.Settle{Sources: []schema.SettleSource{{From: schema.SourcePrices}}, Reserve: 1}
+	plan, faults := opened(t, &policy.CandidateSet{
+		Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{
+			{Policy: perMinute("all", "free", "global", 1)}, {Policy: budget},
+		},
+	})
+	require.Empty(t, faults)
+	c, id, r := plan.Candidate(), identity.Identity{Tenant: tenant("acme"), Model: "gpt-5"}, resolve.Resolution{}
+	c.Plan.ResolveAt(&id, 0, &r)
+	assert.True(t, r.Unpriced, "as the candidate is tried")
+	c.ResolveAt(&id, 0, &r)
+	assert.False(t, r.Unpriced, "as it is enforced")
+}
+
 // A policy that only one of the sets shares is neither lost nor there twice.
 func TestAnAssignedTenantKeepsAPolicyThatChangesWhetherItIsShared(t *testing.T) {
 	plan, _ := opened(t, &policy.CandidateSet{Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{

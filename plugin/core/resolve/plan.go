@@ -63,9 +63,7 @@ type Resolution struct {
 	// UserRequired: a limit per user applies, enforced or in shadow mode by the config, but the request names no user.
 	UserRequired bool
 
-	// Unpriced: a limit settles by prices, enforced or in shadow mode by the config, and the model that the request states
-	// has none.
-	Unpriced bool
+	Unpriced bool // a bound is
 
 	Settles bool // the policy of a bound settles: the request ends with a settlement
 	Fair    bool // the policy of a bound is shared fairly

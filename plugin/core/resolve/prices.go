@@ -63,12 +63,12 @@ func (p *Plan) bindCall(id *identity.Identity, bound *policy.Bound, r *Resolutio
 	if p.prices.named || rule.NeedsCalls() {
 		r.Calls = p.prices.at(r.now)
 	}
-	if matches, known := rule.Match().Matches(id.Model, id.Provider); known && !matches {
+	matches, known := rule.Match().Matches(id.Model, id.Provider)
+	if known && !matches {
 		bound.Unmatched, bound.Cost = true, 0
 		return
 	}
 	mayDeny := bound.Policy.Mode == policy.Enforce || p.modes.Mode != policy.Enforce
-	if rule.ByPrices() && mayDeny && id.Model != "" && r.Calls.PriceOf(id.Model) == nil {
-		r.Unpriced = true
-	}
+	bound.Unpriced = rule.ByPrices() && mayDeny && matches && id.Model != "" && r.Calls.PriceOf(id.Model) == nil
+	r.Unpriced = r.Unpriced || bound.Unpriced
 }

@@ -142,3 +142,22 @@ func TestManyPricesAreCompiledInLinearTime(t *testing.T) {
 	assert.Less(t, time.Since(began), 500*time.Millisecond, "quadratic time is 1.8 s")
 	assert.Len(t, r.Calls.LLM.Prices, 30_002)
 }
+
+func TestAModelWithoutAPriceIsDeniedByALimitThatMatchesForCertainAndIsEnforced(t *testing.T) {
+	for _, test := range []struct {
+		limit, provider string
+		want            bool
+	}{
+		{``, "", true},
+		{`mode: shadow,`, "", false},
+		{`match: {provider: azure},`, "", false}, // it may be another one's
+		{`match: {provider: azure},`, "azure", true},
+		{`match: {provider: azure},`, "openai", false},
+	} {
+		plan := compile(t, `{tiers: [{name: a, limits: [{name: all, scope: tenant, unit: usd, limit: 100, window_size: 60, `+
+			test.limit+` settle: {sources: [{from: prices}], reserve: 5}}]}]}`)
+		var r resolve.Resolution
+		plan.ResolveAt(&identity.Identity{Tenant: tenant("acme"), Model: "gpt-5", Provider: test.provider}, 0, &r)
+		assert.Equal(t, test.want, r.Unpriced, "%+v", test)
+	}
+}
