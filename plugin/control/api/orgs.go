@@ -43,7 +43,6 @@ type getOrgInput struct {
 func (s *Server) registerOrgs() {
 	r := &resource[*OrgPath, rows.Tenant, rows.Tenant, OrgWritten]{
 		place: &place{s, orgsPath, orgsTag, readAccess, writeAccess},
-		find:  func(ctx context.Context, at *OrgPath) (rows.Tenant, error) { return s.Rows.Tenant(ctx, at.Org) },
 		// The name may contain characters that a header cannot.
 		state:    func(org rows.Tenant) (string, int64) { return fmt.Sprintf(`"org-%d"`, org.Revision), org.Revision },
 		location: func(org rows.Tenant) string { return orgsPath + "/" + answers.PathSegment(org.ID) },
@@ -64,11 +63,8 @@ func (s *Server) registerOrgs() {
 		"read an org")
 	put(r, ofOrg.operation("put-org", http.MethodPut, "", "Set the tier and the time zone of an org, existing or new"),
 		s.putOrg)
-	remove(r, ofOrg.operation("delete-org", http.MethodDelete, "",
-		"Unset the tier and the time zone of an org; its policies and overrides are kept", conditional...),
-		"delete an org", func(ctx context.Context, c rows.Change, in *deleteOrgInput, revision int64) (int64, error) {
-			return s.Rows.DeleteTenant(ctx, c, in.Org, revision)
-		})
+	remove[deleteOrgInput](r, ofOrg.operation("delete-org", http.MethodDelete, "",
+		"Unset the tier and the time zone of an org; its policies and overrides are kept", conditional...), "delete an org")
 	serve(s, ofOrg.operation("get-org-policies", http.MethodGet, "/ratelimit/policies",
 		"Show which limits are in force for an org, and why"), "show the limits in force", s.inForce)
 }
@@ -111,7 +107,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant
 	desired.ID = in.Org
 	return &write[rows.Tenant]{
 		action: "set an org",
-		read:   func() (rows.Tenant, error) { return s.Rows.Tenant(ctx, in.Org) },
+		read:   func() (rows.Tenant, error) { return rows.Read[rows.Tenant](ctx, s.Rows, in.Org) },
 		isSame: func(current rows.Tenant) bool { return current.Tenant == desired.Tenant },
 		write: func(_ rows.Tenant, revision int64) (d done[rows.Tenant], err error) {
 			desired.Revision = revision
@@ -139,7 +135,6 @@ func (s *Server) registerTiers() {
 	const name = "/{name}"
 	r := &resource[*TierName, rows.Tier, rows.Tier, TierWritten]{
 		place:    &place{s, tiersPath, orgsTag, readAccess, writeAccess},
-		find:     func(ctx context.Context, at *TierName) (rows.Tier, error) { return s.Rows.Tier(ctx, at.Name) },
 		state:    func(t rows.Tier) (string, int64) { return fmt.Sprintf(`"tier-%d"`, t.Revision), t.Revision },
 		location: func(t rows.Tier) string { return tiersPath + "/" + answers.PathSegment(t.Name) },
 		show:     asItIs[rows.Tier],
@@ -153,11 +148,8 @@ func (s *Server) registerTiers() {
 			return s.Rows.Tiers(ctx, in.TierFilter)
 		})
 	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its description"), s.putTier)
-	remove(r, r.operation("delete-tier", http.MethodDelete, name,
-		"Delete a tier; orgs and policies that name it are kept", conditional...),
-		"delete a tier", func(ctx context.Context, c rows.Change, in *deleteTierInput, revision int64) (int64, error) {
-			return s.Rows.DeleteTier(ctx, c, in.Name, revision)
-		})
+	remove[deleteTierInput](r, r.operation("delete-tier", http.MethodDelete, name,
+		"Delete a tier; orgs and policies that name it are kept", conditional...), "delete a tier")
 }
 
 // TierName is the name of a tier in a path.
@@ -166,6 +158,7 @@ type TierName struct {
 }
 
 func (t *TierName) key() *TierName { return t }
+func (t *TierName) rowKey() any    { return t.Name }
 
 type tierBody struct {
 	Description string         `json:"description,omitempty" maxLength:"1024"`
@@ -184,7 +177,7 @@ func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier
 	desired := rows.Tier{Name: in.Name, Description: in.Body.Description}
 	return &write[rows.Tier]{
 		action: "put a tier",
-		read:   func() (rows.Tier, error) { return s.Rows.Tier(ctx, in.Name) },
+		read:   func() (rows.Tier, error) { return rows.Read[rows.Tier](ctx, s.Rows, in.Name) },
 		isSame: func(current rows.Tier) bool { return current.Description == desired.Description },
 		write: func(_ rows.Tier, revision int64) (d done[rows.Tier], err error) {
 			desired.Revision = revision

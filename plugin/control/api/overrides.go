@@ -126,15 +126,12 @@ func (s *Server) registerOverride(r *overrideResource, id, what, change string) 
 	update.Description = "The override keeps its id and author. What it is about cannot change, nor its start once " +
 		"it has begun. One that has ended does not change. The reason is that of the override, and of the change in the audit."
 	put(r, update, s.putOverride)
-	remove(r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), "end an override",
-		func(ctx context.Context, c rows.Change, in *endRow, _ int64) (int64, error) {
-			return s.Rows.EndOverride(ctx, c, in.ID)
-		})
+	remove[endRow](r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), "end an override")
 }
 
 // overrideAt returns the override at a path. One of another org is not found.
 func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, error) {
-	o, err := s.Rows.Override(ctx, at.ID)
+	o, err := rows.Read[rows.Override](ctx, s.Rows, at.ID)
 	if err == nil && !at.includes(ctx, o.Tenant) {
 		err = &rows.NotFoundError{What: fmt.Sprint("override ", at.ID)}
 	}

@@ -29,6 +29,7 @@ type OrgPath struct {
 }
 
 func (o *OrgPath) key() *OrgPath { return o }
+func (o *OrgPath) rowKey() any   { return o.Org }
 
 // OfTenant filters a list by tenant.
 type OfTenant struct {

@@ -33,7 +33,6 @@ type listPoliciesInput struct {
 func (s *Server) registerPolicies() {
 	r := &resource[*RowPath, rows.Policy, rows.Policy, PolicyWritten]{
 		place:    &place{s, policiesPath, "policies", readAccess, writeAccess},
-		find:     func(ctx context.Context, at *RowPath) (rows.Policy, error) { return s.Rows.PolicyByID(ctx, at.ID) },
 		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
 		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },
 		show:     asItIs[rows.Policy],
@@ -52,10 +51,8 @@ func (s *Server) registerPolicies() {
 	get[getRow](r, r.operation("get-policy", http.MethodGet, one, "Get a policy"), "read a policy")
 	put(r, r.operation("put-policy-by-id", http.MethodPut, one,
 		"Change a policy; the fields that identify it cannot change", http.StatusNotFound), s.putPolicyByID)
-	remove(r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...), "delete a policy",
-		func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
-			return s.Rows.DeletePolicy(ctx, c, in.ID, revision)
-		})
+	remove[deleteRow](r, r.operation("delete-policy", http.MethodDelete, one, "Delete a policy", conditional...),
+		"delete a policy")
 }
 
 type createPolicyInput struct {
@@ -118,7 +115,7 @@ type putPolicyByIDInput struct {
 func (s *Server) putPolicyByID(ctx context.Context, in *putPolicyByIDInput) *write[rows.Policy] {
 	return &write[rows.Policy]{
 		action: "change a policy",
-		read:   func() (rows.Policy, error) { return s.Rows.PolicyByID(ctx, in.ID) },
+		read:   func() (rows.Policy, error) { return rows.Read[rows.Policy](ctx, s.Rows, in.ID) },
 		write: func(current rows.Policy, revision int64) (d done[rows.Policy], err error) {
 			p := in.Body.policy()
 			p.ID, p.Revision = in.ID, revision
@@ -256,7 +253,6 @@ type listCostsInput struct {
 func (s *Server) registerCosts() {
 	r := &resource[*RowPath, rows.Cost, rows.Cost, CostWritten]{
 		place: &place{s, costsPath, "costs", readAccess, writeAccess},
-		find:  func(ctx context.Context, at *RowPath) (rows.Cost, error) { return s.Rows.CostByID(ctx, at.ID) },
 		state: func(c rows.Cost) (string, int64) {
 			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision
 		},
@@ -277,11 +273,9 @@ func (s *Server) registerCosts() {
 	put(r, r.operation("put-cost", http.MethodPut, "",
 		"Set what requests to an endpoint cost, in place of the cost with the same namespace and endpoint"), s.putCost)
 	get[getRow](r, r.operation("get-cost", http.MethodGet, one, "Get what requests to an endpoint cost"), "read a cost")
-	remove(r, r.operation("delete-cost", http.MethodDelete, one,
+	remove[deleteRow](r, r.operation("delete-cost", http.MethodDelete, one,
 		"Delete the cost of an endpoint, so that the plugin's config says again what its requests cost", conditional...),
-		"delete a cost", func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
-			return s.Rows.DeleteCost(ctx, c, in.ID, revision)
-		})
+		"delete a cost")
 }
 
 type costBody struct {
@@ -303,14 +297,7 @@ func (*costBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 
 func (b *costBody) Resolve(huma.Context) []error { return faultsIn("body", policy.CostFaults(b.Cost)) }
 
-type putCostInput struct {
-	IfMatch
-	IfNoneMatch
-	Waiting
-	Body costBody
-}
-
-func (s *Server) putCost(ctx context.Context, in *putCostInput) *write[rows.Cost] {
+func (s *Server) putCost(ctx context.Context, in *putInput[costBody]) *write[rows.Cost] {
 	desired := rows.Cost{Cost: in.Body.Cost}
 	return &write[rows.Cost]{
 		action: "put a cost",

@@ -28,7 +28,6 @@ type listPricesInput struct {
 func (s *Server) registerPrices() {
 	r := &resource[*RowPath, rows.Price, rows.Price, PriceWritten]{
 		place: &place{s, pricesPath, "prices", readAccess, writeAccess},
-		find:  func(ctx context.Context, at *RowPath) (rows.Price, error) { return s.Rows.PriceByID(ctx, at.ID) },
 		state: func(p rows.Price) (string, int64) {
 			return fmt.Sprintf(`"price-%d-%d"`, p.ID, p.Revision), p.Revision
 		},
@@ -48,11 +47,8 @@ func (s *Server) registerPrices() {
 			"The price applies to requests that arrive from then on, by the clock of each node. Without starts_at it begins "+
 			"now, beside those before it; if the same price is in force, nothing changes."), s.putPrice)
 	get[getRow](r, r.operation("get-price", http.MethodGet, one, "Get a price"), "read a price")
-	remove(r, r.operation("delete-price", http.MethodDelete, one,
-		"Delete a price, so that the one before it is in force, or the plugin config's", conditional...), "delete a price",
-		func(ctx context.Context, c rows.Change, in *deleteRow, revision int64) (int64, error) {
-			return s.Rows.DeletePrice(ctx, c, in.ID, revision)
-		})
+	remove[deleteRow](r, r.operation("delete-price", http.MethodDelete, one,
+		"Delete a price, so that the one before it is in force, or the plugin config's", conditional...), "delete a price")
 }
 
 type priceBody struct {
@@ -69,14 +65,7 @@ func (*priceBody) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 
 func (b *priceBody) Resolve(huma.Context) []error { return faultsIn("body", b.Faults()) }
 
-type putPriceInput struct {
-	IfMatch
-	IfNoneMatch
-	Waiting
-	Body priceBody
-}
-
-func (s *Server) putPrice(ctx context.Context, in *putPriceInput) *write[rows.Price] {
+func (s *Server) putPrice(ctx context.Context, in *putInput[priceBody]) *write[rows.Price] {
 	desired := rows.Price{DatedPrice: in.Body.DatedPrice}
 	return &write[rows.Price]{
 		action: "put a price",

@@ -106,14 +106,25 @@ func serve[In, B any](
 
 // resource is a kind of rows with ETags. K is what names a row in a path, R a row, V one as callers read it, and B the
 // answer to a write.
-type resource[K, R, V, B any] struct {
+type resource[K rowPath, R rows.Row[R], V, B any] struct {
 	*place
-	find     func(context.Context, K) (R, error)
+	find     func(context.Context, K) (R, error) // nil: by the key in the path
 	state    func(R) (tag string, revision int64)
 	location func(R) string
 	show     func(view, R) V
 	answer   func(V, answers.Written) B
 	warn     func(context.Context, R) ([]string, error) // about a row that was written; nil: none
+}
+
+// rowPath is the part of a path that names a row.
+type rowPath interface{ rowKey() any }
+
+// at returns the row at a path.
+func (r *resource[K, R, V, B]) at(ctx context.Context, path K) (R, error) {
+	if r.find != nil {
+		return r.find(ctx, path)
+	}
+	return rows.Read[R](ctx, r.Rows, path.rowKey())
 }
 
 func asItIs[R any](_ view, row R) R { return row }
@@ -147,6 +158,7 @@ type getOutput[V any] struct {
 }
 
 func (r *RowPath) key() *RowPath { return r }
+func (r *RowPath) rowKey() any   { return r.ID }
 
 type getRow struct {
 	RowPath
@@ -154,7 +166,7 @@ type getRow struct {
 }
 
 // get registers the operation that reads one row. It answers 304 if the caller has this revision of the row.
-func get[In, K, R, V, B any, P interface {
+func get[In any, K rowPath, R rows.Row[R], V, B any, P interface {
 	*In
 	key() K
 	noneMatch() *IfNoneMatch
@@ -162,7 +174,7 @@ func get[In, K, R, V, B any, P interface {
 	o.Responses["304"] = &huma.Response{Description: http.StatusText(http.StatusNotModified)}
 	o.Errors = append(o.Errors, http.StatusNotFound)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*getOutput[V], error) {
-		row, err := r.find(ctx, P(in).key())
+		row, err := r.at(ctx, P(in).key())
 		if err != nil {
 			return nil, r.readError(action, err)
 		}
@@ -242,7 +254,15 @@ type rowOutput[B any] struct {
 	Body     B
 }
 
-func put[K, R, V, B, In any, P interface {
+// putInput is a row to put in place of the one that its body names, if there is any.
+type putInput[B any] struct {
+	IfMatch
+	IfNoneMatch
+	Waiting
+	Body B
+}
+
+func put[K rowPath, R rows.Row[R], V, B, In any, P interface {
 	*In
 	ifMatch() *IfMatch
 	wait() time.Duration
@@ -283,7 +303,7 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-func create[K, R, V, B, In any, P waiting[In]](
+func create[K rowPath, R rows.Row[R], V, B, In any, P waiting[In]](
 	r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error),
 ) {
 	o.DefaultStatus = http.StatusCreated
@@ -338,7 +358,8 @@ type deleteRow struct {
 	Reason
 }
 
-func remove[K, R, V, B, In any, P interface {
+// remove registers the operation that deletes one row.
+func remove[In any, K rowPath, R rows.Row[R], V, B any, P interface {
 	*In
 	key() K
 	ifMatch() *IfMatch
@@ -346,14 +367,13 @@ func remove[K, R, V, B, In any, P interface {
 	why() string
 }](
 	r *resource[K, R, V, B], o huma.Operation, action string,
-	remove func(_ context.Context, _ rows.Change, _ P, revision int64) (version int64, err error),
 ) {
 	o.Errors = append(o.Errors, http.StatusNotFound)
 	huma.Register(r.api, o, func(ctx context.Context, in *In) (*bodyOutput[answers.Written], error) {
 		w := write[R]{
-			read: func() (R, error) { return r.find(ctx, P(in).key()) },
+			read: func() (R, error) { return r.at(ctx, P(in).key()) },
 			write: func(_ R, revision int64) (d done[R], err error) {
-				d.version, err = remove(ctx, newChange(ctx, P(in).why()), in, revision)
+				d.version, err = rows.Delete[R](ctx, r.Rows, newChange(ctx, P(in).why()), P(in).key().rowKey(), revision)
 				return d, err
 			},
 		}

@@ -131,7 +131,7 @@ func TestTheAPIAndTheDatabaseKeepEveryFieldOfAnOverride(t *testing.T) {
 		require.NoError(t, err)
 		written := w.want(w.as("POST", overrides, string(body)), http.StatusCreated)
 		got := read[api.Override](w, w.want(w.as("GET", written.Header().Get("Location"), ""), http.StatusOK))
-		row, err := w.store.Override(t.Context(), got.ID)
+		row, err := rows.Read[rows.Override](t.Context(), w.store, got.ID)
 		require.NoError(t, err)
 		row.StartsAt, row.ExpiresAt = row.StartsAt.UTC(), row.ExpiresAt.UTC()
 		want := o

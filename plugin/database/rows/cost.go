@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -21,8 +20,9 @@ type Cost struct {
 	Revision int64 `json:"revision,omitempty"` // as in Policy
 }
 
-func (c Cost) rowKey() any     { return c.ID }
-func (c Cost) revision() int64 { return c.Revision }
+func (c Cost) rowKey() any       { return c.ID }
+func (c Cost) revision() int64   { return c.Revision }
+func (Cost) table() *table[Cost] { return costTable }
 
 // String names the cost by its endpoint.
 func (c Cost) String() string {
@@ -69,11 +69,6 @@ func (s *DB) Cost(ctx context.Context, namespace, endpoint string) (Cost, error)
 	named := Cost{Cost: schema.Cost{Namespace: namespace, Endpoint: endpoint}}
 	found, err := costOf(ctx, s.pool, named)
 	return found, fail("read the "+named.String(), err)
-}
-
-// CostByID returns one cost, or a NotFoundError.
-func (s *DB) CostByID(ctx context.Context, id int64) (Cost, error) {
-	return costTable.read(ctx, s, fmt.Sprint("cost ", id), id)
 }
 
 func costOf(ctx context.Context, q querier, c Cost) (Cost, error) {
@@ -127,11 +122,6 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 		}
 	}
 	return warnings
-}
-
-// DeleteCost deletes a cost, so that the plugin's config says again what the requests cost, or returns a NotFoundError.
-func (s *DB) DeleteCost(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	return costTable.delete(ctx, s, c, fmt.Sprint("cost ", id), revision, id)
 }
 
 // diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a

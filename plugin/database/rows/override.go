@@ -135,11 +135,6 @@ func (s *DB) EndedOverrides(ctx context.Context, f OverrideFilter) ([]EndedOverr
 		selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
-// Override returns one override, or a NotFoundError.
-func (s *DB) Override(ctx context.Context, id int64) (Override, error) {
-	return overrideTable.read(ctx, s, fmt.Sprint("override ", id), id)
-}
-
 // encodeOverrides returns overrides as JSON of their table, which has factors in thousandths.
 func encodeOverrides(list []Override) ([]byte, error) {
 	type stored struct {
@@ -153,8 +148,9 @@ func encodeOverrides(list []Override) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-func (o Override) rowKey() any     { return o.ID }
-func (o Override) revision() int64 { return o.Revision }
+func (o Override) rowKey() any           { return o.ID }
+func (o Override) revision() int64       { return o.Revision }
+func (Override) table() *table[Override] { return overrideTable }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.
@@ -268,12 +264,6 @@ const (
 			AND o.credential = coalesce(n.credential, '') AND o.ip = coalesce(n.ip, '')
 			AND o.tag = coalesce(n.tag, '') AND o.policy = coalesce(n.policy, '')`
 )
-
-// EndOverride ends an override before its time and moves it to the history, or returns a NotFoundError. It returns the
-// version without it.
-func (s *DB) EndOverride(ctx context.Context, c Change, id int64) (int64, error) {
-	return overrideTable.delete(ctx, s, c, fmt.Sprint("override ", id), AnyRevision, id)
-}
 
 // PutOverride changes the override of o.ID, which keeps its id and author, or returns a NotFoundError: its numbers, its
 // note, its reason, its end, and until it begins its start. What it is about must stay. One that has ended does not

@@ -66,7 +66,7 @@ func TestOverrideIsReadAsItWasWritten(t *testing.T) {
 		permanent(schema.Override{Kind: "ban", IP: "2001:db8::/64"}),
 	} {
 		written := add(t, s, o)
-		read, err := s.Override(t.Context(), written.ID)
+		read, err := rows.Read[rows.Override](t.Context(), s, written.ID)
 		if err != nil || read.ID == 0 || read.CreatedAt.IsZero() || !read.ExpiresAt.Equal(o.ExpiresAt) {
 			t.Fatalf("%v is read as %+v (%v)", o, read, err)
 		}
@@ -174,7 +174,7 @@ func TestAnOverrideThatEndsAfterTheLastInstantOfJSONCanBeEnded(t *testing.T) {
 	s, pool := open(t)
 	pgtest.Exec(t, pool, `INSERT INTO rate_limiter.overrides (kind, tenant, reason, author, expires_at)
 		VALUES ('ban', 'acme', 'why', 'ann', '20000-01-01')`)
-	_, err := s.EndOverride(t.Context(), ann, 1)
+	_, err := rows.Delete[rows.Override](t.Context(), s, ann, int64(1), rows.AnyRevision)
 	assert.NoError(t, err)
 }
 

@@ -142,11 +142,6 @@ func (s *DB) Policy(ctx context.Context, key PolicyKey) (Policy, error) {
 	return p, fail("read "+key.String(), err)
 }
 
-// PolicyByID returns one policy, or a NotFoundError.
-func (s *DB) PolicyByID(ctx context.Context, id int64) (Policy, error) {
-	return policyTable.read(ctx, s, fmt.Sprint("policy ", id), id)
-}
-
 // find returns the active policy of the key, or a NotFoundError.
 func (k PolicyKey) find(ctx context.Context, q querier) (Policy, error) {
 	k = k.withDefaults()
@@ -160,8 +155,9 @@ func (k PolicyKey) find(ctx context.Context, q querier) (Policy, error) {
 	return found[0], nil
 }
 
-func (p Policy) rowKey() any     { return p.ID }
-func (p Policy) revision() int64 { return p.Revision }
+func (p Policy) rowKey() any         { return p.ID }
+func (p Policy) revision() int64     { return p.Revision }
+func (Policy) table() *table[Policy] { return policyTable }
 
 // PutPolicy replaces the policy of the same key, or adds p, as p.Revision allows. It returns the row after the write,
 // and the version in which it is in force. Writing the current values changes nothing.
@@ -185,12 +181,6 @@ func (s *DB) PutPolicyByID(ctx context.Context, c Change, p Policy) (Policy, int
 		return p, cmp.Or(mustStay(what, "delete the policy, and make another", policyTable.fixed,
 			current.Policy, p.Policy), p.check())
 	})
-}
-
-// DeletePolicy deletes a policy, or returns a NotFoundError. A revision other than AnyRevision must be the policy's. It
-// returns the version of the deletion.
-func (s *DB) DeletePolicy(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	return policyTable.delete(ctx, s, c, fmt.Sprint("policy ", id), revision, id)
 }
 
 func (p Policy) withDefaults() Policy {

@@ -73,7 +73,7 @@ func TestAWriteMayRequireThatARowIsAbsentOrPresent(t *testing.T) {
 	if written, _ := put(t, s, p); written.Revision != 2 || written.Limit.Limit != 2000 {
 		t.Errorf("put over it leaves %+v", written)
 	}
-	_, err = s.DeletePolicy(t.Context(), ann, created.ID, created.Revision)
+	_, err = rows.Delete[rows.Policy](t.Context(), s, ann, created.ID, created.Revision)
 	wantConflict(t, "delete of revision 1", err)
 
 	acme := rows.Tenant{Tenant: schema.Tenant{ID: "acme"}, Revision: rows.Present}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -23,8 +22,9 @@ type Price struct {
 	Revision int64  `json:"revision,omitempty" doc:"How often it was written, from 1. A write ignores it and uses If-Match."`
 }
 
-func (p Price) rowKey() any     { return p.ID }
-func (p Price) revision() int64 { return p.Revision }
+func (p Price) rowKey() any        { return p.ID }
+func (p Price) revision() int64    { return p.Revision }
+func (Price) table() *table[Price] { return priceTable }
 
 // String names the price by its model and its start.
 func (p Price) String() string {
@@ -88,11 +88,6 @@ func prices(ctx context.Context, q querier, f PriceFilter) ([]Price, error) {
 	return readAll[Price](ctx, q, "list prices", priceTable.selects+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
-// PriceByID returns one price, or a NotFoundError.
-func (s *DB) PriceByID(ctx context.Context, id int64) (Price, error) {
-	return priceTable.read(ctx, s, fmt.Sprint("price ", id), id)
-}
-
 // ReplacedPrice returns the row that PutPrice would write, or a NotFoundError if it would add one.
 func (s *DB) ReplacedPrice(ctx context.Context, p Price) (Price, error) {
 	found, err := replacedPrice(ctx, s.pool, p)
@@ -148,11 +143,6 @@ func tooManyModels(added Price, models int) error {
 	}
 	return &InvalidError{added.String(), "model", fmt.Sprintf(
 		"is one of %d models with prices: a namespace has at most %d, so delete the prices of others first", models, most)}
-}
-
-// DeletePrice deletes a price, so that the one before it is in force again, or returns a NotFoundError.
-func (s *DB) DeletePrice(ctx context.Context, c Change, id, revision int64) (int64, error) {
-	return priceTable.delete(ctx, s, c, fmt.Sprint("price ", id), revision, id)
 }
 
 // DocumentPriceFaults returns what is wrong with a price of a document, where it must have a start.

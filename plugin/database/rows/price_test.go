@@ -54,7 +54,7 @@ func TestOneOfTheDatedPricesOfAModelIsInForce(t *testing.T) {
 	assert.Equal(t, map[schema.Price]string{
 		3_000_000: rows.StateEnded, 1_000_000: rows.StateScheduled, 7: rows.StateInForce, 0: rows.StateInForce,
 	}, states)
-	_, err = s.DeletePrice(t.Context(), ann, now.ID, now.Revision)
+	_, err = rows.Delete[rows.Price](t.Context(), s, ann, now.ID, now.Revision)
 	require.NoError(t, err)
 	inForce, err := s.Prices(t.Context(), rows.PriceFilter{Namespace: "default", State: rows.StateInForce})
 	require.NoError(t, err)

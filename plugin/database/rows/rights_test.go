@@ -49,7 +49,7 @@ var writing = []work{
 	{"add and end an override", func(ctx context.Context, s *rows.DB) error {
 		o, _, err := s.AddOverride(ctx, ann, later(time.Hour))
 		if err == nil {
-			_, err = s.EndOverride(ctx, ann, o.ID)
+			_, err = rows.Delete[rows.Override](ctx, s, ann, o.ID, rows.AnyRevision)
 		}
 		return err
 	}},

@@ -44,7 +44,7 @@ func put(t *testing.T, s *rows.DB, p rows.Policy) (rows.Policy, int64) {
 func drop(t *testing.T, s *rows.DB, c rows.Change, p rows.Policy) error {
 	found, err := s.Policy(t.Context(), p.Key())
 	if err == nil {
-		_, err = s.DeletePolicy(t.Context(), c, found.ID, rows.AnyRevision)
+		_, err = rows.Delete[rows.Policy](t.Context(), s, c, found.ID, rows.AnyRevision)
 	}
 	return err
 }

@@ -15,8 +15,9 @@ import (
 )
 
 // table describes a table whose rows callers write. Its statements take rows as JSON, and a deletion takes keys.
-type table[R row] struct {
+type table[R Row[R]] struct {
 	name   string   // in the schema rate_limiter
+	kind   string   // of its rows, in words
 	key    string   // the column that names a row, with its type; "": id::bigint
 	first  string   // the columns that a row is read from, before those of its fields
 	fields []column // the columns that a caller writes
@@ -30,9 +31,11 @@ type table[R row] struct {
 	selects, inserts, updates, deletes string
 }
 
-type row interface {
+// Row is a row that callers write: a Policy, Cost, Price, Tenant, Tier or Override.
+type Row[R Row[R]] interface {
 	rowKey() any
 	revision() int64
+	table() *table[R]
 }
 
 // Values of the Revision of a write, besides the revision that the row must have.
@@ -45,27 +48,28 @@ const (
 // The endpoint is not fixed: the names of its parameters may change.
 var (
 	policyTable = table[Policy]{
-		name: "policies", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Policy]()),
+		name: "policies", kind: "policy", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Policy]()),
 		fixed: []string{"namespace", "name", "tier", "tenant", "user", "credential", "ip", "for"},
 	}.complete()
 	costTable = table[Cost]{
-		name: "costs", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Cost]()), fixed: []string{"namespace"},
+		name: "costs", kind: "cost", first: "id, revision, ", fields: columnsOf(schema.Fields[schema.Cost]()),
+		fixed: []string{"namespace"},
 	}.complete()
 	priceTable = table[Price]{
-		name: "prices", first: "id, revision, " + priceState + " AS state, ",
+		name: "prices", kind: "price", first: "id, revision, " + priceState + " AS state, ",
 		fields: columnsOf(schema.Fields[schema.DatedPrice]()), fixed: []string{"namespace", "model", "starts_at"},
 		encode: encodePrices,
 	}.complete()
 	tenantTable = table[Tenant]{
-		name: "tenants", key: "id::text", first: "revision, ", fields: columnsOf(schema.Fields[schema.Tenant]()),
-		fixed: []string{"id"},
+		name: "tenants", kind: "tenant", key: "id::text", first: "revision, ", fixed: []string{"id"},
+		fields: columnsOf(schema.Fields[schema.Tenant]()),
 	}.complete()
 	tierTable = table[Tier]{
-		name: "tiers", key: "name::text", first: "revision, ", fixed: []string{"name"},
+		name: "tiers", kind: "tier", key: "name::text", first: "revision, ", fixed: []string{"name"},
 		fields: []column{{"name", "name", "n.name"}, {"description", "description", "coalesce(n.description, '')"}},
 	}.complete()
 	overrideTable = table[Override]{
-		name: "overrides", first: stateColumn + " AS state, " + ownOverrideColumns,
+		name: "overrides", kind: "override", first: stateColumn + " AS state, " + ownOverrideColumns,
 		fields: columnsOf(schema.Fields[schema.Override]()),
 		fixed:  []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
 		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded, encode: encodeOverrides,
@@ -100,8 +104,11 @@ func (t *table[R]) byKey(what string, key any) func(context.Context, querier) (R
 	}
 }
 
-// read returns the row of a key, or a NotFoundError.
-func (t *table[R]) read(ctx context.Context, s *DB, what string, key any) (R, error) {
+// Read returns the row of a key, its id or name, or a NotFoundError.
+func Read[R Row[R]](ctx context.Context, s *DB, key any) (R, error) {
+	var none R
+	t := none.table()
+	what := fmt.Sprint(t.kind, " ", key)
 	found, err := t.byKey(what, key)(ctx, s.pool)
 	return found, fail("read "+what, err)
 }
@@ -139,11 +146,12 @@ func (t *table[R]) put(
 	})
 }
 
-// delete deletes the row of a key, and returns the version of the deletion. A revision other than AnyRevision must be
-// that of the row.
-func (t *table[R]) delete(
-	ctx context.Context, s *DB, c Change, what string, revision int64, key any,
-) (int64, error) {
+// Delete deletes the row of a key, its id or name, and returns the version of the deletion, or a NotFoundError. What
+// names the row stays. A revision other than AnyRevision must be that of the row. An override moves to the history.
+func Delete[R Row[R]](ctx context.Context, s *DB, c Change, key any, revision int64) (int64, error) {
+	var none R
+	t := none.table()
+	what := fmt.Sprint(t.kind, " ", key)
 	_, version, err := write(ctx, s, t.end+" "+what, c, func(tx pgx.Tx) (noResult, error) {
 		current, err := t.byKey(what, key)(ctx, tx)
 		if err == nil {

@@ -78,11 +78,6 @@ func (s *DB) Tenants(ctx context.Context, f TenantFilter) ([]Tenant, error) {
 	return readAll[Tenant](ctx, s.pool, "list tenants", sql, w.args...)
 }
 
-// Tenant returns one tenant, or a NotFoundError if nothing was set for it.
-func (s *DB) Tenant(ctx context.Context, id string) (Tenant, error) {
-	return tenantTable.read(ctx, s, "tenant "+id, id)
-}
-
 // SetTenant sets the tier and the time zone of an existing or new tenant. It returns the row after the write, and the
 // version in which it is in force.
 func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, error) {
@@ -92,12 +87,6 @@ func (s *DB) SetTenant(ctx context.Context, c Change, t Tenant) (Tenant, int64, 
 	}
 	return tenantTable.put(ctx, s, c, what, t.Revision, tenantTable.byKey(what, t.ID),
 		func(Tenant) (Tenant, error) { return t, nil })
-}
-
-// DeleteTenant deletes the tier and the time zone of a tenant, or returns a NotFoundError. Its policies and overrides
-// stay.
-func (s *DB) DeleteTenant(ctx context.Context, c Change, id string, revision int64) (int64, error) {
-	return tenantTable.delete(ctx, s, c, "tenant "+id, revision, id)
 }
 
 // TierFilter selects tiers. The zero value selects all.
@@ -117,11 +106,6 @@ func (s *DB) Tiers(ctx context.Context, f TierFilter) ([]Tier, error) {
 		tierTable.selects+w.String()+` ORDER BY name COLLATE "C"`+limitTo(f.Max), w.args...)
 }
 
-// Tier returns a tier, or a NotFoundError.
-func (s *DB) Tier(ctx context.Context, name string) (Tier, error) {
-	return tierTable.read(ctx, s, "tier "+name, name)
-}
-
 // PutTier writes an existing or new tier. It returns the row after the write, and the version in which it is in force.
 func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error) {
 	what := "tier " + t.Name
@@ -129,15 +113,12 @@ func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error)
 		func(Tier) (Tier, error) { return t, nil })
 }
 
-// DeleteTier deletes a tier, or returns a NotFoundError. Tenants and policies that name it stay.
-func (s *DB) DeleteTier(ctx context.Context, c Change, name string, revision int64) (int64, error) {
-	return tierTable.delete(ctx, s, c, "tier "+name, revision, name)
-}
-
-func (t Tenant) rowKey() any     { return t.ID }
-func (t Tenant) revision() int64 { return t.Revision }
-func (t Tier) rowKey() any       { return t.Name }
-func (t Tier) revision() int64   { return t.Revision }
+func (t Tenant) rowKey() any         { return t.ID }
+func (t Tenant) revision() int64     { return t.Revision }
+func (t Tier) rowKey() any           { return t.Name }
+func (t Tier) revision() int64       { return t.Revision }
+func (Tenant) table() *table[Tenant] { return tenantTable }
+func (Tier) table() *table[Tier]     { return tierTable }
 
 // unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
 // no row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.

@@ -20,7 +20,7 @@ import (
 // addOne reads a policy, adds one to its limit and writes it. After a conflict it starts again.
 func addOne(t *testing.T, s *rows.DB, id int64) error {
 	for {
-		p, err := s.PolicyByID(t.Context(), id)
+		p, err := rows.Read[rows.Policy](t.Context(), s, id)
 		if err != nil {
 			return err
 		}
