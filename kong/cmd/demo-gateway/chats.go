@@ -46,14 +46,7 @@ type chatSession struct {
 	sent      int64        // chats
 }
 
-// chatReply is the answer to a chat. Amounts are in µUSD.
-type chatReply struct {
-	admitted         bool
-	limit, remaining int64 // of the headers, after the reservation
-	reserved, used   int64
-}
-
-// tally sums chats. Amounts are in µUSD.
+// tally sums chats, or is that of one. Amounts are in µUSD.
 type tally struct {
 	admitted, denied int
 	reserved, used   int64
@@ -128,84 +121,66 @@ func (t *tally) add(u tally) {
 	t.denied += u.denied
 	t.reserved += u.reserved
 	t.used += u.used
-	t.limit = u.limit
+	t.left, t.limit = max(t.left, u.left), u.limit
 }
 
 // round sends concurrent chats, and waits until they are settled.
-func (s *chatSession) round(ctx context.Context, tenant string, reserves func(*priced) int64) (tally, error) {
+func (s *chatSession) round(ctx context.Context, tenant string, reserves func(*priced) int64) (sum tally, err error) {
 	ctx, end := context.WithTimeout(ctx, chatTimeout)
 	defer end()
 	ctx, fail := context.WithCancelCause(ctx) // the chats of a round wait for each other
 	defer fail(nil)
 	s.llm.beginRound(chatsAtOnce)
-	var replies [chatsAtOnce]chatReply
+	var chats [chatsAtOnce]tally
 	var group sync.WaitGroup
 	for i := range chatsAtOnce {
 		group.Go(func() {
 			var err error
 			m := &models[i%len(models)]
-			if replies[i], err = s.sendChat(ctx, tenant, m, uint(i)); err != nil {
+			if chats[i], err = s.sendChat(ctx, tenant, m, uint(i), reserves(m)); err != nil {
 				fail(err)
 			}
-			replies[i].reserved = reserves(m)
 		})
 	}
 	group.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return tally{}, err
+		return sum, err
 	}
 	s.sent += chatsAtOnce
-	t := tally{limit: replies[0].limit}
-	for _, r := range replies {
-		t.count(r)
+	for _, t := range chats {
+		sum.add(t)
 	}
-	return t, s.awaitLogPhases(ctx)
-}
-
-// count adds a chat, and raises left to what there was before its reservation.
-func (t *tally) count(r chatReply) {
-	if !r.admitted {
-		t.denied++
-		t.left = max(t.left, r.remaining)
-		return
-	}
-	t.admitted++
-	t.reserved += r.reserved
-	t.used += r.used
-	t.left = max(t.left, r.remaining+r.reserved)
+	return sum, s.awaitLogPhases(ctx)
 }
 
 // sendChat sends a chat to a model. X-Max-Cost is what something in front of Kong would send.
-func (s *chatSession) sendChat(ctx context.Context, tenant string, m *priced, seed uint) (r chatReply, err error) {
+func (s *chatSession) sendChat(
+	ctx context.Context, tenant string, m *priced, seed uint, reserved int64,
+) (t tally, err error) {
 	asked := chat
 	asked.Model, asked.Seed = m.name, seed
 	body, err := json.Marshal(asked)
 	if err != nil {
-		return r, err
+		return t, err
 	}
 	c := call{tenant, http.MethodPost, "/v1/chat/completions", string(body), map[string]string{
 		"apikey": tenant + "-key", "Content-Type": "application/json", "X-Max-Cost": strconv.FormatInt(mostOf(m), 10),
 	}}
 	answer, err := s.send(ctx, c)
 	if err != nil {
-		return r, err
+		return t, err
 	}
 	if answer.status == http.StatusTooManyRequests {
 		s.llm.decide()
-		err = expectDenial(c, answer)
+		t.denied, err = 1, expectDenial(c, answer)
 	} else if err = expectLimited(c, answer, http.StatusOK); err == nil {
-		r.admitted = true
-		r.used, err = answer.cost(m)
+		t.admitted, t.reserved = 1, reserved
+		t.used, err = answer.cost(m)
 	}
-	if err != nil {
-		return r, err
-	}
-	r.limit, err = answer.number("X-RateLimit-Limit")
-	if err != nil {
-		return r, err
-	}
-	r.remaining, err = answer.number("X-RateLimit-Remaining")
-	return r, err
+	t.limit, _ = answer.number("X-RateLimit-Limit") // expectLimited has read both
+	remaining, _ := answer.number("X-RateLimit-Remaining")
+	t.left = remaining + t.reserved
+	return t, err
 }
 
 // cost returns what an answer of a model costs, in µUSD.
