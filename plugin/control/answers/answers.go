@@ -245,6 +245,7 @@ type (
 	NodeVersion     = rows.NodeVersion
 	Override        = schema.Override
 	Policy          = rows.Policy
+	Price           = rows.Price
 	Reach           = rows.Reach
 	Tenant          = rows.Tenant
 	UsageHistory    = rows.UsageHistory

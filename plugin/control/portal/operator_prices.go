@@ -2,53 +2,37 @@ package portal
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
-	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-type pricesView struct {
-	Form     url.Values
-	Problem  *problem
-	CanWrite bool
-	Filters  url.Values
-	Found    answers.Page[modelPrice]
-	Next     string
-}
+const pricesAPI = "/v1/ratelimit/prices"
 
-type modelPrice struct {
-	Namespace, Model, Prompt, Completion, State string
-
-	StartsAt time.Time `json:"starts_at"`
-}
-
-// servePrices lists what models cost. A POST sets a price, and waits a moment for the nodes.
-func servePrices(v *visit) error {
-	const pricesAPI = "/v1/ratelimit/prices"
-	p := pricesView{Form: v.r.PostForm, CanWrite: v.isAdmin()}
-	var failed error
-	if v.r.Method == http.MethodPost {
-		body := map[string]string{}
-		for _, name := range []string{"namespace", "model", "prompt", "completion", "starts_at", "reason"} {
-			if text := strings.TrimSpace(p.Form.Get(name)); text != "" {
-				body[name] = text
-			}
-		}
-		var done answers.Written
-		failed = v.send(http.MethodPut, pricesAPI+"?overwrite=true&wait="+waitForNodes, body, &done)
-		if failed == nil {
-			return v.redirect(home+"prices", noticeOf(&done, "The price of "+body["model"]+" is set"))
-		}
-	}
-	p.Filters = v.filters("model", "state")
-	if err := v.get(pricesAPI, v.withPage(p.Filters), &p.Found); err != nil {
+// showPrices lists what models cost, with a form for a price.
+func showPrices(v *visit) error {
+	filters := v.filters("model", "state")
+	var found answers.Page[answers.Price]
+	if err := v.get(pricesAPI, v.withPage(filters), &found); err != nil {
 		return err
 	}
-	p.Next = nextPage(v.r.URL.Path, p.Filters, p.Found.NextCursor)
-	if failed != nil {
-		return v.renderFault(failed, &p.Problem, "operator_prices", "Prices", &p)
+	return v.render("operator_prices", "Prices", map[string]any{
+		"Filters": filters, "Items": found.Items, "Next": nextPage(v.r.URL.Path, filters, found.NextCursor),
+		"CanWrite": v.isAdmin(), "Problem": v.Fault, "Form": v.Form,
+	})
+}
+
+// setPrice sets the price of a form, and waits a moment for the nodes.
+func setPrice(v *visit) error {
+	body := map[string]string{}
+	for _, name := range []string{"namespace", "model", "prompt", "completion", "starts_at", "reason"} {
+		if text := strings.TrimSpace(v.r.PostForm.Get(name)); text != "" {
+			body[name] = text
+		}
 	}
-	return v.render("operator_prices", "Prices", &p)
+	var done answers.Written
+	if err := v.send(http.MethodPut, pricesAPI+"?overwrite=true&wait="+waitForNodes, body, &done); err != nil {
+		return v.showOutcome(err, shownSecret{}, showPrices)
+	}
+	return v.redirect(home+"prices", noticeOf(&done, "The price of "+body["model"]+" is set"))
 }
