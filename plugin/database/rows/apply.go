@@ -100,14 +100,15 @@ func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Po
 	var d SetDiff
 	var after []Policy
 	var err error
+	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	if !set.KeepPolicies {
-		d.Diff, after, err = set.diffPolicies(ctx, q)
+		d.Diff, after, err = set.diffPolicies(ctx, q, namespace)
 	}
 	if err == nil {
-		d.Costs, err = set.diffCosts(ctx, q)
+		d.Costs, err = set.diffCosts(ctx, q, namespace)
 	}
 	if err == nil {
-		d.Prices, err = set.diffPrices(ctx, q)
+		d.Prices, err = set.diffPrices(ctx, q, namespace)
 	}
 	if err == nil {
 		d.Tenants, err = set.diffTenants(ctx, q)
@@ -119,8 +120,7 @@ func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Po
 }
 
 // diffPolicies returns the changes from the current policies to the set, and the policies after them.
-func (set Set) diffPolicies(ctx context.Context, q querier) (Diff, []Policy, error) {
-	namespace := cmp.Or(set.Namespace, defaultNamespace)
+func (set Set) diffPolicies(ctx context.Context, q querier, namespace string) (Diff, []Policy, error) {
 	desired := make([]Policy, len(set.Policies))
 	for i, p := range set.Policies {
 		p.Namespace = cmp.Or(p.Namespace, namespace)

@@ -70,25 +70,37 @@ func compareRows[K comparable, T fmt.Stringer](
 	return d, nil
 }
 
-// String names the tenant as people do.
-func (t Tenant) String() string { return "tenant " + t.ID }
-
-// diffTenants returns the changes from the current tenants to those of the set; nil without such a section.
-func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], error) {
-	if set.Tenants == nil {
+// diffRows returns the changes from the current rows to the desired ones of a section, as compareRows does; nil without
+// such a section. prepare completes and checks a desired row.
+func diffRows[K comparable, T fmt.Stringer](
+	desired []T, partial bool, read func() ([]T, error), prepare func(*T) error, key func(T) K,
+	keep func(before, after T) (T, bool),
+) (*RowDiff[T], error) {
+	if desired == nil {
 		return nil, nil
 	}
-	current, err := allTenants(ctx, q)
+	current, err := read()
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range set.Tenants {
-		if err := invalid(t.String(), t.Faults()); err != nil {
+	desired = slices.Clone(desired)
+	for i := range desired {
+		if err := prepare(&desired[i]); err != nil {
 			return nil, err
 		}
 	}
-	return compareRows(current, set.Tenants, set.Partial, func(t Tenant) string { return t.ID },
-		func(before, after Tenant) (Tenant, bool) {
+	return compareRows(current, desired, partial, key, keep)
+}
+
+// String names the tenant as people do.
+func (t Tenant) String() string { return "tenant " + t.ID }
+
+// diffTenants returns the changes from the current tenants to those of the set.
+func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], error) {
+	return diffRows(set.Tenants, set.Partial,
+		func() ([]Tenant, error) { return allTenants(ctx, q) },
+		func(t *Tenant) error { return invalid(t.String(), t.Faults()) },
+		func(t Tenant) string { return t.ID }, func(before, after Tenant) (Tenant, bool) {
 			after.Revision = before.Revision
 			return after, before != after
 		})

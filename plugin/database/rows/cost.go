@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -124,26 +123,16 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 	return warnings
 }
 
-// diffCosts returns the changes from the current costs of the namespace to those of the set; nil without such a
-// section.
-func (set Set) diffCosts(ctx context.Context, q querier) (*RowDiff[Cost], error) {
-	if set.Costs == nil {
-		return nil, nil
-	}
-	namespace := cmp.Or(set.Namespace, defaultNamespace)
-	current, err := costs(ctx, q, CostFilter{Namespace: namespace})
-	if err != nil {
-		return nil, err
-	}
-	desired := slices.Clone(set.Costs)
-	for i := range desired {
-		desired[i].Namespace = namespace
-		if err := desired[i].check(); err != nil {
-			return nil, err
-		}
-	}
-	return compareRows(current, desired, set.Partial, Cost.key, func(before, after Cost) (Cost, bool) {
-		after.ID, after.Revision = before.ID, before.Revision
-		return after, before.ID == 0 || !before.Equal(after) || before.Endpoint != after.Endpoint
-	})
+// diffCosts returns the changes from the current costs of the namespace to those of the set.
+func (set Set) diffCosts(ctx context.Context, q querier, namespace string) (*RowDiff[Cost], error) {
+	return diffRows(set.Costs, set.Partial,
+		func() ([]Cost, error) { return costs(ctx, q, CostFilter{Namespace: namespace}) },
+		func(c *Cost) error {
+			c.Namespace = namespace
+			return c.check()
+		},
+		Cost.key, func(before, after Cost) (Cost, bool) {
+			after.ID, after.Revision = before.ID, before.Revision
+			return after, before.ID == 0 || !before.Equal(after) || before.Endpoint != after.Endpoint
+		})
 }

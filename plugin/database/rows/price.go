@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -155,38 +154,28 @@ func DocumentPriceFaults(p schema.DatedPrice) []schema.Fault {
 	return faults
 }
 
-// diffPrices returns the changes from the current prices of the namespace to those of the set; nil without such a
-// section.
-func (set Set) diffPrices(ctx context.Context, q querier) (*RowDiff[Price], error) {
-	if set.Prices == nil {
-		return nil, nil
-	}
-	namespace := cmp.Or(set.Namespace, defaultNamespace)
-	current, err := prices(ctx, q, PriceFilter{Namespace: namespace})
-	if err != nil {
-		return nil, err
-	}
-	desired := slices.Clone(set.Prices)
-	for i := range desired {
-		p := &desired[i]
-		p.Namespace, p.StartsAt = namespace, p.StartsAt.Truncate(time.Microsecond)
-		if err := invalid(p.String(), DocumentPriceFaults(p.DatedPrice)); err != nil {
-			return nil, err
-		}
-	}
-	d, err := compareRows(current, desired, set.Partial, Price.String, func(before, after Price) (Price, bool) {
-		after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
-		return after, before.ID == 0 || !before.Equal(after)
-	})
-	if err != nil || len(d.Create) == 0 {
+// diffPrices returns the changes from the current prices of the namespace to those of the set.
+func (set Set) diffPrices(ctx context.Context, q querier, namespace string) (*RowDiff[Price], error) {
+	models := map[string]bool{} // that will have prices
+	d, err := diffRows(set.Prices, set.Partial,
+		func() ([]Price, error) {
+			current, err := prices(ctx, q, PriceFilter{Namespace: namespace})
+			for i := 0; set.Partial && i < len(current); i++ {
+				models[current[i].Model] = true
+			}
+			return current, err
+		},
+		func(p *Price) error {
+			p.Namespace, p.StartsAt = namespace, p.StartsAt.Truncate(time.Microsecond)
+			models[p.Model] = true
+			return invalid(p.String(), DocumentPriceFaults(p.DatedPrice))
+		},
+		Price.String, func(before, after Price) (Price, bool) {
+			after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
+			return after, before.ID == 0 || !before.Equal(after)
+		})
+	if err != nil || d == nil || len(d.Create) == 0 {
 		return d, err
-	}
-	models := map[string]bool{}
-	if set.Partial {
-		desired = append(desired, current...)
-	}
-	for i := range desired {
-		models[desired[i].Model] = true
 	}
 	return d, tooManyModels(d.Create[len(d.Create)-1], len(models))
 }
