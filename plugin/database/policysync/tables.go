@@ -26,32 +26,17 @@ type table struct {
 // tables lists the tables in the order of tiersTable to pricesTable.
 var tables = [...]table{
 	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
-	{
-		name: "tenants", kind: "tenant", key: "id", where: "true", columns: columnsOf("", tenantFields),
-		scan: scans(tenantFields, func(r *policy.Rows) *[]schema.Tenant { return &r.Tenants },
-			func(r *schema.Tenant) ([]any, *schema.Tenant) { return nil, r }),
-	},
-	{
-		name: "policies", kind: "policy", key: "id", where: "true", columns: columnsOf("id", policyFields),
-		scan: scans(policyFields, func(r *policy.Rows) *[]policy.PolicyRow { return &r.Policies },
-			func(r *policy.PolicyRow) ([]any, *schema.Policy) { return []any{&r.ID}, &r.Policy }),
-	},
-	{
-		name: "overrides", kind: "override", key: "id", where: "(expires_at IS NULL OR expires_at > now())",
-		columns: columnsOf("id", overrideFields),
-		scan: scans(overrideFields, func(r *policy.Rows) *[]policy.Override { return &r.Overrides },
-			func(r *policy.Override) ([]any, *schema.Override) { return []any{&r.ID}, &r.Override }),
-	},
-	{
-		name: "costs", kind: "cost", key: "id", where: "true", columns: columnsOf("id", costFields),
-		scan: scans(costFields, func(r *policy.Rows) *[]policy.CostRow { return &r.Costs },
-			func(r *policy.CostRow) ([]any, *schema.Cost) { return []any{&r.ID}, &r.Cost }),
-	},
-	{
-		name: "prices", kind: "price", key: "id", where: "true", columns: columnsOf("id", priceFields),
-		scan: scans(priceFields, func(r *policy.Rows) *[]policy.PriceRow { return &r.Prices },
-			func(r *policy.PriceRow) ([]any, *schema.DatedPrice) { return []any{&r.ID}, &r.DatedPrice }),
-	},
+	tableOf("tenants", "tenant", "", "true", func(r *policy.Rows) *[]schema.Tenant { return &r.Tenants },
+		func(r *schema.Tenant) ([]any, *schema.Tenant) { return nil, r }),
+	tableOf("policies", "policy", "id", "true", func(r *policy.Rows) *[]policy.PolicyRow { return &r.Policies },
+		func(r *policy.PolicyRow) ([]any, *schema.Policy) { return []any{&r.ID}, &r.Policy }),
+	tableOf("overrides", "override", "id", "(expires_at IS NULL OR expires_at > now())",
+		func(r *policy.Rows) *[]policy.Override { return &r.Overrides },
+		func(r *policy.Override) ([]any, *schema.Override) { return []any{&r.ID}, &r.Override }),
+	tableOf("costs", "cost", "id", "true", func(r *policy.Rows) *[]policy.CostRow { return &r.Costs },
+		func(r *policy.CostRow) ([]any, *schema.Cost) { return []any{&r.ID}, &r.Cost }),
+	tableOf("prices", "price", "id", "true", func(r *policy.Rows) *[]policy.PriceRow { return &r.Prices },
+		func(r *policy.PriceRow) ([]any, *schema.DatedPrice) { return []any{&r.ID}, &r.DatedPrice }),
 }
 
 const (
@@ -67,38 +52,28 @@ func (t *table) selectSQL() string {
 	return fmt.Sprintf("SELECT %s FROM rate_limiter.%s WHERE %s", t.columns, t.name, t.where)
 }
 
-// The fields of rows that nodes read.
-var (
-	tenantFields   = schema.Fields[schema.Tenant]()
-	policyFields   = schema.Fields[schema.Policy]()
-	overrideFields = schema.Fields[schema.Override]()
-	costFields     = schema.Fields[schema.Cost]()
-	priceFields    = schema.Fields[schema.DatedPrice]()
-)
-
-// columnsOf lists the columns of fields, as scanFields scans them.
-func columnsOf[T any](first string, fields []schema.Field[T]) string {
-	for _, f := range fields {
-		first += `, "` + f.Name + `"`
-	}
-	return strings.TrimPrefix(first, ", ")
-}
-
 func scanTiers(rows *policy.Rows) ([]any, func()) {
 	row := new(policy.TierRow)
 	return []any{&row.Name}, func() { rows.Tiers = append(rows.Tiers, *row) }
 }
 
-// scans returns how the rows of a list are scanned. columns returns the columns of a row before those of its fields,
-// and what has the fields.
-func scans[R, F any](
-	fields []schema.Field[F], list func(*policy.Rows) *[]R, columns func(*R) ([]any, *F),
-) func(*policy.Rows) ([]any, func()) {
-	return func(rows *policy.Rows) ([]any, func()) {
+// tableOf describes a table whose rows R have the fields of F, all of them declared. first is a column before those; ""
+// is none. columns returns where that one of a row is scanned, and what has the fields.
+func tableOf[R, F any](
+	name, kind, first, where string, list func(*policy.Rows) *[]R, columns func(*R) ([]any, *F),
+) table {
+	fields := schema.Fields[F]()
+	t := table{name: name, kind: kind, columns: first, key: "id", where: where}
+	for _, f := range fields {
+		t.columns += `, "` + f.Name + `"`
+	}
+	t.columns = strings.TrimPrefix(t.columns, ", ")
+	t.scan = func(rows *policy.Rows) ([]any, func()) {
 		row, to := new(R), list(rows)
 		first, of := columns(row)
 		return scanFields(first, fields, of), func() { *to = append(*to, *row) }
 	}
+	return t
 }
 
 // scanFields appends destinations for the fields of a row. A NULL becomes the zero value; package policy checks whether
