@@ -90,6 +90,14 @@ func reads[T any](parse func(string, *T) error, to *T) func(string) error {
 	return func(text string) error { return parse(text, to) }
 }
 
+// fieldFlags defines the flags of the fields of a row but for those with these names.
+func fieldFlags[T any](c *call, row *T, except ...string) {
+	fields := schema.FieldsWithout[T](except...)
+	for i := range fields {
+		fieldFlag(c, &fields[i], row)
+	}
+}
+
 // fieldFlag defines the flag of a field of a row, with the description of its declaration. What is wrong with a number
 // is reported here, where 0 is not yet absent.
 func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {

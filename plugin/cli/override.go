@@ -131,13 +131,10 @@ func ofOverride(done string, r change, o rows.Override) change {
 func (c *call) overrideFlags() *rows.Override {
 	o := new(rows.Override)
 	// The reason and the author are the change's; startFlags and expiryFlags define the start and the end.
-	fields := schema.FieldsWithout[schema.Override](
-		"reason", "author", "starts_at", "expires_at", "permanent", "source", "amount")
-	for i := range fields {
-		fieldFlag(c, &fields[i], &o.Override)
-	}
+	fieldFlags(c, &o.Override, "reason", "author", "starts_at", "expires_at", "permanent", "source", "amount")
 	c.flags.Lookup("kind").Usage += " (required)"
-	c.wrongIf(func() bool { return o.Kind == "" }, "--kind is required: %s", strings.Join(fields[0].OneOf, ", "))
+	c.wrongIf(func() bool { return o.Kind == "" }, "--kind is required: %s",
+		strings.Join(schema.FieldNamed[schema.Override]("kind").OneOf, ", "))
 	c.wrongIf(func() bool { return o.Kind == schema.KindTopUp }, "use ratelimit topup, which finds when the period ends")
 	return o
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var policyCommands = []*command{
@@ -155,12 +154,7 @@ var policyKeyFields = slices.Collect(maps.Keys(keyFields(rows.PolicyKey{})))
 // limitFlags defines all of a policy but its key.
 func (c *call) limitFlags() *rows.Policy {
 	p := new(rows.Policy)
-	fields := schema.Fields[schema.Policy]()
-	for i := range fields {
-		if !slices.Contains(policyKeyFields, fields[i].Name) {
-			fieldFlag(c, &fields[i], &p.Policy)
-		}
-	}
+	fieldFlags(c, &p.Policy, policyKeyFields...)
 	c.flags.Lookup("scope").Usage += " (default: what the policy is for, such as tenant)"
 	return p
 }
@@ -181,10 +175,7 @@ limit denies the requests always. With --config, the limits in the plugin's conf
   ratelimit cost put "POST /exports" --cost 50 --reason "exports are slow"`,
 		define: func(c *call) action {
 			var cost rows.Cost
-			fields := schema.FieldsWithout[schema.Cost]("endpoint") // the argument
-			for i := range fields {
-				fieldFlag(c, &fields[i], &cost.Cost)
-			}
+			fieldFlags(c, &cost.Cost, "endpoint") // the argument
 			query := c.overFlag()
 			c.knownConfigFlag()
 			c.wrongIf(func() bool { return !c.given("cost") }, "--cost is required; 0 makes the requests free")

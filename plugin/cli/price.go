@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const pricesPath = "/v1/ratelimit/prices"
@@ -25,10 +24,7 @@ the same model and start is replaced. Without --starts-at the price begins now, 
   ratelimit price put "gpt-4o*" --prompt 2.5 --completion 10 --starts-at 2027-01-01T00:00:00Z --reason "new contract"`,
 		define: func(c *call) action {
 			var price rows.Price
-			fields := schema.FieldsWithout[schema.DatedPrice]("model", "starts_at") // the argument, and a time
-			for i := range fields {
-				fieldFlag(c, &fields[i], &price.DatedPrice)
-			}
+			fieldFlags(c, &price.DatedPrice, "model", "starts_at") // the argument, and a time
 			c.flags.Func("starts-at", "begin at this `time`, such as 2027-01-01T00:00:00Z (default: now)",
 				reads(parseInstant, &price.StartsAt))
 			query := c.overFlag()

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 var tierCommands = []*command{
@@ -50,10 +49,7 @@ var tenantCommands = []*command{
 		define: func(c *call) action {
 			var t rows.Tenant
 			c.knownConfigFlag()
-			fields := schema.FieldsWithout[schema.Tenant]("id") // the argument
-			for i := range fields {
-				fieldFlag(c, &fields[i], &t.Tenant)
-			}
+			fieldFlags(c, &t.Tenant, "id") // the argument
 			query := c.overFlag()
 			c.wrongIf(func() bool { return len(c.givenOf("tier", "time-zone")) == 0 },
 				"--tier or --time-zone is required")

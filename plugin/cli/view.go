@@ -152,44 +152,35 @@ func titleOf(name string) string { return strings.ReplaceAll(name, "_", " ") }
 // cellOf returns a field in one line, marked if it stands out; "": it is empty.
 func cellOf(f field) string {
 	cell := plainText(valueText(f.value))
-	if mark := markOf(f.name, cell); mark != 0 && cell != "" {
-		return string(mark) + cell + string(endMark)
+	if m, known := marks[f.name]; known && cell != "" && m.when(cell) {
+		return string(m.mark) + cell + string(endMark)
 	}
 	return cell
 }
 
-// markOf returns the mark of a value: red for a state that harms, yellow for one that is easily overlooked; 0: none.
-func markOf(name, cell string) rune {
-	switch name {
-	case "faults", "refused":
-		return redMark
-	case "denied":
-		return markIf(cell != "0", redMark)
-	case "live":
-		return markIf(cell == "no", redMark)
-	case "kind":
-		return markIf(cell == schema.KindBan, redMark)
-	case "verdict":
-		return markIf(cell == "banned", redMark)
-	case "threshold":
-		return markIf(cell == "100", redMark)
-	case "fraction":
-		return markIf(!strings.HasPrefix(cell, "0"), redMark)
-	case "redis":
-		return markIf(strings.Contains(cell, "away since"), redMark)
-	case "mode":
-		return markIf(cell == "shadow" || cell == "log", yellowMark)
-	case "lag":
-		return markIf(cell != "0", yellowMark)
-	}
-	return 0
+// marks has the mark of the fields whose values may stand out, and of which values: red for a state that harms, yellow
+// for one that is easily overlooked.
+var marks = map[string]struct {
+	mark rune
+	when func(cell string) bool
+}{
+	"faults":    {redMark, isNot("")},
+	"refused":   {redMark, isNot("")},
+	"denied":    {redMark, isNot("0")},
+	"live":      {redMark, isOneOf("no")},
+	"kind":      {redMark, isOneOf(schema.KindBan)},
+	"verdict":   {redMark, isOneOf("banned")},
+	"threshold": {redMark, isOneOf("100")},
+	"fraction":  {redMark, func(cell string) bool { return !strings.HasPrefix(cell, "0") }},
+	"redis":     {redMark, func(cell string) bool { return strings.Contains(cell, "away since") }},
+	"mode":      {yellowMark, isOneOf("shadow", "log")},
+	"lag":       {yellowMark, isNot("0")},
 }
 
-func markIf(when bool, mark rune) rune {
-	if when {
-		return mark
-	}
-	return 0
+func isNot(text string) func(string) bool { return func(cell string) bool { return cell != text } }
+
+func isOneOf(texts ...string) func(string) bool {
+	return func(cell string) bool { return slices.Contains(texts, cell) }
 }
 
 // valueText returns a value in words.
