@@ -98,7 +98,7 @@ func (s *Server) overridesAt(path string, reads access) *overrideResource {
 	return &overrideResource{
 		place: &place{s, path, "overrides", reads, writeAccess},
 		find:  s.overrideAt, warn: s.overrideWarnings,
-		state: func(o rows.Override) (string, int64) { return etag(o.ID, o.Revision), o.Revision },
+		state: func(o rows.Override) (string, int64) { return etag("", o.ID, o.Revision), o.Revision },
 		location: func(o rows.Override) string {
 			at := strings.Replace(path, "{org}", answers.PathSegment(o.Tenant), 1)
 			return fmt.Sprint(at, "/", o.ID)

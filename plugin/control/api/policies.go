@@ -33,7 +33,7 @@ type listPoliciesInput struct {
 func (s *Server) registerPolicies() {
 	r := &resource[*RowPath, rows.Policy, rows.Policy, PolicyWritten]{
 		place:    &place{s, policiesPath, "policies", readAccess, writeAccess},
-		state:    func(p rows.Policy) (string, int64) { return etag(p.ID, p.Revision), p.Revision },
+		state:    func(p rows.Policy) (string, int64) { return etag("", p.ID, p.Revision), p.Revision },
 		location: func(p rows.Policy) string { return fmt.Sprint(policiesPath, "/", p.ID) },
 		show:     asItIs[rows.Policy],
 		answer:   func(p rows.Policy, w answers.Written) PolicyWritten { return PolicyWritten{p, w} },
@@ -252,10 +252,8 @@ type listCostsInput struct {
 
 func (s *Server) registerCosts() {
 	r := &resource[*RowPath, rows.Cost, rows.Cost, CostWritten]{
-		place: &place{s, costsPath, "costs", readAccess, writeAccess},
-		state: func(c rows.Cost) (string, int64) {
-			return fmt.Sprintf(`"cost-%d-%d"`, c.ID, c.Revision), c.Revision
-		},
+		place:    &place{s, costsPath, "costs", readAccess, writeAccess},
+		state:    func(c rows.Cost) (string, int64) { return etag("cost-", c.ID, c.Revision), c.Revision },
 		location: func(c rows.Cost) string { return fmt.Sprint(costsPath, "/", c.ID) },
 		show:     asItIs[rows.Cost],
 		answer:   func(c rows.Cost, w answers.Written) CostWritten { return CostWritten{c, w} },

@@ -27,10 +27,8 @@ type listPricesInput struct {
 
 func (s *Server) registerPrices() {
 	r := &resource[*RowPath, rows.Price, rows.Price, PriceWritten]{
-		place: &place{s, pricesPath, "prices", readAccess, writeAccess},
-		state: func(p rows.Price) (string, int64) {
-			return fmt.Sprintf(`"price-%d-%d"`, p.ID, p.Revision), p.Revision
-		},
+		place:    &place{s, pricesPath, "prices", readAccess, writeAccess},
+		state:    func(p rows.Price) (string, int64) { return etag("price-", p.ID, p.Revision), p.Revision },
 		location: func(p rows.Price) string { return fmt.Sprint(pricesPath, "/", p.ID) },
 		show:     asItIs[rows.Price],
 		answer:   func(p rows.Price, w answers.Written) PriceWritten { return PriceWritten{p, w} },

@@ -84,7 +84,9 @@ func replayedHeader(c rows.Change) string {
 // conditional has the codes of the answers to a write that names the state that it was made from.
 var conditional = []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired}
 
-func etag(id, revision int64) string { return fmt.Sprintf(`"%d-%d"`, id, revision) }
+func etag(kind string, id, revision int64) string {
+	return fmt.Sprintf(`"%s%d-%d"`, kind, id, revision)
+}
 
 // IfMatch is the state that a write was made from.
 type IfMatch struct {
