@@ -137,14 +137,12 @@ func (p *Proxy) Heal() (err error) {
 	return err
 }
 
-// change changes the faults.
 func (p *Proxy) change(by func(*faults)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	by(&p.faults)
 }
 
-// currentFaults returns the present faults.
 func (p *Proxy) currentFaults() faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -164,7 +164,6 @@ func (n *Nodes) Migrate(t testing.TB, key string, to *Server, moving func()) {
 	n.AwaitMaster(t, key, to)
 }
 
-// id returns the id of a node.
 func id(t testing.TB, client *redis.Client) string {
 	t.Helper()
 	id, err := client.ClusterMyID(context.Background()).Result()

@@ -47,7 +47,6 @@ func (c *ManualClock) Now() limit.Micros { return limit.Micros(c.now.Load()) }
 // Advance moves the clock.
 func (c *ManualClock) Advance(by limit.Micros) { c.now.Add(int64(by)) }
 
-// test is one promise.
 type test struct {
 	name string
 	test func(t *testing.T, f *fixture)
@@ -160,7 +159,6 @@ func fixed(t *testing.T, name string, quantity int64) policy.Bound {
 
 const hour = 3600 * limit.Second
 
-// withMode returns b with another mode of its policy.
 func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
 	p := *b.Policy
 	p.Mode = mode
@@ -168,7 +166,6 @@ func withMode(b policy.Bound, mode policy.Mode) policy.Bound {
 	return b
 }
 
-// withCost returns b with another cost.
 func withCost(b policy.Bound, cost int64) policy.Bound {
 	b.Cost = cost
 	return b

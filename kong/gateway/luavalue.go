@@ -125,7 +125,6 @@ func decodeString(b []byte) (s string, err error) {
 // maxDepth bounds the nesting of values that a plugin sends.
 const maxDepth = 100
 
-// decodeValue decodes a Value.
 func decodeValue(b []byte, depth int) (value any, err error) {
 	if depth > maxDepth {
 		return nil, errors.New("value nested too deeply")

@@ -92,7 +92,6 @@ func newShownFleet(fleet rows.Fleet) shownFleet {
 // enforcing returns how far the version has come.
 func (f *shownFleet) enforcing() *enforcing { return &enforcing{Reach: f.Reach, Took: f.spread} }
 
-// writeTo adds the fleet to a page.
 func (f *shownFleet) writeTo(out *page) {
 	f.enforcing().writeTo(out, fmt.Sprintf("version %d of %s: ", f.Version, timeText(f.At)))
 	if len(f.Nodes) > 0 {

@@ -103,7 +103,6 @@ type importReport struct {
 	Differences []fromkong.Text  `json:"differences"` // of all entries
 }
 
-// differencesOf returns the texts of the differences that entries have.
 func differencesOf(result *fromkong.Result) []fromkong.Text {
 	found := []fromkong.Text{}
 	for _, text := range fromkong.Differences() {

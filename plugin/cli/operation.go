@@ -189,7 +189,6 @@ func sends[T any](c *call, r func() change, text func(T) string) action {
 	})
 }
 
-// post returns a change that a POST to a path makes.
 func post(path string, body object) change {
 	return change{method: http.MethodPost, path: path, body: body}
 }

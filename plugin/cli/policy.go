@@ -125,7 +125,6 @@ func (c *call) keyFlags() func() rows.PolicyKey {
 	}
 }
 
-// matchFlags defines what a policy matches.
 func (c *call) matchFlags() *rows.PolicyKey {
 	key := new(rows.PolicyKey)
 	const oneOf = "; one of --tier, --tenant, --credential, --ip and --for is required"

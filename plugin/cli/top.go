@@ -111,7 +111,6 @@ func (m *monitor) show(v *topView, n int) error {
 	})
 }
 
-// topView is a refresh.
 type topView struct {
 	At      time.Time   `json:"at"`
 	From    time.Time   `json:"from"`
@@ -142,7 +141,6 @@ func newTopTenant(r rows.OrgRanking, elapsed time.Duration) topTenant {
 	return t
 }
 
-// read reads a refresh.
 func (m *monitor) read(ctx context.Context, rest *answers.Client) (*topView, error) {
 	var usage rows.UsageTop
 	if err := rest.Get(ctx, usageTopPath, m.query, &usage); err != nil {

@@ -47,7 +47,6 @@ func (b *bench) measure(ctx context.Context, s *settings, stdout, stderr io.Writ
 	return b.table(stdout, s, samples)
 }
 
-// measureOnce measures a route once.
 func (s *settings) measureOnce(ctx context.Context, c *client) (m sample, err error) {
 	if _, err := c.run(ctx, s.connections, s.turn/10); err != nil {
 		return m, err

@@ -242,7 +242,6 @@ func expectLimited(c call, r reply, status int) error {
 	return nil
 }
 
-// number returns the number in a header.
 func (r *reply) number(name string) (int64, error) {
 	n, err := strconv.ParseInt(r.header.Get(name), 10, 64)
 	if err != nil {

@@ -94,5 +94,4 @@ func InUse(bounds []policy.Bound, statuses []decision.Status) ([]policy.Bound, [
 	return used, kept
 }
 
-// prefixKey returns the key with the prefix of its address.
 func prefixKey(k policy.Key) policy.Key { return WithAddress(k, Wider(*Address(&k))) }

@@ -44,7 +44,6 @@ func newTable(most, perSecond int) *table {
 	return t
 }
 
-// setOf returns the set of a key.
 func (t *table) setOf(hash uint64) *set { return &t.sets[hash%uint64(len(t.sets))] }
 
 // place returns where a key is kept at now; -1: nowhere.

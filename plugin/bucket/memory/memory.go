@@ -105,7 +105,6 @@ func (sh *shard) makeBucket(hash uint64, key *policy.Key, perShard int, t *takin
 	return b
 }
 
-// removeBucket removes a bucket.
 func (sh *shard) removeBucket(hash uint64, b *bucket) {
 	sh.kept--
 	sh.leaveCohort(b)

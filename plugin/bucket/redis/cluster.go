@@ -118,7 +118,6 @@ func redirection(err error, from string) (target string, asking bool) {
 	return net.JoinHostPort(host, address[colon+1:]), asking
 }
 
-// serverAt returns the server at an address.
 func (c *cluster) serverAt(address string) (*server, error) {
 	c.mu.RLock()
 	s := c.servers[address]

@@ -16,7 +16,6 @@ func subjectOf(k *policy.Key) policy.Key {
 	return common
 }
 
-// sameSubject reports whether two keys are of one subject.
 func sameSubject(a, b *policy.Key) bool { return subjectOf(a) == subjectOf(b) }
 
 var (
@@ -58,7 +57,6 @@ func appendLog(b []byte, k *policy.Key) []byte {
 // appendDemand appends the Redis key that holds what nodes report about a bucket that is shared fairly.
 func appendDemand(b []byte, k *policy.Key) []byte { return appendBucket(b, k, ":fair:") }
 
-// appendBucket appends a Redis key of one bucket.
 func appendBucket(b []byte, k *policy.Key, kind string) []byte {
 	b = appendPart(append(appendSubject(b, k), kind...), k.Policy)
 	if k.Endpoint != "" {
@@ -72,7 +70,6 @@ func appendNodes(b []byte, namespace string) []byte {
 	return append(appendPart(append(b, "rl:"...), namespace), ":{n}"...)
 }
 
-// appendRecord appends the Redis key of a record.
 func appendRecord(b []byte, namespace, key string) []byte {
 	b = append(appendPart(append(b, "rl:"...), namespace), ":{r="...)
 	return append(appendPart(b, key), '}')

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// recordScript keeps records.
 var recordScript = newScript(assemble("record", nil))
 
 // Records keeps records of a few hundred bytes beside the buckets of a namespace, where all processes find them by a

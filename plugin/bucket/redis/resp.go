@@ -161,7 +161,6 @@ func (e *elements) text() []byte {
 	return text
 }
 
-// integer returns the next element.
 func (e *elements) integer() int64 {
 	line := e.left
 	e.header(':')

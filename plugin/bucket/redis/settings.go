@@ -85,7 +85,6 @@ func oneTopology(r *schema.Redis) error {
 	return nil
 }
 
-// isCluster reports whether the settings describe a cluster.
 func (s *settings) isCluster() bool { return len(s.ClusterNodes) > 0 }
 
 // fingerprint returns a hash of settings. It identifies them in this process, and is never shown.

@@ -62,7 +62,6 @@ type entry struct {
 // maxAttempt bounds how long an attempt may take. The process of an older one has ended.
 const maxAttempt = 30 * time.Second
 
-// decodeEntry reads an entry.
 func decodeEntry(value []byte) (*entry, error) {
 	e := &entry{}
 	if err := json.Unmarshal(value, e); err != nil {

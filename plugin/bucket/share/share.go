@@ -97,7 +97,6 @@ type pool struct {
 	over  atomic.Int64 // tenants that demand more than their caps
 }
 
-// inForce reports whether the caps are in force.
 func (p *pool) inForce(now limit.Micros) bool { return int64(now) < p.until.Load() }
 
 type shard struct {

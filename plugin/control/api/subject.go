@@ -80,7 +80,6 @@ func (s *Server) now() limit.Micros {
 	return limit.Micros(s.Now().UnixMicro())
 }
 
-// identify returns the identity of a described request.
 func identify(ctx context.Context, policies *resolve.Plan, request *admit.CallerRequest) (identity.Identity, error) {
 	var (
 		facts identity.Request

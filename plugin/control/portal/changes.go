@@ -125,7 +125,6 @@ type policyChange struct {
 
 const maxPolicyChanges = 100
 
-// changesOf returns the changes policy by policy.
 func changesOf(d *answers.Diff) (list []policyChange, err error) {
 	add := func(what string, of *answers.Policy, before, after any) {
 		title := fmt.Sprintf("%s %s", what, of.Name)

@@ -19,7 +19,6 @@ type period struct {
 	length      time.Duration
 }
 
-// step returns the length of a step.
 func (p *period) step() time.Duration {
 	return map[string]time.Duration{"1m": time.Minute, "1h": time.Hour, "1d": day}[p.Step]
 }

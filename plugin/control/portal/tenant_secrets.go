@@ -83,7 +83,6 @@ func createOrgWebhook(v *visit) error {
 	return v.showOutcome(err, shownSecret{"webhook " + made.Webhook.URL, made.Secret}, showOrgWebhooks)
 }
 
-// portalReason is the reason of changes in the audit.
 const portalReason = "changed by its org in the portal"
 
 // webhookPath returns the path of the API of the webhook that a page names. One of another org does not exist there.

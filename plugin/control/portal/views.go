@@ -83,7 +83,6 @@ var assetFiles embed.FS
 // assetsPath is where the files are that pages load. It has a hash of them, so browsers may keep them forever.
 var assetsPath = home + "assets/" + assetsHash() + "/"
 
-// assetsHash returns a hash of all assets.
 func assetsHash() string {
 	sum := sha256.New()
 	files, err := fs.Glob(assetFiles, "assets/*")

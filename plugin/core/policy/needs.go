@@ -178,7 +178,6 @@ func (s *Snapshot) summarize() {
 	}
 }
 
-// namespace returns the rows of a namespace to add to.
 func (s *summary) namespace(name string) *NamespaceRows {
 	n := s.namespaces[name]
 	if n == nil {

@@ -190,7 +190,6 @@ func (a *appended[R]) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	return jsonv2.UnmarshalDecode(from, &(*a)[len(*a)-1])
 }
 
-// decodePart adds the rows of a number of lines.
 func decodePart(lines *bytes.Buffer, rows int, to *readRows) error {
 	for decoder := jsontext.NewDecoder(lines); ; rows-- {
 		switch err := jsonv2.UnmarshalDecode(decoder, to); {

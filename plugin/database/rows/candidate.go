@@ -119,7 +119,6 @@ func changesOf(ctx context.Context, q querier, candidate string) (candidateChang
 		FROM rate_limiter.candidate_policies WHERE candidate = $1 ORDER BY id`, candidate)
 }
 
-// puts returns the policies that the candidate puts.
 func (c candidateChanges) puts() (list []Policy) {
 	for i := range c {
 		if body := c[i].Body; body != nil {
@@ -139,7 +138,6 @@ func (c candidateChanges) was() (list []Policy) {
 	return list
 }
 
-// changesAndActive returns the changes of a candidate, and the active policies that it changes.
 func changesAndActive(ctx context.Context, q querier, candidate string) (candidateChanges, []Policy, error) {
 	changes, err := changesOf(ctx, q, candidate)
 	if err != nil {

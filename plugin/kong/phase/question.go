@@ -103,7 +103,6 @@ type headerQuestions struct {
 	empty     []string // one for each header
 }
 
-// questionsFor returns the questions that rules need.
 func (c *headerCache) questionsFor(rules *identity.Rules) *headerQuestions {
 	last := c.last.Load()
 	if last != nil && last.rules == rules {

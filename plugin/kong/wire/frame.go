@@ -139,7 +139,6 @@ func (f *frameReader) readLong() ([]byte, error) {
 	return frame, nil
 }
 
-// appendFrame appends one frame to out.
 func appendFrame(out, payload []byte) []byte {
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(payload)))
 	return append(out, payload...)

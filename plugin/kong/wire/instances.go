@@ -84,7 +84,6 @@ func (r *instances) get(id int32) *started {
 	return r.byID[id]
 }
 
-// all returns the instances.
 func (r *instances) all() []*started {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

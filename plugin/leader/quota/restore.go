@@ -172,7 +172,6 @@ type span struct {
 	since  int64 // seconds since 1970
 }
 
-// periodCount is the count of a period.
 type periodCount struct {
 	usedQuota
 	start limit.Micros

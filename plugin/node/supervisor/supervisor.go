@@ -69,7 +69,6 @@ type event struct {
 	end    string // why it ended; "": it has not
 }
 
-// worker is a process.
 type worker struct {
 	*exec.Cmd
 	orders io.Writer

@@ -192,7 +192,6 @@ func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	}
 }
 
-// countTokens counts the tokens of a settlement.
 func (r *settlements) countTokens(b *policy.Bound, s reservation.Settlement) {
 	name := b.Policy.Name
 	if s.Outcome == reservation.Measured || s.Outcome == reservation.Late {

@@ -58,7 +58,6 @@ func LogTranscript(t testing.TB) []Recorded {
 	return slices.Clone(all)
 }
 
-// decode decodes a transcript.
 func decode(lines []byte) (all []Recorded, err error) {
 	for decoder := json.NewDecoder(bytes.NewReader(lines)); ; {
 		var line struct {
