@@ -212,11 +212,10 @@ type CostRow struct {
 }
 
 // CostFaults returns everything that is wrong with a cost by itself, as Faults does for a policy.
-func CostFaults(c schema.Cost) []schema.Fault { return c.Faults(costCompiles) }
-
-// costCompiles returns why the pattern of a cost matches nothing, as schema.Faults.
-func costCompiles(cost schema.Cost) error {
-	return AppendFaults(nil, "endpoint", checkPattern(cost.Endpoint)).OrNil()
+func CostFaults(c schema.Cost) []schema.Fault {
+	return c.Faults(func(c schema.Cost) error {
+		return AppendFaults(nil, "endpoint", checkPattern(c.Endpoint)).OrNil()
+	})
 }
 
 // PriceRow is what calls of a model cost from an instant on, as a database holds it. Its key is ID.
