@@ -66,7 +66,6 @@ type shownNode struct {
 	Lag int64 `json:"lag"` // versions that it is behind
 }
 
-// shownFleet is the fleet as commands show it.
 type shownFleet struct {
 	Version int64     `json:"version"`
 	At      time.Time `json:"at"`

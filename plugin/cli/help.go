@@ -73,7 +73,6 @@ func nameValue(f *pflag.Flag) {
 	}
 }
 
-// flagFault returns what is wrong with the flags of a call.
 func flagFault(_ *cobra.Command, err error) error {
 	if invalid := new(pflag.InvalidValueError); errors.As(err, &invalid) {
 		return wrong("--%s: %q: %s", invalid.GetFlag().Name, invalid.GetValue(), valueFault(invalid))
@@ -81,7 +80,6 @@ func flagFault(_ *cobra.Command, err error) error {
 	return wrong("%v", err)
 }
 
-// valueFault returns what is wrong with the value of a flag.
 func valueFault(err *pflag.InvalidValueError) string {
 	fault := err.Unwrap()
 	switch {

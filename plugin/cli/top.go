@@ -122,7 +122,6 @@ type topView struct {
 	Fleet      shownFleet          `json:"fleet"`
 }
 
-// topTenant is a tenant with the rates of its requests.
 type topTenant struct {
 	rows.OrgRanking
 	Requests        int64   `json:"requests"`

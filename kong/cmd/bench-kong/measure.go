@@ -126,7 +126,6 @@ func median[T cmp.Ordered](values []T) T {
 	return values[len(values)/2]
 }
 
-// answerWithin bounds the wait for an answer.
 const answerWithin = 10 * time.Second
 
 // client sends the same request again and again.

@@ -31,7 +31,6 @@ type route struct {
 // denies reports whether the requests are denied, once the limit is used up.
 func (r *route) denies() bool { return strings.HasPrefix(r.name, "denial") }
 
-// status returns the status of every answer.
 func (r *route) status() int {
 	if r.denies() {
 		return http.StatusTooManyRequests

@@ -45,7 +45,6 @@ func get(who, path, name, value string) call {
 	return call{who: who, method: http.MethodGet, path: path, header: map[string]string{name: value}}
 }
 
-// reply is the answer to a call.
 type reply struct {
 	status int
 	header http.Header

@@ -15,7 +15,6 @@ const (
 	graphLeft, graphRight, graphTop, graphBottom = 8, 8, 20, 24
 )
 
-// graphPoint is a value at a time.
 type graphPoint struct {
 	At    time.Time
 	Value int64
@@ -31,13 +30,11 @@ type graph struct {
 	Times          []graphLabel
 }
 
-// graphLine is a horizontal line with its label.
 type graphLine struct {
 	Y, TextY float64
 	Label    string
 }
 
-// graphLabel is a label of the axis of time.
 type graphLabel struct {
 	X             float64
 	Anchor, Label string

@@ -11,7 +11,6 @@ import (
 // choice is a value of a form, with its label.
 type choice struct{ Value, Label string }
 
-// eventPrefix begins the types of events.
 const eventPrefix = "io.github.tenant-rate-limiting."
 
 // orgEvents are the events that an org may read.

@@ -186,7 +186,6 @@ func ParseLog(entry []byte) (l Log) {
 // empty, which Kong may write as an object. Without a list it reports true.
 func (l Log) Tried() bool { return string(l["tries"]) != "[]" && string(l["tries"]) != "{}" }
 
-// streamed reports whether the response was a stream of events.
 func (l Log) streamed() bool {
 	kind := l.text([]string{"response", "headers", "content-type"})
 	return strings.HasPrefix(strings.ToLower(kind), "text/event-stream")

@@ -95,7 +95,6 @@ func diffRows[K comparable, T fmt.Stringer](
 // String names the tenant as people do.
 func (t Tenant) String() string { return "tenant " + t.ID }
 
-// diffTenants returns the changes from the current tenants to those of the set.
 func (set Set) diffTenants(ctx context.Context, q querier) (*RowDiff[Tenant], error) {
 	return diffRows(set.Tenants, set.Partial,
 		func() ([]Tenant, error) { return allTenants(ctx, q) },

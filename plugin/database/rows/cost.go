@@ -123,7 +123,6 @@ func costWarnings(config *resolve.Plan, rows []Policy, costs []Cost) []string {
 	return warnings
 }
 
-// diffCosts returns the changes from the current costs of the namespace to those of the set.
 func (set Set) diffCosts(ctx context.Context, q querier, namespace string) (*RowDiff[Cost], error) {
 	return diffRows(set.Costs, set.Partial,
 		func() ([]Cost, error) { return costs(ctx, q, CostFilter{Namespace: namespace}) },

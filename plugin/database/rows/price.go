@@ -154,7 +154,6 @@ func DocumentPriceFaults(p schema.DatedPrice) []schema.Fault {
 	return faults
 }
 
-// diffPrices returns the changes from the current prices of the namespace to those of the set.
 func (set Set) diffPrices(ctx context.Context, q querier, namespace string) (*RowDiff[Price], error) {
 	models := map[string]bool{} // that will have prices
 	d, err := diffRows(set.Prices, set.Partial,

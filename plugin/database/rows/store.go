@@ -121,7 +121,6 @@ func beginWrite(ctx context.Context, tx pgx.Tx, c Change) error {
 	return err
 }
 
-// querier is the pool or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }

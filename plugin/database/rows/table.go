@@ -76,7 +76,6 @@ var (
 	}.complete()
 )
 
-// complete sets the statements.
 func (t table[R]) complete() *table[R] {
 	key, keyType, _ := strings.Cut(cmp.Or(t.key, "id::bigint"), "::")
 	t.key, t.end = key, cmp.Or(t.end, "delete")
@@ -165,7 +164,6 @@ func Delete[R Row[R]](ctx context.Context, s *DB, c Change, key any, revision in
 	return version, err
 }
 
-// write writes the changes of a set.
 func (t *table[R]) write(ctx context.Context, tx pgx.Tx, d *RowDiff[R]) error {
 	if d == nil {
 		return nil

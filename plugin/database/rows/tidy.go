@@ -39,7 +39,6 @@ const (
 	countTime = 5 * time.Second
 )
 
-// tidyChange is the change that moves expired overrides.
 var tidyChange = Change{Actor: "retention", Reason: "expired"}
 
 // Tidy moves expired overrides to the history and drops rows older than their retention, batch by batch until none is
@@ -69,7 +68,6 @@ func TidyOnce(ctx context.Context, session *pgx.Conn, keep Retention) (more bool
 	return most >= TidyBatch, fail("tidy", err)
 }
 
-// beginner is a pool or a connection.
 type beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }

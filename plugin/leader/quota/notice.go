@@ -17,7 +17,6 @@ import (
 // Thresholds lists the percentages of a quota at which there is a notice.
 var Thresholds = [...]int64{50, 80, 100}
 
-// leastWindow is the shortest window of a quota.
 const leastWindow = 3600 * limit.Second
 
 // Notice reports that a tenant has used a percentage of a quota. It is the data of an event, see

@@ -68,7 +68,6 @@ func (m *models) count(tenant string, call *settle.Call) bool {
 	return true
 }
 
-// cut takes all calls out.
 func (m *models) cut() (all []ModelCalls) {
 	m.mu.Lock()
 	taken := m.all
