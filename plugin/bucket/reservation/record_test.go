@@ -194,6 +194,19 @@ func TestAClaimIsChargedTheReservationWhereTheUseIsUnknown(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatWouldHaveReturnedTokensIsLost(t *testing.T) {
+	r := moneyRecord(t, schema.SourcePrices, nil, nil, nil, nil, nil)
+	all := []Settlement{
+		{Outcome: Streamed}, {Outcome: Unmeasured}, {Outcome: Late}, {Outcome: Measured, Actual: 19}, {Actual: 20},
+	}
+	r.markLost(all)
+	var outcomes []Outcome
+	for _, s := range all {
+		outcomes = append(outcomes, s.Outcome)
+	}
+	assert.Equal(t, []Outcome{Streamed, Unmeasured, Late, Lost, Measured}, outcomes)
+}
+
 func FuzzARecordIsAnErrorOrIsWrittenAsItWasRead(f *testing.F) {
 	f.Add(encode(f, fullRecord(f)))
 	f.Add([]byte(`{"v":3,"made":1,"bounds":[{}]}`))

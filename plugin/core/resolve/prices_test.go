@@ -2,6 +2,7 @@ package resolve_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,8 @@ func TestTheModelOfARequestIsReadWhereALimitNeedsItAlone(t *testing.T) {
 	}
 	id := read(plan, []string{"gpt-4o", "openai"}, identity.Caller{})
 	assert.Equal(t, [2]string{"gpt-4o", "openai"}, [2]string{id.Model, id.Provider})
+	usage := compile(t, strings.Replace(money, "{trusted_headers", "{usage_only: true, trusted_headers", 1))
+	assert.Empty(t, usage.Rules.Headers, "a route for usage alone charges no model")
 	long := string(make([]byte, 129))
 	assert.Empty(t, read(plan, []string{long, ""}, identity.Caller{}).Model, "a longer name than a pattern has is unknown")
 

@@ -49,6 +49,7 @@ func TestACallCostsThePriceOfTheModelThatAnsweredRoundedUpOnce(t *testing.T) {
 		{"two fractions, rounded up together", chat("gpt-4o-mini", 1, 1), 1, settle.Measured},
 		{"no tokens", chat("gpt-4o", 0, 0), 0, settle.Measured},
 		{"more than the largest", chat("dear", 1<<53, 1<<53), settle.MaxActual, settle.Measured},
+		{"more than the largest, and an int64", chat("dear", 2_000_000, 0), settle.MaxActual, settle.Measured},
 		{"no model", chat("", 1, 1), 0, settle.Unmeasured},
 		{"half a token", chat("gpt-4o", 0.5, 1), 0, settle.Unmeasured},
 		{"no usage", chat("gpt-4o", "null", "null"), 0, settle.Unmeasured},

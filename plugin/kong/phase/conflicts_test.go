@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -107,4 +109,17 @@ func TestLimitsThatSettleDifferentlyAreAConflict(t *testing.T) {
 		}
 		assert.Equal(t, test.want, l.conflicts(), "%s: conflicts", test.name)
 	}
+}
+
+func TestLimitsThatCountOtherModelsOrUnitsAreNotAlike(t *testing.T) {
+	policyOf := func(unit string, match *schema.Match) *policy.Policy {
+		rule, err := settle.New(schema.Settle{Sources: []schema.SettleSource{{From: "shared.n"}}, Reserve: 5}, match)
+		require.NoError(t, err)
+		return &policy.Policy{Unit: unit, Settle: rule}
+	}
+	base := policyOf(schema.UnitUSD, &schema.Match{Model: "gpt-4o*"})
+	assert.True(t, settlesAlike(base, policyOf(schema.UnitUSD, &schema.Match{Model: "gpt-4o*"})))
+	assert.False(t, settlesAlike(base, policyOf("", &schema.Match{Model: "gpt-4o*"})), "another unit")
+	assert.False(t, settlesAlike(base, policyOf(schema.UnitUSD, &schema.Match{Model: "claude"})), "another model")
+	assert.False(t, settlesAlike(base, policyOf(schema.UnitUSD, nil)), "all models")
 }

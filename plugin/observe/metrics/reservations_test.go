@@ -6,11 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 func TestReservedTokensAreHeldUntilTheyAreSettledOrGivenUp(t *testing.T) {
@@ -71,4 +73,17 @@ func TestTokensAndDollarsOfCallsAreCountedOnceForEachRequest(t *testing.T) {
 	} {
 		assert.Equal(t, want, testutil.ToFloat64(counter), counter.Desc())
 	}
+}
+
+func TestAStreamedAnswerIsCountedAsStreamed(t *testing.T) {
+	rule, err := settle.New(schema.Settle{
+		Sources: []schema.SettleSource{{From: "log.ai.*.usage.total_tokens"}}, Reserve: 20,
+	}, nil)
+	require.NoError(t, err)
+	r := reservation.Record{Bounds: []policy.Bound{{Policy: &policy.Policy{Name: "budget", Settle: rule}, Cost: 20}}}
+	a := settle.Answer{Status: 200, Source: settle.SourceService, Tried: true, Log: settle.ParseLog([]byte(
+		`{"response":{"headers":{"content-type":"text/event-stream"}},"ai":{"proxy":{"usage":{"total_tokens":2}}}}`))}
+	m := New("0.1.0", everySource())
+	r.ReportSettled(m.Settlements(), r.Measure(&a, false), limit.Second)
+	assert.EqualValues(t, 1, testutil.ToFloat64(m.settlements.settled.with("budget", "streamed")))
 }
