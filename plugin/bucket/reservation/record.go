@@ -124,7 +124,7 @@ func (r *Record) measure(
 					all[i].Actual = p.Settle.Reserve(0, 1)
 				}
 			}
-			if outcome == settle.Measured && due {
+			if due && outcome != settle.Refunded { // a call whose model has no price is reported too
 				all[i].Call, due = call, false
 			}
 		}
