@@ -106,7 +106,7 @@ func serve[In, B any](
 
 // resource is a kind of rows with ETags. K is what names a row in a path, R a row, V one as callers read it, and B the
 // answer to a write.
-type resource[K rowPath, R rows.Row[R], V, B any] struct {
+type resource[K rowPath, R rows.Row, V, B any] struct {
 	*place
 	find     func(context.Context, K) (R, error) // nil: by the key in the path
 	state    func(R) (tag string, revision int64)
@@ -166,7 +166,7 @@ type getRow struct {
 }
 
 // get registers the operation that reads one row. It answers 304 if the caller has this revision of the row.
-func get[In any, K rowPath, R rows.Row[R], V, B any, P interface {
+func get[In any, K rowPath, R rows.Row, V, B any, P interface {
 	*In
 	key() K
 	noneMatch() *IfNoneMatch
@@ -262,7 +262,7 @@ type putInput[B any] struct {
 	Body B
 }
 
-func put[K rowPath, R rows.Row[R], V, B, In any, P interface {
+func put[K rowPath, R rows.Row, V, B, In any, P interface {
 	*In
 	ifMatch() *IfMatch
 	wait() time.Duration
@@ -303,7 +303,7 @@ type createdOutput[B any] struct {
 	Body     B
 }
 
-func create[K rowPath, R rows.Row[R], V, B, In any, P waiting[In]](
+func create[K rowPath, R rows.Row, V, B, In any, P waiting[In]](
 	r *resource[K, R, V, B], o huma.Operation, action string, add func(context.Context, P) (done[R], error),
 ) {
 	o.DefaultStatus = http.StatusCreated
@@ -359,7 +359,7 @@ type deleteRow struct {
 }
 
 // remove registers the operation that deletes one row.
-func remove[In any, K rowPath, R rows.Row[R], V, B any, P interface {
+func remove[In any, K rowPath, R rows.Row, V, B any, P interface {
 	*In
 	key() K
 	ifMatch() *IfMatch

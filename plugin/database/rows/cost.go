@@ -19,9 +19,9 @@ type Cost struct {
 	Revision int64 `json:"revision,omitempty"` // as in Policy
 }
 
-func (c Cost) rowKey() any       { return c.ID }
-func (c Cost) revision() int64   { return c.Revision }
-func (Cost) table() *table[Cost] { return costTable }
+func (c Cost) rowKey() any     { return c.ID }
+func (c Cost) revision() int64 { return c.Revision }
+func (Cost) table() any        { return costTable }
 
 // String names the cost by its endpoint.
 func (c Cost) String() string {

@@ -148,9 +148,9 @@ func encodeOverrides(list []Override) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-func (o Override) rowKey() any           { return o.ID }
-func (o Override) revision() int64       { return o.Revision }
-func (Override) table() *table[Override] { return overrideTable }
+func (o Override) rowKey() any     { return o.ID }
+func (o Override) revision() int64 { return o.Revision }
+func (Override) table() any        { return overrideTable }
 
 // AddOverride adds an override, and returns the row and the version in which it is in force. When there is one of its
 // kind, source and start for the same subject and policy it is a ConflictError; one that has expired makes room.

@@ -155,9 +155,9 @@ func (k PolicyKey) find(ctx context.Context, q querier) (Policy, error) {
 	return found[0], nil
 }
 
-func (p Policy) rowKey() any         { return p.ID }
-func (p Policy) revision() int64     { return p.Revision }
-func (Policy) table() *table[Policy] { return policyTable }
+func (p Policy) rowKey() any     { return p.ID }
+func (p Policy) revision() int64 { return p.Revision }
+func (Policy) table() any        { return policyTable }
 
 // PutPolicy replaces the policy of the same key, or adds p, as p.Revision allows. It returns the row after the write,
 // and the version in which it is in force. Writing the current values changes nothing.

@@ -22,9 +22,9 @@ type Price struct {
 	Revision int64  `json:"revision,omitempty" doc:"How often it was written, from 1. A write ignores it and uses If-Match."`
 }
 
-func (p Price) rowKey() any        { return p.ID }
-func (p Price) revision() int64    { return p.Revision }
-func (Price) table() *table[Price] { return priceTable }
+func (p Price) rowKey() any     { return p.ID }
+func (p Price) revision() int64 { return p.Revision }
+func (Price) table() any        { return priceTable }
 
 // String names the price by its model and its start.
 func (p Price) String() string {

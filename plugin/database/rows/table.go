@@ -15,7 +15,7 @@ import (
 )
 
 // table describes a table whose rows callers write. Its statements take rows as JSON, and a deletion takes keys.
-type table[R Row[R]] struct {
+type table[R Row] struct {
 	name   string   // in the schema rate_limiter
 	kind   string   // of its rows, in words
 	key    string   // the column that names a row, with its type; "": id::bigint
@@ -32,10 +32,15 @@ type table[R Row[R]] struct {
 }
 
 // Row is a row that callers write: a Policy, Cost, Price, Tenant, Tier or Override.
-type Row[R Row[R]] interface {
+type Row interface {
 	rowKey() any
 	revision() int64
-	table() *table[R]
+	table() any // its *table
+}
+
+func tableOf[R Row]() *table[R] {
+	var none R
+	return none.table().(*table[R])
 }
 
 // Values of the Revision of a write, besides the revision that the row must have.
@@ -104,9 +109,8 @@ func (t *table[R]) byKey(what string, key any) func(context.Context, querier) (R
 }
 
 // Read returns the row of a key, its id or name, or a NotFoundError.
-func Read[R Row[R]](ctx context.Context, s *DB, key any) (R, error) {
-	var none R
-	t := none.table()
+func Read[R Row](ctx context.Context, s *DB, key any) (R, error) {
+	t := tableOf[R]()
 	what := fmt.Sprint(t.kind, " ", key)
 	found, err := t.byKey(what, key)(ctx, s.pool)
 	return found, fail("read "+what, err)
@@ -147,9 +151,8 @@ func (t *table[R]) put(
 
 // Delete deletes the row of a key, its id or name, and returns the version of the deletion, or a NotFoundError. What
 // names the row stays. A revision other than AnyRevision must be that of the row. An override moves to the history.
-func Delete[R Row[R]](ctx context.Context, s *DB, c Change, key any, revision int64) (int64, error) {
-	var none R
-	t := none.table()
+func Delete[R Row](ctx context.Context, s *DB, c Change, key any, revision int64) (int64, error) {
+	t := tableOf[R]()
 	what := fmt.Sprint(t.kind, " ", key)
 	_, version, err := write(ctx, s, t.end+" "+what, c, func(tx pgx.Tx) (noResult, error) {
 		current, err := t.byKey(what, key)(ctx, tx)

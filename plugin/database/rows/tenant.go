@@ -113,12 +113,12 @@ func (s *DB) PutTier(ctx context.Context, c Change, t Tier) (Tier, int64, error)
 		func(Tier) (Tier, error) { return t, nil })
 }
 
-func (t Tenant) rowKey() any         { return t.ID }
-func (t Tenant) revision() int64     { return t.Revision }
-func (t Tier) rowKey() any           { return t.Name }
-func (t Tier) revision() int64       { return t.Revision }
-func (Tenant) table() *table[Tenant] { return tenantTable }
-func (Tier) table() *table[Tier]     { return tierTable }
+func (t Tenant) rowKey() any     { return t.ID }
+func (t Tenant) revision() int64 { return t.Revision }
+func (t Tier) rowKey() any       { return t.Name }
+func (t Tier) revision() int64   { return t.Revision }
+func (Tenant) table() any        { return tenantTable }
+func (Tier) table() any          { return tierTable }
 
 // unseen returns the warning about tenants of overrides that were never seen: no usage of them is recorded, they have
 // no row, and no consumer has their name; "" if there are none. A nil isConsumer knows no consumers.
