@@ -104,7 +104,8 @@ func TestAConvertedLimitChargesWhatKongLogsForItsProvider(t *testing.T) {
 				answer := settle.Answer{
 					Status: 200, Source: settle.SourceService, Tried: true, Log: settle.ParseLog([]byte(chatOf(provider))),
 				}
-				if got, outcome := rule.Measure(&answer, calls.Call(&answer)); got != want || outcome != settle.Measured {
+				got, outcome := rule.Measure(&answer, calls.Call(&answer))
+				if got != want || outcome != settle.Measured {
 					t.Errorf("%s of %s: a chat of %s costs %d (outcome %v), want %d", counted, l.Name, provider, got, outcome, want)
 				}
 			}

@@ -79,7 +79,8 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 		form.Bounds = append(form.Bounds, jsonBound{
 			Cost: b.Cost, Scope: b.Policy.Scope, Mode: b.Policy.Mode, FailMode: b.Policy.FailMode,
 			Key: b.Key, Limit: spec, Settle: rule, Match: b.Policy.Settle.Match(), Unit: b.Policy.Unit,
-			Unmatched: b.Unmatched, Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now, FullAgain: s.Reset,
+			Unmatched: b.Unmatched, Source: s.Source, Failure: s.Failure, Receipt: s.Receipt, Now: s.Now,
+			FullAgain: s.Reset,
 		})
 	}
 	for _, part := range form.clientTexts() {

@@ -136,9 +136,9 @@ func (r *Record) measure(
 }
 
 // Settle changes the buckets to the actual tokens of the settlements, one for each bound. An unmeasured bound that has
-// reserved stays as it is, and a late one gets nothing back. A slot is released, or has ended by its deadline: then its outcome is Ended.
-// It sets the change of each settlement, and the outcome to Lost where the change was not made. Call it once, for a
-// record that this process has taken out.
+// reserved stays as it is, and a late one gets nothing back. A slot is released, or has ended by its deadline: then its
+// outcome is Ended. It sets the change of each settlement, and the outcome to Lost where the change was not made. Call
+// it once, for a record that this process has taken out.
 func (r *Record) Settle(ctx context.Context, buckets Buckets, all []Settlement) error {
 	actual, changes := make([]int64, len(r.Bounds)), false
 	for i := range actual {

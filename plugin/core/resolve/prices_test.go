@@ -157,8 +157,8 @@ func TestAModelWithoutAPriceIsDeniedByALimitThatMatchesForCertainAndIsEnforced(t
 		{`match: {provider: azure},`, "azure", true},
 		{`match: {provider: azure},`, "openai", false},
 	} {
-		plan := compile(t, `{tiers: [{name: a, limits: [{name: all, scope: tenant, unit: usd, limit: 100, window_size: 60, `+
-			test.limit+` settle: {sources: [{from: prices}], reserve: 5}}]}]}`)
+		plan := compile(t, `{tiers: [{name: a, limits: [{name: all, scope: tenant, unit: usd, limit: 100, `+
+			test.limit+` window_size: 60, settle: {sources: [{from: prices}], reserve: 5}}]}]}`)
 		var r resolve.Resolution
 		plan.ResolveAt(&identity.Identity{Tenant: tenant("acme"), Model: "gpt-5", Provider: test.provider}, 0, &r)
 		assert.Equal(t, test.want, r.Unpriced, "%+v", test)

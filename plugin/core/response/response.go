@@ -195,7 +195,8 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		if status.Failure == decision.NoFailure || !bound.Decides() || !re.Shows(bound) && !decision.Denies(bound, status) {
+		hidden := !re.Shows(bound) && !decision.Denies(bound, status)
+		if status.Failure == decision.NoFailure || !bound.Decides() || hidden {
 			continue
 		}
 		decidedBy := bound.Policy.FailMode.String()

@@ -57,8 +57,8 @@ const (
 	Streamed                  // as Unmeasured, because Kong counts the tokens of streamed answers wrongly
 )
 
-// Measure returns the tokens that a request used, from 0 to MaxActual, or millionths of a US dollar by the prices of its
-// call. They have no meaning if it is Unmeasured or Streamed. A call that the rule does not match used nothing.
+// Measure returns the tokens that a request used, from 0 to MaxActual, or the millionths of a US dollar that its call
+// costs. They have no meaning if it is Unmeasured or Streamed. A call that the rule does not match used nothing.
 func (r *Rule) Measure(a *Answer, call Call) (actual int64, outcome Outcome) {
 	switch {
 	case !a.Tried, a.Source == SourceExit, a.Source == SourceError:

@@ -141,8 +141,8 @@ func tooManyModels(added Price, models int) error {
 	if added.ID != 0 || models <= most {
 		return nil
 	}
-	return &InvalidError{added.String(), "model", fmt.Sprintf(
-		"is one of %d models with prices: a namespace has at most %d, so delete the prices of others first", models, most)}
+	return &InvalidError{added.String(), "model", fmt.Sprintf("is one of %d models with prices: a namespace has at "+
+		"most %d, so delete the prices of others first", models, most)}
 }
 
 // DocumentPriceFaults returns what is wrong with a price of a document, where it must have a start.

@@ -193,7 +193,8 @@ func TestAnUnknownRouteIsNoLabel(t *testing.T) {
 }
 
 func TestALimitOfAnotherModelIsNotUnverified(t *testing.T) {
-	m, d := New("1", Sources{}), decided(t, "gold", answered{policy.Policy{Name: "minute", Scope: policy.Tenant}, localYes})
+	minute := policy.Policy{Name: "minute", Scope: policy.Tenant}
+	m, d := New("1", Sources{}), decided(t, "gold", answered{minute, localYes})
 	d.Resolution.Bounds[0].Unmatched = true
 	m.Observe(d)
 	assert.NotContains(t, counted(t, m), "unverified_total")

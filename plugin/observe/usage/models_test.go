@@ -45,7 +45,8 @@ func TestCallsOfModelsBeyondTheMaximumAreDroppedAndCounted(t *testing.T) {
 func TestFurtherModelsOfATenantCountAsOthers(t *testing.T) {
 	c := NewCounter()
 	count := func(tenant, model string) {
-		c.Settled(&policy.Bound{Policy: &daily}, reservation.Settlement{Tenant: tenant, Call: &settle.Call{Model: model}})
+		s := reservation.Settlement{Tenant: tenant, Call: &settle.Call{Model: model}}
+		c.Settled(&policy.Bound{Policy: &daily}, s)
 	}
 	for n := range maxModels {
 		count("hostile", fmt.Sprint("model-", n))
