@@ -241,8 +241,8 @@ func (c Config) callWarnings(l LocatedLimit) []Warning {
 			"what it really costs")
 	}
 	if l.Settle != nil && l.Settle.Reserve == 0 && l.Settle.ReserveHeader == "" && l.Cost == nil {
-		warnings.add(docpath.Member(l.Path, "settle.reserve"), "is missing, so a request reserves 1 millionth of a US dollar, "+
-			"and those that are in flight at once can overspend: reserve what a typical request costs")
+		warnings.add(docpath.Member(l.Path, "settle.reserve"), "is missing, so a request reserves 1 millionth of a US "+
+			"dollar, and those that are in flight at once can overspend: reserve what a typical request costs")
 	}
 	if l.Settle != nil && len(c.LLM.Prices) == 0 && slices.ContainsFunc(l.Settle.Sources, isPrices) {
 		warnings.add(docpath.Join(l.Path, "settle.sources"), "reads prices, and llm.prices has none: unless a database "+
