@@ -128,8 +128,6 @@ type settlements struct {
 	tokens  counters
 	settled counters
 	held    counters
-	calls   counters
-	dollars counters
 	delay   prometheus.Histogram
 }
 
@@ -153,10 +151,6 @@ func (r *settlements) init(to prometheus.Registerer) {
 		"Tokens of limits that settle, and slots of concurrency limits, times the seconds for which requests had them "+
 			"reserved. Its rate is the number of tokens or slots that requests in flight hold on average.",
 		"policy", "tier")
-	r.calls.init(to, "llm_tokens_total",
-		"Tokens of measured calls of language models, each call once: prompt and completion tokens.", "kind")
-	r.dollars.init(to, "llm_usd_total",
-		"US dollars that measured calls of language models cost by the prices in force. A call without a price adds 0.")
 	r.delay = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    prefix + "settle_delay_seconds",
 		Help:    "Seconds from a reservation until it was settled or given up.",
@@ -177,11 +171,6 @@ func (r *settlements) Reserved(b *policy.Bound) {
 func (r *settlements) Settled(b *policy.Bound, s reservation.Settlement) {
 	name := b.Policy.Name
 	r.settled.with(name, s.Outcome.String()).Inc()
-	if call := s.Call; call != nil {
-		r.calls.with("prompt").Add(float64(call.Prompt))
-		r.calls.with("completion").Add(float64(call.Completion))
-		r.dollars.with().Add(float64(call.MicroUSD) / 1e6)
-	}
 	if !b.Key.Slots {
 		r.countTokens(b, s)
 	}

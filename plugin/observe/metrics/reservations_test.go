@@ -3,7 +3,6 @@ package metrics
 import (
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -55,23 +54,6 @@ func TestTokensThatWereDueBackAndDidNotComeBackAreCounted(t *testing.T) {
 	} {
 		got := testutil.ToFloat64(m.settlements.tokens.with("budget", kind))
 		assert.True(t, got == want, "%v tokens are %v, want %v", got, kind, want)
-	}
-}
-
-func TestTokensAndDollarsOfCallsAreCountedOnceForEachRequest(t *testing.T) {
-	m := New("0.1.0", everySource())
-	b := policy.Bound{Policy: &policy.Policy{Name: "budget"}, Cost: 100}
-	for range 3 { // requests with two limits: one settlement of each has the call
-		m.Settlements().Settled(&b, reservation.Settlement{
-			Actual: 475, Change: 375, Call: &settle.Call{Prompt: 70, Completion: 30, MicroUSD: 2_500_000},
-		})
-		m.Settlements().Settled(&b, reservation.Settlement{Actual: 100})
-	}
-	r := &m.settlements
-	for counter, want := range map[prometheus.Counter]float64{
-		r.calls.with("prompt"): 210, r.calls.with("completion"): 90, r.dollars.with(): 7.5,
-	} {
-		assert.Equal(t, want, testutil.ToFloat64(counter), counter.Desc())
 	}
 }
 
