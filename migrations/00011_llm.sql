@@ -60,6 +60,23 @@ CREATE TABLE rate_limiter.prices (
     CONSTRAINT prices_starts_at CHECK (isfinite(starts_at))
 );
 CREATE UNIQUE INDEX prices_one_per_start ON rate_limiter.prices (namespace, model, starts_at);
+-- As in a config: the record of each reservation carries the prices of both.
+CREATE FUNCTION rate_limiter.bound_prices() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM rate_limiter.prices p WHERE p.namespace IN (SELECT n.namespace FROM new_rows n)
+            GROUP BY p.namespace HAVING count(DISTINCT p.model) > 256) THEN
+        RAISE EXCEPTION 'would be one of more than 256 models with prices in a namespace: delete the prices of others first'
+            USING ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'prices', COLUMN = 'model',
+            CONSTRAINT = 'prices_models';
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER prices_models_inserted AFTER INSERT ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows
+    EXECUTE FUNCTION rate_limiter.bound_prices();
+CREATE TRIGGER prices_models_updated AFTER UPDATE ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows
+    EXECUTE FUNCTION rate_limiter.bound_prices();
 CALL rate_limiter.keep_record('rate_limiter.prices', 'price', 'id', 'tenant');
 -- As before, and for prices.
 CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
@@ -79,6 +96,7 @@ $$;
 -- +goose Down
 -- +goose StatementBegin
 DROP TABLE rate_limiter.prices;
+DROP FUNCTION rate_limiter.bound_prices;
 CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

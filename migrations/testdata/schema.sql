@@ -27,6 +27,23 @@ $$;
 
 ALTER FUNCTION rate_limiter.await_turn() OWNER TO owner;
 
+CREATE FUNCTION rate_limiter.bound_prices() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM rate_limiter.prices p WHERE p.namespace IN (SELECT n.namespace FROM new_rows n)
+            GROUP BY p.namespace HAVING count(DISTINCT p.model) > 256) THEN
+        RAISE EXCEPTION 'would be one of more than 256 models with prices in a namespace: delete the prices of others first'
+            USING ERRCODE = 'check_violation', SCHEMA = 'rate_limiter', TABLE = 'prices', COLUMN = 'model',
+            CONSTRAINT = 'prices_models';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+ALTER FUNCTION rate_limiter.bound_prices() OWNER TO owner;
+
 CREATE FUNCTION rate_limiter.canonical_endpoint(endpoint text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2377,6 +2394,10 @@ CREATE TRIGGER overrides_history AFTER DELETE ON rate_limiter.overrides REFERENC
 
 CREATE TRIGGER overrides_names BEFORE INSERT OR UPDATE OF author ON rate_limiter.overrides FOR EACH ROW EXECUTE FUNCTION rate_limiter.check_names('author');
 
+CREATE TRIGGER prices_models_inserted AFTER INSERT ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.bound_prices();
+
+CREATE TRIGGER prices_models_updated AFTER UPDATE ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION rate_limiter.bound_prices();
+
 CREATE TRIGGER tokens_fixed BEFORE UPDATE ON rate_limiter.tokens FOR EACH ROW WHEN ((((((((((old.id IS DISTINCT FROM new.id) OR (old.name IS DISTINCT FROM new.name)) OR (old.hash IS DISTINCT FROM new.hash)) OR (old.role IS DISTINCT FROM new.role)) OR (old.org IS DISTINCT FROM new.org)) OR (old.created_at IS DISTINCT FROM new.created_at)) OR (old.created_by IS DISTINCT FROM new.created_by)) OR (old.expires_at IS DISTINCT FROM new.expires_at)) OR (((old.revoked_at IS DISTINCT FROM new.revoked_at) OR (old.revoked_by IS DISTINCT FROM new.revoked_by)) AND ((old.revoked_at <= clock_timestamp()) OR ((new.revoked_at < old.revoked_at) IS FALSE) OR ((old.revoked_at IS NOT NULL) AND (new.revoked_at IS NULL)))))) EXECUTE FUNCTION rate_limiter.refuse('revoke the token and make another');
 
 CREATE TRIGGER tokens_inserted AFTER INSERT ON rate_limiter.tokens FOR EACH ROW EXECUTE FUNCTION rate_limiter.record_token();
@@ -2431,6 +2452,8 @@ REVOKE ALL ON FUNCTION rate_limiter.actor() FROM PUBLIC;
 GRANT ALL ON FUNCTION rate_limiter.actor() TO operator;
 
 REVOKE ALL ON FUNCTION rate_limiter.await_turn() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION rate_limiter.bound_prices() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION rate_limiter.canonical_endpoint(endpoint text) FROM PUBLIC;
 GRANT ALL ON FUNCTION rate_limiter.canonical_endpoint(endpoint text) TO operator;

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -113,7 +110,6 @@ func replacedPrice(ctx context.Context, q querier, p Price) (Price, error) {
 // the write, and the version that has it.
 func (s *DB) PutPrice(ctx context.Context, c Change, p Price) (Price, int64, error) {
 	p.Namespace, p.StartsAt = cmp.Or(p.Namespace, defaultNamespace), p.StartsAt.Truncate(time.Microsecond)
-	others := 0 // models of the namespace with prices
 	find := func(ctx context.Context, q querier) (Price, error) {
 		found, err := replacedPrice(ctx, q, p)
 		switch {
@@ -123,26 +119,12 @@ func (s *DB) PutPrice(ctx context.Context, c Change, p Price) (Price, int64, err
 			now, failed := readClock(ctx, q)
 			p.StartsAt, err = now, cmp.Or(failed, err)
 		}
-		const count = "SELECT count(DISTINCT model) FROM rate_limiter.prices WHERE namespace = $1 AND model <> $2"
-		list, _ := q.Query(ctx, count, p.Namespace, p.Model)
-		n, failed := pgx.CollectExactlyOneRow(list, pgx.RowTo[int])
-		others = n
-		return found, cmp.Or(failed, err)
+		return found, err
 	}
 	return priceTable.put(ctx, s, c, "the "+p.String(), p.Revision, find, func(current Price) (Price, error) {
 		p.ID = current.ID
-		return p, cmp.Or(invalid(p.String(), p.Faults()), tooManyModels(p, others+1))
+		return p, invalid(p.String(), p.Faults())
 	})
-}
-
-// tooManyModels returns the fault of a price that would be added, if so many models of its namespace then have prices.
-func tooManyModels(added Price, models int) error {
-	const most = 256 // as of a config: a reservation carries the prices of both
-	if added.ID != 0 || models <= most {
-		return nil
-	}
-	return &InvalidError{added.String(), "model", fmt.Sprintf("is one of %d models with prices: a namespace has at "+
-		"most %d, so delete the prices of others first", models, most)}
 }
 
 // DocumentPriceFaults returns what is wrong with a price of a document, where it must have a start.
@@ -156,26 +138,14 @@ func DocumentPriceFaults(p schema.DatedPrice) []schema.Fault {
 }
 
 func (set Set) diffPrices(ctx context.Context, q querier, namespace string) (*RowDiff[Price], error) {
-	models := map[string]bool{} // that will have prices
-	d, err := diffRows(set.Prices, set.Partial,
-		func() ([]Price, error) {
-			current, err := prices(ctx, q, PriceFilter{Namespace: namespace})
-			for i := 0; set.Partial && i < len(current); i++ {
-				models[current[i].Model] = true
-			}
-			return current, err
-		},
+	return diffRows(set.Prices, set.Partial,
+		func() ([]Price, error) { return prices(ctx, q, PriceFilter{Namespace: namespace}) },
 		func(p *Price) error {
 			p.Namespace, p.StartsAt = namespace, p.StartsAt.Truncate(time.Microsecond)
-			models[p.Model] = true
 			return invalid(p.String(), DocumentPriceFaults(p.DatedPrice))
 		},
 		Price.String, func(before, after Price) (Price, bool) {
 			after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
 			return after, before.ID == 0 || !before.Equal(after)
 		})
-	if err != nil || d == nil || len(d.Create) == 0 {
-		return d, err
-	}
-	return d, tooManyModels(d.Create[len(d.Create)-1], len(models))
 }

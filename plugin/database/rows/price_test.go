@@ -121,7 +121,7 @@ func TestANamespaceHasPricesOf256Models(t *testing.T) {
 	}
 	_, _, err := s.Apply(t.Context(), ann, set)
 	require.NoError(t, err)
-	const fault = "model: is one of 257 models with prices: a namespace has at most 256"
+	const fault = "model: would be one of more than 256 models with prices in a namespace"
 	_, _, err = s.PutPrice(t.Context(), ann, priceOf("more", 1, time.Time{}))
 	require.ErrorContains(t, err, fault)
 	set.Prices = []rows.Price{priceOf("more", 1, pastPrice)}
