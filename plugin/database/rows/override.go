@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"time"
@@ -135,19 +134,6 @@ func (s *DB) EndedOverrides(ctx context.Context, f OverrideFilter) ([]EndedOverr
 		selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
-// encodeOverrides returns overrides as JSON of their table, which has factors in thousandths.
-func encodeOverrides(list []Override) ([]byte, error) {
-	type stored struct {
-		Override
-		Factor int64 `json:"factor,omitempty"`
-	}
-	all := make([]stored, len(list))
-	for i, o := range list {
-		all[i] = stored{o, int64(o.Factor)}
-	}
-	return json.Marshal(all)
-}
-
 func (o Override) rowKey() any     { return o.ID }
 func (o Override) revision() int64 { return o.Revision }
 func (Override) table() any        { return overrideTable }
@@ -171,7 +157,7 @@ func (s *DB) addOverride(
 		if err != nil {
 			return Override{}, err
 		}
-		row, err := encodeOverrides([]Override{o})
+		row, err := encode([]Override{o})
 		if err != nil {
 			return Override{}, err
 		}
@@ -192,7 +178,7 @@ func (s *DB) addOverride(
 // CheckNew returns the error with which AddOverride would deny an override now: it has ended, or its place is taken.
 func (s *DB) CheckNew(ctx context.Context, o Override) error {
 	o = o.completed(Change{})
-	row, err := encodeOverrides([]Override{o})
+	row, err := encode([]Override{o})
 	if err == nil {
 		err = checkVacant(ctx, s.pool, o, row)
 	}

@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -46,20 +45,6 @@ const priceState = `CASE WHEN starts_at > statement_timestamp() THEN '` + StateS
 		WHERE (next.namespace, next.model) = (prices.namespace, prices.model)
 		AND next.starts_at > prices.starts_at AND next.starts_at <= statement_timestamp()) THEN '` + StateEnded + `'
 	ELSE '` + StateInForce + `' END`
-
-// encodePrices returns prices as JSON of their table, which has millionths of a dollar.
-func encodePrices(list []Price) ([]byte, error) {
-	type stored struct {
-		Price
-		Prompt     int64 `json:"prompt"`
-		Completion int64 `json:"completion"`
-	}
-	all := make([]stored, len(list))
-	for i, p := range list {
-		all[i] = stored{p, int64(p.Prompt), int64(p.Completion)}
-	}
-	return json.Marshal(all)
-}
 
 // PriceFilter selects prices. The zero value selects all.
 type PriceFilter struct {

@@ -3,12 +3,14 @@ package rows
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -24,9 +26,8 @@ type table[R Row] struct {
 	fixed  []string // of fields: what a row is about, which an update leaves as it is
 	end    string   // what a deletion is called in errors; "": delete
 
-	makesRoom string                    // deletes what would be in the place of new rows; "": nothing
-	check     func(R) error             // of a row as it was put; nil: none
-	encode    func([]R) ([]byte, error) // nil: as JSON
+	makesRoom string        // deletes what would be in the place of new rows; "": nothing
+	check     func(R) error // of a row as it was put; nil: none
 
 	selects, inserts, updates, deletes string
 }
@@ -63,7 +64,6 @@ var (
 	priceTable = table[Price]{
 		name: "prices", kind: "price", first: "id, revision, " + priceState + " AS state, ",
 		fields: columnsOf(schema.Fields[schema.DatedPrice]()), fixed: []string{"namespace", "model", "starts_at"},
-		encode: encodePrices,
 	}.complete()
 	tenantTable = table[Tenant]{
 		name: "tenants", kind: "tenant", key: "id::text", first: "revision, ", fixed: []string{"id"},
@@ -77,16 +77,13 @@ var (
 		name: "overrides", kind: "override", first: stateColumn + " AS state, " + ownOverrideColumns,
 		fields: columnsOf(schema.Fields[schema.Override]()),
 		fixed:  []string{"kind", "tenant", "user", "credential", "ip", "tag", "policy", "author"},
-		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded, encode: encodeOverrides,
+		end:    "end", makesRoom: endExpiredOverrides, check: Override.hasNotEnded,
 	}.complete()
 )
 
 func (t table[R]) complete() *table[R] {
 	key, keyType, _ := strings.Cut(cmp.Or(t.key, "id::bigint"), "::")
 	t.key, t.end = key, cmp.Or(t.end, "delete")
-	if t.encode == nil {
-		t.encode = func(list []R) ([]byte, error) { return json.Marshal(list) }
-	}
 	from := fmt.Sprintf("jsonb_populate_recordset(NULL::rate_limiter.%s, $1) n", t.name)
 	t.selects = fmt.Sprintf("SELECT %s%s FROM rate_limiter.%s", t.first, read(t.fields), t.name)
 	t.inserts = fmt.Sprintf("INSERT INTO rate_limiter.%s (%s) SELECT %s FROM %s", t.name,
@@ -199,7 +196,7 @@ const rowBatch = 5_000
 // run runs a statement with the rows of a list, in batches.
 func (t *table[R]) run(ctx context.Context, tx pgx.Tx, sql string, list []R) error {
 	for part := range slices.Chunk(list, rowBatch) {
-		rows, err := t.encode(part)
+		rows, err := encode(part)
 		if err == nil {
 			_, err = tx.Exec(ctx, sql, rows)
 		}
@@ -208,6 +205,14 @@ func (t *table[R]) run(ctx context.Context, tx pgx.Tx, sql string, list []R) err
 		}
 	}
 	return nil
+}
+
+// encode returns rows as JSON of their table, which has factors in thousandths, and prices in millionths of a dollar.
+func encode[R any](list []R) ([]byte, error) {
+	return jsonv2.Marshal(list, jsonv1.DefaultOptionsV1(), jsonv2.WithMarshalers(jsonv2.JoinMarshalers(
+		jsonv2.MarshalFunc(func(f schema.Factor) ([]byte, error) { return strconv.AppendInt(nil, int64(f), 10), nil }),
+		jsonv2.MarshalFunc(func(p schema.Price) ([]byte, error) { return strconv.AppendInt(nil, int64(p), 10), nil }),
+	)))
 }
 
 // sameRevision returns a ConflictError if a write was made from another revision than the current one; a current
