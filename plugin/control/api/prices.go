@@ -68,7 +68,7 @@ func (s *Server) putPrice(ctx context.Context, in *putInput[priceBody]) *write[r
 	return &write[rows.Price]{
 		action: "put a price",
 		read:   func() (rows.Price, error) { return s.Rows.ReplacedPrice(ctx, desired) },
-		isSame: desired.Equal,
+		isSame: func(current rows.Price) bool { return current.ModelPrice == desired.ModelPrice },
 		write: func(_ rows.Price, revision int64) (d done[rows.Price], err error) {
 			desired.Revision = revision
 			return d.with(s.Rows.PutPrice(ctx, newChange(ctx, in.Body.Reason), desired))

@@ -171,7 +171,9 @@ func (s *Snapshot) summarize() {
 	for _, n := range s.namespaces {
 		slices.SortFunc(n.Anonymous, compareRows)
 		slices.SortFunc(n.All, compareRows)
-		slices.SortFunc(n.Prices, comparePrices)
+		slices.SortFunc(n.Prices, func(a, b *PriceRow) int {
+			return cmp.Or(cmp.Compare(a.Model, b.Model), a.StartsAt.Compare(b.StartsAt))
+		})
 		for _, list := range n.Tiers {
 			slices.SortFunc(list, compareRows)
 		}

@@ -17,7 +17,7 @@ func TestPricesOfANamespaceAreInTheOrderOfModelAndStart(t *testing.T) {
 		}}
 	}
 	idsOf := func(s *policy.Snapshot, namespace string) (ids []int64) {
-		for _, p := range s.PricesOf(namespace) {
+		for _, p := range s.Namespace(namespace).Prices {
 			ids = append(ids, p.ID)
 		}
 		return ids

@@ -237,9 +237,6 @@ func (s *Snapshot) Costs() []CostRow {
 // Prices returns all prices of models, in no particular order.
 func (s *Snapshot) Prices() iter.Seq[*PriceRow] { return s.prices.all }
 
-// PricesOf returns the prices of a namespace by the pattern of their model, the earlier start first.
-func (s *Snapshot) PricesOf(namespace string) []*PriceRow { return s.Namespace(namespace).Prices }
-
 func (r *CostRow) rowID() int64        { return r.ID }
 func (r *CostRow) pattern() string     { return r.Endpoint }
 func (r *CostRow) link(*builder, bool) {} // each build lists the costs of a namespace anew
@@ -247,11 +244,6 @@ func (r *CostRow) link(*builder, bool) {} // each build lists the costs of a nam
 func (r *PriceRow) rowID() int64        { return r.ID }
 func (r *PriceRow) pattern() string     { return "" }
 func (r *PriceRow) link(*builder, bool) {} // each build lists the prices of a namespace anew
-
-// comparePrices orders prices by the pattern of their model, the earlier start first.
-func comparePrices(a, b *PriceRow) int {
-	return cmp.Or(cmp.Compare(a.Model, b.Model), a.StartsAt.Compare(b.StartsAt))
-}
 
 func (b *builder) putCost(in CostRow) {
 	in.Namespace = b.intern(cmp.Or(in.Namespace, defaultNamespace))

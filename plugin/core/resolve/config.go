@@ -25,8 +25,8 @@ func fromConfig(config schema.Config, forCallers bool) (*Plan, error) {
 	c.collectPatterns()
 	c.plan.config = &config
 	c.plan.namespace = config.Namespace
-	c.plan.prices = &prices{llm: config.LLM, named: config.LLM.Model != ""}
-	if !c.plan.prices.named { // rows may need its paths
+	c.plan.prices = &prices{llm: config.LLM}
+	if config.LLM.Model == "" { // rows may need its paths
 		c.plan.prices.llm = schema.DefaultLLM()
 	}
 	c.plan.modes = policy.ModesOf(&config)

@@ -15,7 +15,6 @@ import (
 // them, and again when another price has begun.
 type prices struct {
 	llm     schema.LLM
-	named   bool               // the config has an llm record: calls are read wherever a limit settles
 	rows    []*policy.PriceRow // by model, the earlier start first
 	inForce atomic.Pointer[pricePeriod]
 }
@@ -60,7 +59,7 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 // request is settled by.
 func (p *Plan) bindCall(id *identity.Identity, bound *policy.Bound, r *Resolution) {
 	rule := bound.Policy.Settle
-	if p.prices.named || rule.NeedsCalls() {
+	if p.config.LLM.Model != "" || rule.NeedsCalls() { // with an llm record calls are read wherever a limit settles
 		r.Calls = p.prices.at(r.now)
 	}
 	matches, known := rule.Match().Matches(id.Model, id.Provider)

@@ -17,8 +17,8 @@ func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 	next.snapshot, next.rows, next.candidate, next.enforces = snapshot, policy.NamespaceRows{}, nil, nil
 	needs := p.ownNeeds(p.config)
 	if snapshot != nil {
-		next.prices = &prices{llm: p.prices.llm, named: p.prices.named, rows: snapshot.PricesOf(p.namespace)}
 		next.rows = snapshot.Namespace(p.namespace)
+		next.prices = &prices{llm: p.prices.llm, rows: next.rows.Prices}
 		needs = needs.Union(snapshot.Needs(p.namespace))
 		needs.Tier = len(p.tiers)+len(next.foreignTiers()) > 1
 		for _, header := range next.rows.ReserveHeaders() { // after those of the config, as far as there is room

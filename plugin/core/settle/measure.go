@@ -1,6 +1,7 @@
 package settle
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -197,30 +198,26 @@ const maxNumbers = 256
 // sum returns the sum of the numbers that a path leads to, and reports whether there is a number and all are valid.
 // null, and -1 among the latencies, count as no number.
 func (l Log) sum(path []string) (total float64, ok bool) {
-	numbers, invalid := 0, false
-	l.walk(path, func(text string) bool {
+	numbers := 0
+	ok = l.walk(path, func(text string) bool {
 		if text == "-1" && path[0] == "latencies" {
 			return true
 		}
 		n, valid := parseAmount(text)
-		total, numbers, invalid = total+n, numbers+1, !valid
+		total, numbers = total+n, numbers+1
 		return valid && numbers <= maxNumbers
 	})
-	return total, numbers > 0 && numbers <= maxNumbers && !invalid
+	return total, ok && numbers > 0
 }
 
 // text returns the text that a path leads to; "": there is none, it is another value, or there are several that differ.
 func (l Log) text(path []string) (text string) {
-	found, values := map[string]bool{}, 0
-	l.walk(path, func(value string) bool {
-		found[value], values = true, values+1
-		return len(found) == 1 && values <= maxNumbers
-	})
-	if len(found) > 1 {
-		return ""
-	}
-	for value := range found {
-		_ = json.Unmarshal([]byte(value), &text) // which leaves it empty if the value is no text
+	first, values := "", 0
+	if l.walk(path, func(value string) bool {
+		first, values = cmp.Or(first, value), values+1
+		return value == first && values <= maxNumbers
+	}) {
+		_ = json.Unmarshal([]byte(first), &text) // which leaves it empty if the value is no text
 	}
 	return text
 }

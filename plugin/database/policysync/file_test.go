@@ -98,7 +98,7 @@ func TestASavedSnapshotIsReadUnchanged(t *testing.T) {
 	again := built(t, saved.Rows)
 	if !reflect.DeepEqual(again.Tiers(), snapshot.Tiers()) || !same(again.Tenants(), snapshot.Tenants()) ||
 		!same(again.Policies(), snapshot.Policies()) || !same(again.Overrides(), snapshot.Overrides()) ||
-		!reflect.DeepEqual(again.PricesOf("default"), snapshot.PricesOf("default")) {
+		!reflect.DeepEqual(again.Namespace("default").Prices, snapshot.Namespace("default").Prices) {
 		t.Error("the rows differ")
 	}
 }

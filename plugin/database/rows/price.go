@@ -34,11 +34,6 @@ func (p Price) String() string {
 	return text
 }
 
-// Equal reports whether calls cost the same by two prices, whenever these begin.
-func (p Price) Equal(other Price) bool {
-	return p.Prompt == other.Prompt && p.Completion == other.Completion
-}
-
 // priceState is the state of a row of the prices. All rows of one statement have it at the same instant.
 const priceState = `CASE WHEN starts_at > statement_timestamp() THEN '` + StateScheduled + `'
 	WHEN EXISTS (SELECT FROM rate_limiter.prices next
@@ -131,6 +126,6 @@ func (set Set) diffPrices(ctx context.Context, q querier, namespace string) (*Ro
 		},
 		Price.String, func(before, after Price) (Price, bool) {
 			after.ID, after.Revision, after.State = before.ID, before.Revision, before.State
-			return after, before.ID == 0 || !before.Equal(after)
+			return after, before.ID == 0 || before.ModelPrice != after.ModelPrice
 		})
 }
