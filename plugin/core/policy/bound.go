@@ -82,9 +82,6 @@ const (
 
 var matchNames = [matches]string{"global", "tenant", "user", "credential", "ip", "anonymous", "global"}
 
-// UnitUSD is the unit of a policy whose tokens are millionths of a US dollar.
-const UnitUSD = schema.UnitUSD
-
 // Policy holds a named, compiled limit and what it applies to. It is immutable. The fields that resolving reads come
 // before Limit: they share a cache line.
 type Policy struct {
@@ -101,7 +98,7 @@ type Policy struct {
 	match   match  // what it applies to
 	subject string // the user, credential or network that a row is for; "" for others
 
-	Unit   string       // UnitUSD, or "": tokens
+	Unit   string       // schema.UnitUSD, or "": tokens
 	Settle *settle.Rule // charges what a request really used; nil: it costs what it reserves
 	Fair   *Fair        // divides the bucket among tenants; nil: who comes first is served first
 

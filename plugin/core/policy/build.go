@@ -62,18 +62,10 @@ func (b *builder) dropRows(removed RowKeys) {
 	for _, id := range removed.Tenants {
 		b.dropTenant(id)
 	}
-	for _, id := range removed.Policies {
-		drop(b, &b.snapshot.policies, id)
-	}
-	for _, id := range removed.Overrides {
-		drop(b, &b.snapshot.overrides, id)
-	}
-	for _, id := range removed.Costs {
-		drop(b, &b.snapshot.costs, id)
-	}
-	for _, id := range removed.Prices {
-		drop(b, &b.snapshot.prices, id)
-	}
+	drop(b, &b.snapshot.policies, removed.Policies...)
+	drop(b, &b.snapshot.overrides, removed.Overrides...)
+	drop(b, &b.snapshot.costs, removed.Costs...)
+	drop(b, &b.snapshot.prices, removed.Prices...)
 }
 
 // putRows adds rows; each replaces the row of its key.
@@ -234,11 +226,13 @@ func put[R row](
 	r.link(b, true)
 }
 
-func drop[R row](b *builder, rows *index[R], id int64) {
-	if r, ok := rows.get(id); ok {
-		b.snapshot.endpoints.release(r.pattern())
-		rows.remove(id)
-		r.link(b, false)
+func drop[R row](b *builder, rows *index[R], ids ...int64) {
+	for _, id := range ids {
+		if r, ok := rows.get(id); ok {
+			b.snapshot.endpoints.release(r.pattern())
+			rows.remove(id)
+			r.link(b, false)
+		}
 	}
 }
 

@@ -278,7 +278,7 @@ func (p *Policy) quotaItem() string {
 	switch {
 	case p.Limit.IsConcurrency(): // without a window: none bounds what is in flight
 		return fmt.Sprintf(`%q;q=%d;qu="concurrent-requests"`, p.Name, spec.Quantity)
-	case p.Unit == UnitUSD:
+	case p.Unit == schema.UnitUSD:
 		unit = `;qu="micro-usd"`
 	case p.Settle == nil:
 	case p.Settle.CountsBytes():

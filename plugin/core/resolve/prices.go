@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -31,10 +32,9 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 		return current.calls
 	}
 	period, llm := &pricePeriod{until: limit.Never}, p.llm
-	llm.Prices = slices.Clone(llm.Prices)
-	place := map[string]int{} // in llm.Prices, by pattern
-	for i := range llm.Prices {
-		place[llm.Prices[i].Model] = i
+	inForce := map[string]schema.ModelPrice{} // by pattern
+	for _, price := range llm.Prices {
+		inForce[price.Model] = price
 	}
 	for _, row := range p.rows {
 		start := limit.Micros(row.StartsAt.UnixMicro())
@@ -43,13 +43,9 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 			continue
 		}
 		period.from = max(period.from, start)
-		if i, ok := place[row.Model]; ok {
-			llm.Prices[i] = row.ModelPrice
-			continue
-		}
-		place[row.Model] = len(llm.Prices)
-		llm.Prices = append(llm.Prices, row.ModelPrice)
+		inForce[row.Model] = row.ModelPrice
 	}
+	llm.Prices = slices.AppendSeq([]schema.ModelPrice{}, maps.Values(inForce))
 	period.calls = settle.NewCalls(llm)
 	p.inForce.Store(period)
 	return period.calls

@@ -99,24 +99,16 @@ func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy)
 func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Policy, error) {
 	var d SetDiff
 	var after []Policy
-	var err error
+	var errs [5]error
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	if !set.KeepPolicies {
-		d.Diff, after, err = set.diffPolicies(ctx, q, namespace)
+		d.Diff, after, errs[0] = set.diffPolicies(ctx, q, namespace)
 	}
-	if err == nil {
-		d.Costs, err = set.diffCosts(ctx, q, namespace)
-	}
-	if err == nil {
-		d.Prices, err = set.diffPrices(ctx, q, namespace)
-	}
-	if err == nil {
-		d.Tenants, err = set.diffTenants(ctx, q)
-	}
-	if err == nil {
-		d.Overrides, err = set.diffOverrides(ctx, q, actor)
-	}
-	return d, after, err
+	d.Costs, errs[1] = set.diffCosts(ctx, q, namespace)
+	d.Prices, errs[2] = set.diffPrices(ctx, q, namespace)
+	d.Tenants, errs[3] = set.diffTenants(ctx, q)
+	d.Overrides, errs[4] = set.diffOverrides(ctx, q, actor)
+	return d, after, cmp.Or(errs[:]...)
 }
 
 // diffPolicies returns the changes from the current policies to the set, and the policies after them.
@@ -162,22 +154,11 @@ func writePolicies(ctx context.Context, tx pgx.Tx, d *Diff) error {
 	return policyTable.write(ctx, tx, d)
 }
 
-// write writes the changes of policies, then those of costs, prices, tenants and overrides.
+// write writes the changes of policies, then those of costs, prices, tenants and overrides. It returns the first error:
+// the caller rolls all of them back.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
-	err := writePolicies(ctx, tx, &d.Diff)
-	if err == nil {
-		err = costTable.write(ctx, tx, d.Costs)
-	}
-	if err == nil {
-		err = priceTable.write(ctx, tx, d.Prices)
-	}
-	if err == nil {
-		err = tenantTable.write(ctx, tx, d.Tenants)
-	}
-	if err == nil {
-		err = overrideTable.write(ctx, tx, d.Overrides)
-	}
-	return err
+	return cmp.Or(writePolicies(ctx, tx, &d.Diff), costTable.write(ctx, tx, d.Costs), priceTable.write(ctx, tx, d.Prices),
+		tenantTable.write(ctx, tx, d.Tenants), overrideTable.write(ctx, tx, d.Overrides))
 }
 
 // Diff holds the changes from one set of policies to another.
