@@ -175,22 +175,14 @@ func (s *chatSession) sendChat(
 		t.denied, err = 1, expectDenial(c, answer)
 	} else if err = expectLimited(c, answer, http.StatusOK); err == nil {
 		t.admitted, t.reserved = 1, reserved
-		t.used, err = answer.cost(m)
+		prompt, noPrompt := answer.number(promptUsed)
+		completion, noCompletion := answer.number(completionUsed)
+		t.used, err = m.cost(prompt, completion), errors.Join(noPrompt, noCompletion)
 	}
 	t.limit, _ = answer.number("X-RateLimit-Limit") // expectLimited has read both
 	remaining, _ := answer.number("X-RateLimit-Remaining")
 	t.left = remaining + t.reserved
 	return t, err
-}
-
-// cost returns what an answer of a model costs, in µUSD.
-func (r *reply) cost(m *priced) (int64, error) {
-	prompt, err := r.number(promptUsed)
-	if err != nil {
-		return 0, err
-	}
-	completion, err := r.number(completionUsed)
-	return m.cost(prompt, completion), err
 }
 
 // awaitLogPhases returns when the log phases of all chats are over.
