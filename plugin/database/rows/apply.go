@@ -96,9 +96,7 @@ func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy)
 
 // diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor
 // as their author.
-func (set Set) diff(ctx context.Context, q querier, actor string) (SetDiff, []Policy, error) {
-	var d SetDiff
-	var after []Policy
+func (set Set) diff(ctx context.Context, q querier, actor string) (d SetDiff, after []Policy, _ error) {
 	var errs [5]error
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	if !set.KeepPolicies {
