@@ -122,16 +122,9 @@ func fieldFlag[T any](c *call, f *schema.Field[T], row *T) {
 			*to, err = fieldNumber(f, text)
 			return err
 		})
-	case *schema.Factor:
-		c.flags.Func(name, usage, func(text string) (err error) {
-			if *to, err = schema.ParseFactor(text); err != nil || f.Problem(int64(*to)) != "" {
-				return errors.New(f.Must())
-			}
-			return nil
-		})
-	case *schema.Price:
-		c.flags.Func(name, usage, func(text string) (err error) {
-			if *to, err = schema.ParsePrice(text); err != nil {
+	case *schema.Factor, *schema.Price: // decimals
+		c.flags.Func(name, usage, func(text string) error {
+			if len(schema.Decode([]byte(`{"`+f.Name+`":`+strconv.Quote(text)+`}`), []schema.Field[T]{*f}, row, false)) > 0 {
 				return errors.New(f.Must())
 			}
 			return nil
