@@ -79,8 +79,6 @@ const (
 	UnitUSD = "usd"
 	// SourcePrices is the source of a limit that settles to what the calls of a request cost.
 	SourcePrices = "prices"
-	// leastUSD is the smallest limit in millionths of a US dollar that is probably not meant in dollars.
-	leastUSD = 1000
 )
 
 // MatchesModel reports whether a model has the name of a pattern, or begins with it where it ends in *.
@@ -232,7 +230,7 @@ func (c Config) callWarnings(l LocatedLimit) []Warning {
 		return nil
 	}
 	var warnings findings
-	if quantity := l.Limit.Limit; quantity < leastUSD {
+	if quantity := l.Limit.Limit; quantity < 1000 { // probably meant in dollars
 		warnings.add(docpath.Member(l.Path, "limit"), "is %d millionths of a US dollar: for %d dollars write %d", quantity,
 			quantity, quantity*1_000_000)
 	}
