@@ -167,14 +167,6 @@ func AppendAmount(b []byte, n int64, unit string) []byte {
 	return append(b, " USD"...)
 }
 
-// amount returns an amount of l in words.
-func (l LocatedLimit) amount(n int64) string {
-	if l.Unit == "" {
-		return fmt.Sprintf("%d tokens", n)
-	}
-	return Amount(n, l.Unit)
-}
-
 // Amount returns what AppendAmount appends.
 func Amount(n int64, unit string) string { return string(AppendAmount(nil, n, unit)) }
 

@@ -162,8 +162,8 @@ func (l LocatedLimit) settleFaults() []Fault {
 	}
 	if ceiling := l.ceiling(); s.Reserve > ceiling && l.inRange() {
 		faults.add(docpath.Member(path, "reserve"),
-			"is %s, but the limit can never hold more than %s: every request would be denied", l.amount(s.Reserve),
-			l.amount(ceiling))
+			"is %s, but the limit can never hold more than %s: every request would be denied", Amount(s.Reserve, l.Unit),
+			Amount(ceiling, l.Unit))
 	}
 	if i := slices.Index(s.RefundOn, StatusClientClosed); i >= 0 {
 		faults.add(docpath.Item(docpath.Member(path, "refund_on"), i),
@@ -233,12 +233,13 @@ func (l LocatedLimit) settleWarnings() []Warning {
 	ceiling := l.ceiling()
 	if capacity := l.Capacity(); 100*s.Reserve > LargeReservePct*capacity && s.ReserveHeader == "" {
 		warnings.add(docpath.Member(path, "reserve"), "is %s of %s: so %d requests at once use up the limit, "+
-			"whatever they cost in the end; reserve what a typical request uses", l.amount(s.Reserve), l.amount(capacity),
-			ceiling/s.Reserve)
+			"whatever they cost in the end; reserve what a typical request uses", Amount(s.Reserve, l.Unit),
+			Amount(capacity, l.Unit), ceiling/s.Reserve)
 	}
 	if s.ReserveMax > ceiling {
 		warnings.add(docpath.Member(path, "reserve_max"), "is %s, but the limit can never hold more than %s: a "+
-			"request whose %s asks for more is always denied", l.amount(s.ReserveMax), l.amount(ceiling), s.ReserveHeader)
+			"request whose %s asks for more is always denied", Amount(s.ReserveMax, l.Unit), Amount(ceiling, l.Unit),
+			s.ReserveHeader)
 	}
 	if s.Reserve > 0 && l.Cost != nil {
 		warnings.add(docpath.Member(l.Path, "cost"), "is ignored beside settle.reserve")
