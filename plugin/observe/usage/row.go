@@ -9,7 +9,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const (
@@ -190,7 +189,7 @@ func sum(a, b int64) int64 {
 func (c *Counts) valid() bool {
 	return min(c.Admitted, c.Soft, c.Denied, c.ShadowDenied) >= 0 && c.Cost >= -maxCount && c.Remaining >= NoRemaining &&
 		max(c.Admitted, c.Soft, c.Denied, c.ShadowDenied, c.Cost, c.Remaining) <= maxCount &&
-		(c.Unit == "" || c.Unit == schema.UnitUSD)
+		(c.Unit == "" || c.Unit == "usd")
 }
 
 // Row counts what happened under one key.
