@@ -5,31 +5,6 @@
 ALTER TABLE rate_limiter.policies
     ADD unit  text NOT NULL DEFAULT '', -- of limit, burst and reserve: usd for millionths of a US dollar; empty: tokens
     ADD match jsonb, -- the models that it counts; null: it counts all requests
-    DROP CONSTRAINT policies_settle,
-    ADD CONSTRAINT policies_settle CHECK (settle IS NULL OR coalesce(
-        jsonb_typeof(settle) = 'object'
-        AND octet_length(settle::text) <= 8192
-        AND settle::text !~ '(: |, |\[)-?[0-9]+[.]'
-        AND jsonb_typeof(settle -> 'sources') = 'array'
-        AND NOT settle @? '$ ? (@.sources.size() < 1 || @.sources.size() > 8)'
-        AND NOT settle @? '$.sources[*].type() ? (@ != "object")'
-        AND NOT settle @? '$.sources[*] ? (!(@.from.type() == "string"
-            && @.from like_regex "^((header|log|shared)[.][A-Za-z0-9_.*-]+|prices)$"))'
-        AND NOT settle @? '$.sources[*] ? (exists(@.weight)
-            && !(@.weight.type() == "number" && @.weight >= 1 && @.weight <= 1000000))'
-        AND NOT settle @? '$ ? (exists(@.reserve)
-            && !(@.reserve.type() == "number" && @.reserve >= 1 && @.reserve <= 1000000000000))'
-        AND NOT settle @? '$ ? (exists(@.reserve_header)
-            && !(@.reserve_header.type() == "string" && @.reserve_header like_regex "^[A-Za-z0-9_-]{1,128}$"))'
-        AND NOT settle @? '$ ? (exists(@.reserve_max)
-            && !(@.reserve_max.type() == "number" && @.reserve_max >= 1 && @.reserve_max <= 1000000000000))'
-        AND (settle ? 'reserve_header') = (settle ? 'reserve_max')
-        AND coalesce(jsonb_typeof(settle -> 'refund_on'), 'array') = 'array'
-        AND NOT settle @? '$.refund_on[*].type() ? (@ != "number")'
-        AND NOT settle @? '$.refund_on[*] ? (@ < 100 || @ > 599)'
-        AND NOT settle @? '$ ? (exists(@.timeout)
-            && !(@.timeout.type() == "number" && @.timeout >= 1 && @.timeout <= 86400))',
-        false)),
     ADD CONSTRAINT policies_unit CHECK (unit IN ('', 'usd')),
     ADD CONSTRAINT policies_unit_prices CHECK (unit = 'usd' OR settle IS NULL
         OR NOT settle @? '$.sources[*] ? (@.from == "prices")'),
@@ -78,17 +53,15 @@ CREATE TRIGGER prices_models_inserted AFTER INSERT ON rate_limiter.prices REFERE
 CREATE TRIGGER prices_models_updated AFTER UPDATE ON rate_limiter.prices REFERENCING NEW TABLE AS new_rows
     EXECUTE FUNCTION rate_limiter.bound_prices();
 CALL rate_limiter.keep_record('rate_limiter.prices', 'price', 'id', 'tenant');
--- As before, and for prices.
-CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- prices is a source too, and changes of prices are published; all else stays.
+DO $$
 BEGIN
-    PERFORM rate_limiter.check_table('publish_changes', TG_TABLE_SCHEMA, TG_TABLE_NAME);
-    INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
-    SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
-        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
-            'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
-    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost', 'price') ORDER BY n.id;
-    RETURN NULL;
+    EXECUTE (SELECT 'ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_settle, ADD CONSTRAINT policies_settle '
+        || replace(pg_get_constraintdef(oid), '^(header|log|shared)[.][A-Za-z0-9_.*-]+$',
+            '^((header|log|shared)[.][A-Za-z0-9_.*-]+|prices)$')
+        FROM pg_constraint WHERE conrelid = 'rate_limiter.policies'::regclass AND conname = 'policies_settle');
+    EXECUTE replace(pg_get_functiondef('rate_limiter.publish_changes()'::regprocedure),
+        '''cost'')', '''cost'', ''price'')');
 END
 $$;
 -- +goose StatementEnd
@@ -97,45 +70,18 @@ $$;
 -- +goose StatementBegin
 DROP TABLE rate_limiter.prices;
 DROP FUNCTION rate_limiter.bound_prices;
-CREATE OR REPLACE FUNCTION rate_limiter.publish_changes() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM rate_limiter.check_table('publish_changes', TG_TABLE_SCHEMA, TG_TABLE_NAME);
-    INSERT INTO rate_limiter.outbox (event, source, type, at, tenant, data)
-    SELECT 'audit-' || n.id, '/control', 'io.github.tenant-rate-limiting.policy.updated', n.at, n.tenant,
-        json_build_object('version', 1, 'policy_version', n.version, 'kind', n.kind, 'operation', n.operation,
-            'key', n.key, 'org', n.tenant, 'actor', n.actor, 'reason', n.reason, 'before', n.before, 'after', n.after)
-    FROM new_rows n WHERE n.kind IN ('tier', 'tenant', 'policy', 'override', 'cost') ORDER BY n.id;
-    RETURN NULL;
-END
-$$;
 DELETE FROM rate_limiter.policies
 WHERE unit <> '' OR match IS NOT NULL OR settle @? '$.sources[*] ? (@.from == "prices")';
 ALTER TABLE rate_limiter.policies
-    DROP match, DROP CONSTRAINT policies_unit_prices, DROP unit,
-    DROP CONSTRAINT policies_settle,
-    ADD CONSTRAINT policies_settle CHECK (settle IS NULL OR coalesce(
-        jsonb_typeof(settle) = 'object'
-        AND octet_length(settle::text) <= 8192
-        AND settle::text !~ '(: |, |\[)-?[0-9]+[.]'
-        AND jsonb_typeof(settle -> 'sources') = 'array'
-        AND NOT settle @? '$ ? (@.sources.size() < 1 || @.sources.size() > 8)'
-        AND NOT settle @? '$.sources[*].type() ? (@ != "object")'
-        AND NOT settle @? '$.sources[*] ? (!(@.from.type() == "string"
-            && @.from like_regex "^(header|log|shared)[.][A-Za-z0-9_.*-]+$"))'
-        AND NOT settle @? '$.sources[*] ? (exists(@.weight)
-            && !(@.weight.type() == "number" && @.weight >= 1 && @.weight <= 1000000))'
-        AND NOT settle @? '$ ? (exists(@.reserve)
-            && !(@.reserve.type() == "number" && @.reserve >= 1 && @.reserve <= 1000000000000))'
-        AND NOT settle @? '$ ? (exists(@.reserve_header)
-            && !(@.reserve_header.type() == "string" && @.reserve_header like_regex "^[A-Za-z0-9_-]{1,128}$"))'
-        AND NOT settle @? '$ ? (exists(@.reserve_max)
-            && !(@.reserve_max.type() == "number" && @.reserve_max >= 1 && @.reserve_max <= 1000000000000))'
-        AND (settle ? 'reserve_header') = (settle ? 'reserve_max')
-        AND coalesce(jsonb_typeof(settle -> 'refund_on'), 'array') = 'array'
-        AND NOT settle @? '$.refund_on[*].type() ? (@ != "number")'
-        AND NOT settle @? '$.refund_on[*] ? (@ < 100 || @ > 599)'
-        AND NOT settle @? '$ ? (exists(@.timeout)
-            && !(@.timeout.type() == "number" && @.timeout >= 1 && @.timeout <= 86400))',
-        false));
+    DROP match, DROP CONSTRAINT policies_unit_prices, DROP unit;
+DO $$
+BEGIN
+    EXECUTE (SELECT 'ALTER TABLE rate_limiter.policies DROP CONSTRAINT policies_settle, ADD CONSTRAINT policies_settle '
+        || replace(pg_get_constraintdef(oid), '^((header|log|shared)[.][A-Za-z0-9_.*-]+|prices)$',
+            '^(header|log|shared)[.][A-Za-z0-9_.*-]+$')
+        FROM pg_constraint WHERE conrelid = 'rate_limiter.policies'::regclass AND conname = 'policies_settle');
+    EXECUTE replace(pg_get_functiondef('rate_limiter.publish_changes()'::regprocedure),
+        '''cost'', ''price'')', '''cost'')');
+END
+$$;
 -- +goose StatementEnd
