@@ -3,6 +3,7 @@ package resolve
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -45,7 +46,9 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 		period.from = max(period.from, start)
 		inForce[row.Model] = row.ModelPrice
 	}
-	llm.Prices = slices.AppendSeq([]schema.ModelPrice{}, maps.Values(inForce))
+	llm.Prices = slices.SortedFunc(maps.Values(inForce), func(a, b schema.ModelPrice) int {
+		return strings.Compare(a.Model, b.Model) // so that processes write the same record
+	})
 	period.calls = settle.NewCalls(llm)
 	p.inForce.Store(period)
 	return period.calls

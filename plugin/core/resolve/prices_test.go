@@ -130,6 +130,13 @@ func TestAPriceOfARowIsInForceFromItsInstantInPlaceOfTheConfigs(t *testing.T) {
 	var r resolve.Resolution
 	plan.ResolveAt(id, 250*limit.Second, &r)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { plan.ResolveAt(id, 250*limit.Second, &r) }), "allocations")
+
+	compiled := r.Calls
+	later, _ := snapshot.Apply(policy.Changes{Rows: policy.Rows{Version: 2, Tenants: []schema.Tenant{{ID: "beta"}}}})
+	plan.With(later).ResolveAt(id, 250*limit.Second, &r)
+	assert.Same(t, compiled, r.Calls, "a change of other rows compiles no price again")
+	plan = plan.With(nil)
+	assert.Equal(t, schema.Price(2_500_000), priceAt(300*limit.Second, "gpt-4o"), "without rows the config's is in force")
 }
 
 func TestManyPricesAreCompiledInLinearTime(t *testing.T) {

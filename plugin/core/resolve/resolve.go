@@ -18,7 +18,6 @@ func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 	needs := p.ownNeeds(p.config)
 	if snapshot != nil {
 		next.rows = snapshot.Namespace(p.namespace)
-		next.prices = &prices{llm: p.prices.llm, rows: next.rows.Prices}
 		needs = needs.Union(snapshot.Needs(p.namespace))
 		needs.Tier = len(p.tiers)+len(next.foreignTiers()) > 1
 		for _, header := range next.rows.ReserveHeaders() { // after those of the config, as far as there is room
@@ -26,6 +25,9 @@ func (p *Plan) With(snapshot *policy.Snapshot) *Plan {
 				needs.AddReserve(header)
 			}
 		}
+	}
+	if !slices.Equal(next.rows.Prices, p.prices.rows) { // else those that are compiled stay
+		next.prices = &prices{llm: p.prices.llm, rows: next.rows.Prices}
 	}
 	if needs != p.needs {
 		next.needs, next.Rules = needs, p.identityRules(needs)
