@@ -96,17 +96,24 @@ func (set Set) accept(ctx context.Context, q querier, d SetDiff, after []Policy)
 
 // diff returns the changes from the current rows to the set, and the policies after them. New overrides have an actor
 // as their author.
-func (set Set) diff(ctx context.Context, q querier, actor string) (d SetDiff, after []Policy, _ error) {
-	var errs [5]error
+func (set Set) diff(ctx context.Context, q querier, actor string) (d SetDiff, after []Policy, err error) {
 	namespace := cmp.Or(set.Namespace, defaultNamespace)
 	if !set.KeepPolicies {
-		d.Diff, after, errs[0] = set.diffPolicies(ctx, q, namespace)
+		d.Diff, after, err = set.diffPolicies(ctx, q, namespace)
 	}
-	d.Costs, errs[1] = set.diffCosts(ctx, q, namespace)
-	d.Prices, errs[2] = set.diffPrices(ctx, q, namespace)
-	d.Tenants, errs[3] = set.diffTenants(ctx, q)
-	d.Overrides, errs[4] = set.diffOverrides(ctx, q, actor)
-	return d, after, cmp.Or(errs[:]...)
+	if err == nil {
+		d.Costs, err = set.diffCosts(ctx, q, namespace)
+	}
+	if err == nil {
+		d.Prices, err = set.diffPrices(ctx, q, namespace)
+	}
+	if err == nil {
+		d.Tenants, err = set.diffTenants(ctx, q)
+	}
+	if err == nil {
+		d.Overrides, err = set.diffOverrides(ctx, q, actor)
+	}
+	return d, after, err
 }
 
 // diffPolicies returns the changes from the current policies to the set, and the policies after them.
@@ -152,11 +159,20 @@ func writePolicies(ctx context.Context, tx pgx.Tx, d *Diff) error {
 	return policyTable.write(ctx, tx, d)
 }
 
-// write writes the changes of policies, then those of costs, prices, tenants and overrides. It returns the first error:
-// the caller rolls all of them back.
+// write writes the changes of policies, then those of costs, prices, tenants and overrides.
 func (d SetDiff) write(ctx context.Context, tx pgx.Tx) error {
-	return cmp.Or(writePolicies(ctx, tx, &d.Diff), costTable.write(ctx, tx, d.Costs), priceTable.write(ctx, tx, d.Prices),
-		tenantTable.write(ctx, tx, d.Tenants), overrideTable.write(ctx, tx, d.Overrides))
+	for _, write := range [...]func() error{
+		func() error { return writePolicies(ctx, tx, &d.Diff) },
+		func() error { return costTable.write(ctx, tx, d.Costs) },
+		func() error { return priceTable.write(ctx, tx, d.Prices) },
+		func() error { return tenantTable.write(ctx, tx, d.Tenants) },
+		func() error { return overrideTable.write(ctx, tx, d.Overrides) },
+	} {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Diff holds the changes from one set of policies to another.

@@ -197,14 +197,21 @@ func (d *RowDiff[T]) updated() (list []T) {
 // namespace, all tenants, and the overrides of people that have not ended.
 func (s *DB) Dump(ctx context.Context, namespace string) (Set, error) {
 	set := Set{Namespace: cmp.Or(namespace, defaultNamespace)}
-	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) error {
-		var errs [5]error
-		set.Policies, errs[0] = policies(ctx, tx, PolicyFilter{Namespace: set.Namespace})
-		set.Costs, errs[1] = costs(ctx, tx, CostFilter{Namespace: set.Namespace})
-		set.Prices, errs[2] = prices(ctx, tx, PriceFilter{Namespace: set.Namespace})
-		set.Tenants, errs[3] = allTenants(ctx, tx)
-		set.Overrides, errs[4] = declaredOverrides(ctx, tx)
-		return cmp.Or(errs[:]...)
+	err := pgx.BeginTxFunc(ctx, s.pool, snapshotRead, func(tx pgx.Tx) (err error) {
+		if set.Policies, err = policies(ctx, tx, PolicyFilter{Namespace: set.Namespace}); err != nil {
+			return err
+		}
+		if set.Costs, err = costs(ctx, tx, CostFilter{Namespace: set.Namespace}); err != nil {
+			return err
+		}
+		if set.Prices, err = prices(ctx, tx, PriceFilter{Namespace: set.Namespace}); err != nil {
+			return err
+		}
+		if set.Tenants, err = allTenants(ctx, tx); err != nil {
+			return err
+		}
+		set.Overrides, err = declaredOverrides(ctx, tx)
+		return err
 	})
 	return set, err
 }

@@ -168,8 +168,16 @@ func (t *table[R]) write(ctx context.Context, tx pgx.Tx, d *RowDiff[R]) error {
 	if d == nil {
 		return nil
 	}
-	return cmp.Or(t.remove(ctx, tx, d.Delete), t.run(ctx, tx, t.updates, d.updated()),
-		t.run(ctx, tx, t.makesRoom, d.Create), t.run(ctx, tx, t.inserts, d.Create))
+	err := t.remove(ctx, tx, d.Delete)
+	for _, step := range [...]struct {
+		sql  string
+		rows []R
+	}{{t.updates, d.updated()}, {t.makesRoom, d.Create}, {t.inserts, d.Create}} {
+		if err == nil && step.sql != "" {
+			err = t.run(ctx, tx, step.sql, step.rows)
+		}
+	}
+	return err
 }
 
 // remove deletes rows by their keys: JSON cannot hold each instant that a row may have.
@@ -184,11 +192,8 @@ func (t *table[R]) remove(ctx context.Context, tx pgx.Tx, list []R) error {
 
 const rowBatch = 5_000
 
-// run runs a statement, "" for none, with the rows of a list, in batches.
+// run runs a statement with the rows of a list, in batches.
 func (t *table[R]) run(ctx context.Context, tx pgx.Tx, sql string, list []R) error {
-	if sql == "" {
-		return nil
-	}
 	for part := range slices.Chunk(list, rowBatch) {
 		rows, err := encode(part)
 		if err == nil {
