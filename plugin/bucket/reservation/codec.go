@@ -88,7 +88,7 @@ func (r *Record) MarshalBinary() ([]byte, error) {
 	}
 	text, err := json.Marshal(form)
 	if err == nil && r.Calls != nil {
-		text = slices.Concat(text[:len(text)-1], []byte(`,"llm":`), r.Calls.JSON(), []byte("}"))
+		text = slices.Concat(text[:len(text)-1], []byte(`,"llm":`), r.Calls.JSON, []byte("}"))
 	}
 	if err == nil && len(text) > maxRecord {
 		err = errLongRecord

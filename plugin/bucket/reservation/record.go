@@ -107,7 +107,7 @@ func (r *Record) Measure(a *settle.Answer, late bool) []Settlement {
 
 // measure returns the settlement of each bound by what used says that the request used of a policy that settles. Where
 // that is unknown, a bound that has reserved nothing for the model that the request stated is charged its reservation,
-// unless another model has answered. The first one that is measured has the call.
+// unless another model has answered. The first one that is not refunded has the call, if that is known.
 func (r *Record) measure(
 	call *settle.Call, late bool, used func(*policy.Policy) (int64, settle.Outcome),
 ) []Settlement {

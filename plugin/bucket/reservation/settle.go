@@ -176,7 +176,7 @@ type Settlement struct {
 	Delay    limit.Micros // since the reservation
 	Tenant   string       // of the request, for observers; "": none
 	Endpoint string       // of the request, for observers; "": none
-	Call     *settle.Call // on one settlement of a request that was measured, where the config names llm; else nil
+	Call     *settle.Call // on one settlement of a request whose call is known; else nil
 }
 
 // ReportReserved reports each bound of a new reservation to o; nil: to none.

@@ -3,7 +3,6 @@ package settle
 import (
 	"encoding/json"
 	"math/big"
-	"sync"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -21,17 +20,16 @@ type Call struct {
 // Calls says where calls of language models are read, and what they cost. It is immutable.
 type Calls struct {
 	LLM   schema.LLM // its prices are those in force
+	JSON  []byte     // LLM, for the record of each reservation
 	Needs Needs      // what must be read of a request's end to know its call
 
 	model, provider, prompt, completion source
-
-	written sync.Once
-	json    []byte // after written
 }
 
 // NewCalls compiles a record whose prices are those in force.
 func NewCalls(llm schema.LLM) *Calls {
 	c := &Calls{LLM: llm}
+	c.JSON, _ = json.Marshal(llm) // texts and numbers: there is no error
 	parse := func(from string) source {
 		s := parseSource(schema.SettleSource{From: from})
 		c.Needs = c.Needs.Union(s.needs)
@@ -40,12 +38,6 @@ func NewCalls(llm schema.LLM) *Calls {
 	c.model, c.provider = parse(llm.Model), parse(llm.Provider)
 	c.prompt, c.completion = parse(llm.PromptTokens), parse(llm.CompletionTokens)
 	return c
-}
-
-// JSON returns LLM as JSON, which is written once. The caller must not change it.
-func (c *Calls) JSON() []byte {
-	c.written.Do(func() { c.json, _ = json.Marshal(c.LLM) }) // texts and numbers: there is no error
-	return c.json
 }
 
 // PriceOf returns the price of the exact name of a model, else of its longest prefix; nil: it has none.
