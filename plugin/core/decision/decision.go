@@ -266,8 +266,7 @@ func (d *Decision) BindingWhere(shown func(*policy.Bound) bool) int {
 	binding := -1
 	for i := range d.Statuses {
 		bound := &d.Resolution.Bounds[i]
-		decides := bound.Decides() && d.Statuses[i].Source != Unanswered
-		if d.Reason != StoreAway && decides && shown(bound) {
+		if d.Reason != StoreAway && bound.Decides() && d.Statuses[i].Source != Unanswered && shown(bound) {
 			binding = d.stricter(binding, i)
 		}
 	}

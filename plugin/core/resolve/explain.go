@@ -74,8 +74,7 @@ type ExplainedBound struct {
 	TopUp    int64  `json:"top_up,omitempty"`           // tokens that top-ups add to it, included in the limit
 	Penalty  int64  `json:"penalty,omitempty"`          // id of the detector's override that changed it after that
 
-	// Unmatched: the request states a model that the limit does not match. It reserves nothing.
-	Unmatched bool `json:"unmatched,omitempty"`
+	Unmatched bool `json:"unmatched,omitempty"` // it counts other models than the request states, and reserves nothing
 }
 
 // ExplainedPolicy describes a policy that could apply.

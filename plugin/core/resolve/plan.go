@@ -64,9 +64,8 @@ type Resolution struct {
 	UserRequired bool
 
 	Unpriced bool // a bound is
-
-	Settles bool // the policy of a bound settles: the request ends with a settlement
-	Fair    bool // the policy of a bound is shared fairly
+	Settles  bool // the policy of a bound settles: the request ends with a settlement
+	Fair     bool // the policy of a bound is shared fairly
 
 	Calls *settle.Calls // where the call of the request is read, with the prices in force; nil: no bound needs it
 

@@ -195,8 +195,7 @@ func (re *Renderer) degradation(d *decision.Decision, r *Response) {
 	start := len(r.buf)
 	for i := range d.Statuses {
 		bound, status := &d.Resolution.Bounds[i], &d.Statuses[i]
-		hidden := !re.Shows(bound) && !decision.Denies(bound, status)
-		if status.Failure == decision.NoFailure || !bound.Decides() || hidden {
+		if status.Failure == decision.NoFailure || !bound.Decides() || !re.Shows(bound) && !decision.Denies(bound, status) {
 			continue
 		}
 		decidedBy := bound.Policy.FailMode.String()
