@@ -101,7 +101,8 @@ func TestAPriceOfARowIsInForceFromItsInstantInPlaceOfTheConfigs(t *testing.T) {
 		row(1, 100, "", "gpt-4o*", 3_000_000), row(2, 200, "", "gpt-4o*", 4_000_000), row(3, 200, "", "*", 9_000_000),
 		row(4, 1, "other", "gpt-4o*", 7_000_000),
 	}})
-	plan := compile(t, money).With(snapshot)
+	warm := compile(t, money).With(snapshot)
+	plan := warm
 	priceAt := func(micros limit.Micros, model string) schema.Price {
 		var r resolve.Resolution
 		plan.ResolveAt(&identity.Identity{Tenant: tenant("acme")}, micros, &r)
@@ -124,6 +125,9 @@ func TestAPriceOfARowIsInForceFromItsInstantInPlaceOfTheConfigs(t *testing.T) {
 		} {
 			got := [...]schema.Price{priceAt(test.at, "gpt-4o"), priceAt(test.at, "gpt-4o-mini"), priceAt(test.at, "x")}
 			assert.Equal(t, [...]schema.Price{test.four, test.mini, test.other}, got, "at %d", test.at)
+			plan = compile(t, money).With(snapshot) // and without what was compiled for another instant
+			assert.Equal(t, test.four, priceAt(test.at, "gpt-4o"), "first at %d", test.at)
+			plan = warm
 		}
 	}
 	id := &identity.Identity{Tenant: tenant("acme"), Model: "gpt-4o"}
