@@ -1,0 +1,210 @@
+package admit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
+)
+
+// Part is one of several requests that are admitted together or not at all, such as a descriptor of Envoy's, and the
+// decision about it.
+type Part struct {
+	Facts  CallerRequest
+	Asks   bool          // it spends nothing, and is denied if what it costs has no room
+	Beside *policy.Bound // one more limit, without a namespace; nil: none
+	Exchange
+
+	pool *pool // of what the part spends, or asks
+	take int   // bounds that are in the pool; fair shares decide about the others
+	fair bool  // some bound is shared fairly
+}
+
+// AdmitAll decides about at least one part: all spend, or none. A bucket that several parts name is charged once, the
+// highest of their costs. Each part has the decision of its own limits; the exchange that AdmitAll returns has the
+// decision and the response of the whole. peeker answers the parts that ask. AdmitAll returns errors as [Decider.Admit]
+// does; then only the response of the whole is valid.
+//
+// Observers receive the decision of each part that spends; if the whole is denied, of the parts that deny it. Several
+// parts are tried beside no candidate, and what they reserve is not settled.
+func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, parts []Part) (*Exchange, error) {
+	if p := &parts[0]; len(parts) == 1 && !p.Asks && p.Beside == nil {
+		return &p.Exchange, dr.Admit(ctx, &p.Facts, &p.Exchange)
+	}
+	j, whole := joint{Decider: dr, policies: dr.Policies.Load(), now: readClock(dr.Now)}, new(Exchange)
+	j.asked.places, j.spent.places = map[policy.Key]int{}, map[policy.Key]int{}
+	var err error
+	for i := 0; i < len(parts) && err == nil; i++ {
+		err = j.resolve(ctx, &parts[i])
+	}
+	if err == nil {
+		err = j.take(ctx, peeker)
+	}
+	if err != nil {
+		dr.Fault(whole)
+		return whole, err
+	}
+	j.combine(parts, &whole.Decision)
+	dr.Renderer.Render(&whole.Decision, false, &whole.Response)
+	for i := range parts {
+		p := &parts[i]
+		if p.Asks || whole.Decision.Denied() && !p.Decision.Denied() {
+			continue
+		}
+		_, _ = dr.readAtDenial(ctx, &p.Facts, &j.policies.Rules, &p.Exchange) // a caller's facts are always there
+		for _, observer := range dr.Observers {
+			observer.Observe(&p.Decision)
+		}
+	}
+	return whole, nil
+}
+
+// joint is the state of one call of AdmitAll.
+type joint struct {
+	*Decider
+	policies     *resolve.Plan
+	now          limit.Micros
+	asked, spent pool
+	denied       bool         // some part is denied, so no more bucket is asked
+	took         limit.Micros // duration of the takes
+}
+
+// pool has the bounds of several parts, each bucket once.
+type pool struct {
+	bounds   []policy.Bound
+	statuses []decision.Status
+	places   map[policy.Key]int // in bounds
+}
+
+// add adds a bound. Of two limits of one bucket it keeps the enforced one, then the smaller one.
+func (p *pool) add(b policy.Bound) {
+	i, known := p.places[b.Key]
+	if !known {
+		p.places[b.Key] = len(p.bounds)
+		p.bounds = append(p.bounds, b)
+		return
+	}
+	kept := &p.bounds[i]
+	b.Cost = max(b.Cost, kept.Cost)
+	kept.Cost = b.Cost
+	smaller := b.Policy.Limit.Capacity() < kept.Policy.Limit.Capacity()
+	if b.Enforced() && !kept.Enforced() || b.Enforced() == kept.Enforced() && smaller {
+		*kept = b
+	}
+}
+
+// resolve identifies a part and adds its bounds to a pool.
+func (j *joint) resolve(ctx context.Context, p *Part) error {
+	d := &p.Decision
+	p.Request.Reset()
+	d.Reset()
+	if d.Exchange == 0 {
+		d.Exchange = exchanges.Add(1)
+	}
+	if err := identify(ctx, &p.Facts, &j.policies.Rules, &p.Request, &d.Identity); err != nil {
+		return err
+	}
+	plan := j.policies.ForTenant(d.Identity.Tenant.ID)
+	d.Mode, d.PolicyVersion = plan.Mode(), plan.Version()
+	wait, err := j.Meta.wait(ctx, &d.Identity)
+	if err != nil {
+		return fmt.Errorf("take the meta limit: %w", err)
+	}
+	plan.ResolveAt(&d.Identity, j.now, &d.Resolution)
+	checkIdentity(d, j.now, wait)
+	if p.Beside != nil && !d.Denied() && !d.Resolution.Exempt {
+		p.Beside.Key.Namespace = plan.Namespace()
+		d.Resolution.Bounds = append(d.Resolution.Bounds, *p.Beside)
+	}
+	d.Grow()
+	p.take = len(d.Statuses)
+	if p.fair = d.Resolution.Fair && j.Shares != nil && p.take > 0; p.fair {
+		p.take = j.Shares.Cap(d, j.now)
+	}
+	if p.pool = &j.spent; p.Asks {
+		p.pool = &j.asked
+	}
+	for _, b := range d.Resolution.Bounds[:p.take] {
+		p.pool.add(b)
+	}
+	j.denied = j.denied || d.Denied() || denies(d.Resolution.Bounds, d.Statuses)
+	return nil
+}
+
+// denies reports whether a bound denies.
+func denies(bounds []policy.Bound, statuses []decision.Status) bool {
+	for i := range statuses {
+		if decision.Denies(&bounds[i], &statuses[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// take reads what is asked, and then spends all, unless a part is denied.
+func (j *joint) take(ctx context.Context, peeker Peeker) error {
+	started := readClock(j.Elapsed)
+	for _, from := range []struct {
+		*pool
+		ask TakeFunc
+	}{{&j.asked, peeker.Peek}, {&j.spent, j.Buckets.Take}} {
+		n := len(from.bounds)
+		from.pool.statuses = make([]decision.Status, n)
+		if n == 0 || j.denied {
+			continue
+		}
+		if err := from.ask(ctx, from.bounds, from.statuses); err != nil {
+			return fmt.Errorf("take %d bounds of several requests: %w", n, err)
+		}
+		j.denied = denies(from.bounds, from.statuses)
+	}
+	j.took = readClock(j.Elapsed) - started
+	return nil
+}
+
+// combine decides about each part, and about the whole: d.
+func (j *joint) combine(parts []Part, d *decision.Decision) {
+	d.Reset()
+	d.Mode, d.PolicyVersion = j.policies.Mode(), j.policies.Version()
+	d.Resolution.Bounds = slices.Concat(j.asked.bounds, j.spent.bounds)
+	d.Statuses = slices.Concat(j.asked.statuses, j.spent.statuses)
+	var other *decision.Decision // of a part that is denied for another reason than its bounds
+	for i := range parts {
+		p := &parts[i]
+		own := &p.Decision
+		if own.Denied() {
+			if other == nil || own.RetryAfter > other.RetryAfter {
+				other = own
+			}
+			continue
+		}
+		p.pool.read(own, p.take)
+		own.Took = j.took
+		if own.Combine(); p.fair && !p.Asks {
+			j.Shares.Count(own)
+		}
+		own.RecordExemption()
+		d.Resolution.Bounds = append(d.Resolution.Bounds, own.Resolution.Bounds[p.take:]...)
+		d.Statuses = append(d.Statuses, own.Statuses[p.take:]...)
+	}
+	if other == nil {
+		d.Combine()
+		return
+	}
+	d.Deny(other.Reason)
+	d.Statuses, d.RetryAfter = d.Statuses[:0], other.RetryAfter
+}
+
+// read copies what decided about the first n bounds of a part. What a bucket was charged is only said to the first
+// part that names it.
+func (p *pool) read(d *decision.Decision, n int) {
+	for i := range n {
+		at := p.places[d.Resolution.Bounds[i].Key]
+		d.Resolution.Bounds[i], d.Statuses[i] = p.bounds[at], p.statuses[at]
+		p.statuses[at].Charged = false
+	}
+}

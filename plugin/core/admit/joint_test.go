@@ -1,0 +1,194 @@
+package admit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+)
+
+const jointConfig = `{on_missing_tenant: skip, on_missing_user: skip, tiers: [{name: a, limits: [
+  {name: tenants, scope: tenant, limit: 6, window_size: 31536000, algorithm: fixed_window},
+  {name: users, scope: user, limit: 3, window_size: 31536000, algorithm: fixed_window}]}],
+  global: {limits: [{name: all, scope: global, limit: 9, window_size: 31536000, algorithm: fixed_window}]}}`
+
+// jointModel counts what the buckets of jointConfig hold.
+type jointModel map[string]int64
+
+var capacities = map[string]int64{"tenants": 6, "users": 3, "all": 9}
+
+// admit adds what parts cost, each bucket once, if all of it fits, and what is asked does too. It returns which parts
+// are denied by a bucket of their own; nil: none is.
+func (m jointModel) admit(parts []admit.Part) (denied []bool) {
+	costs, asked := map[string]int64{}, map[string]int64{}
+	buckets := func(p *admit.Part) (names []string) {
+		names = []string{"all/"}
+		if p.Facts.Tenant != "" {
+			names = append(names, "tenants/"+p.Facts.Tenant)
+			if p.Facts.User != "" {
+				names = append(names, "users/"+p.Facts.Tenant+p.Facts.User)
+			}
+		}
+		return names
+	}
+	for i := range parts {
+		for _, name := range buckets(&parts[i]) {
+			to := costs
+			if parts[i].Asks {
+				to = asked
+			}
+			to[name] = max(to[name], parts[i].Facts.Cost, 1)
+		}
+	}
+	full := func(costs map[string]int64, name string) bool {
+		kind, _, _ := strings.Cut(name, "/")
+		return m[name]+costs[name] > capacities[kind]
+	}
+	questions := false // one denies, so that the others are not read
+	for name := range asked {
+		questions = questions || full(asked, name)
+	}
+	any := false
+	denied = make([]bool, len(parts))
+	for i := range parts {
+		for _, name := range buckets(&parts[i]) {
+			if parts[i].Asks {
+				denied[i] = denied[i] || full(asked, name)
+			} else {
+				denied[i] = denied[i] || !questions && full(costs, name)
+			}
+		}
+		any = any || denied[i]
+	}
+	if any {
+		return denied
+	}
+	for name, cost := range costs {
+		m[name] += cost
+	}
+	return nil
+}
+
+func TestPartsSpendTogetherOrNotAtAllAndABucketOnce(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		decider, observed := callerDeciderOf(t, jointConfig)
+		buckets := decider.Buckets.(*shelf)
+		model := jointModel{}
+		for range rapid.IntRange(1, 12).Draw(rt, "calls") {
+			parts := make([]admit.Part, rapid.IntRange(1, 4).Draw(rt, "parts"))
+			for i := range parts {
+				parts[i].Asks = rapid.IntRange(0, 4).Draw(rt, "asks") == 0
+				parts[i].Facts.Caller = identity.Caller{
+					Tenant: rapid.SampledFrom([]string{"", "x", "y"}).Draw(rt, "tenant"), Tier: "a",
+					User: rapid.SampledFrom([]string{"", "u", "v"}).Draw(rt, "user"),
+					Cost: rapid.Int64Range(0, 3).Draw(rt, "cost"),
+				}
+			}
+			*observed = nil
+			whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+			require.NoError(rt, err)
+			denied := model.admit(parts)
+			require.Equal(rt, denied != nil, whole.Decision.Denied(), "the whole")
+			require.Equal(rt, denied != nil, whole.Response.Denied, "the response of the whole")
+			seen := 0
+			for i := range parts {
+				own := denied != nil && denied[i]
+				require.Equal(rt, own, parts[i].Decision.Denied(), "part %d of %+v", i, parts)
+				if !parts[i].Asks && (own || denied == nil) {
+					seen++
+				}
+			}
+			require.Len(rt, *observed, seen, "observers see what was spent, or what denied")
+			used := buckets.used(decider.Policies.Load())
+			want := map[string]int64{}
+			for name, n := range model {
+				kind, _, _ := strings.Cut(name, "/")
+				want[kind] += n
+			}
+			for kind, n := range want {
+				require.Equal(rt, n, used[kind], "the ledger of %s", kind)
+			}
+		}
+	})
+}
+
+func TestAPartThatIsDeniedBeforeItsBucketsKeepsTheOthersFromSpending(t *testing.T) {
+	config := strings.Replace(jointConfig, "on_missing_tenant: skip", "on_missing_tenant: deny", 1)
+	decider, observed := callerDeciderOf(t, config)
+	buckets := decider.Buckets.(*shelf)
+	parts := make([]admit.Part, 2)
+	parts[0].Facts.Tenant = "x"
+	whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+	require.NoError(t, err)
+	require.Zero(t, buckets.takes)
+	require.Equal(t, decision.TenantMissing, whole.Decision.Reason)
+	require.Equal(t, "[false true]", fmt.Sprint([]bool{parts[0].Decision.Denied(), parts[1].Decision.Denied()}))
+	require.Len(t, *observed, 1)
+}
+
+func TestOfTwoLimitsOfOneBucketTheSmallerCounts(t *testing.T) {
+	const tiers = `{tiers: [{name: a, limits: [{name: year, scope: tenant, limit: 9, window_size: 31536000,
+  algorithm: fixed_window}]}, {name: b, limits: [{name: year, scope: tenant, limit: 2, window_size: 31536000,
+  algorithm: fixed_window}]}]}`
+	for _, order := range []string{"ab", "ba"} {
+		decider, _ := callerDeciderOf(t, tiers)
+		buckets := decider.Buckets.(*shelf)
+		parts := make([]admit.Part, 2)
+		for i := range parts {
+			parts[i].Facts.Caller = identity.Caller{Tenant: "x", Tier: order[i : i+1], Cost: int64(2 - i)}
+		}
+		for _, denied := range []bool{false, true} {
+			whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+			require.NoError(t, err)
+			require.Equal(t, denied, whole.Decision.Denied(), order)
+			require.Len(t, whole.Decision.Resolution.Bounds, 1)
+			require.EqualValues(t, 2, whole.Decision.Resolution.Bounds[0].Cost)
+			require.Equal(t, []int64{2, 2}, []int64{
+				parts[0].Decision.Resolution.Bounds[0].Policy.Limit.Capacity(),
+				parts[1].Decision.Resolution.Bounds[0].Policy.Limit.Capacity(),
+			})
+		}
+	}
+}
+
+// caps denies the enforced bounds of one tenant, or moves them aside in shadow, and counts demand.
+type caps struct {
+	denied  string
+	counted []string
+}
+
+func (c *caps) Cap(d *decision.Decision, at limit.Micros) int {
+	if d.Identity.Tenant.ID != c.denied {
+		return len(d.Statuses)
+	}
+	for i := range d.Statuses {
+		d.Statuses[i] = decision.Status{Wait: limit.Second, Now: at, Source: decision.FairShare}
+	}
+	return 0
+}
+
+func (c *caps) Count(d *decision.Decision) { c.counted = append(c.counted, d.Identity.Tenant.ID) }
+
+func TestAFairShareThatDeniesAPartKeepsTheOthersFromSpendingUnlessItIsInShadow(t *testing.T) {
+	for mode, denied := range map[string]bool{"enforce": true, "shadow": false} {
+		decider, _ := callerDeciderOf(t, strings.Replace(`{tiers: [{name: a}], global: {limits: [{name: all, scope: global,
+  limit: 600, window_size: 60, mode: MODE, fair: {default: 1}}]}}`, "MODE", mode, 1))
+		shares := &caps{denied: "x"}
+		decider.Shares = shares
+		parts := make([]admit.Part, 2)
+		parts[0].Facts.Tenant, parts[1].Facts.Tenant = "x", "y"
+		whole, err := decider.AdmitAll(t.Context(), decider.Buckets.(*shelf), parts)
+		require.NoError(t, err)
+		require.Equal(t, denied, whole.Decision.Denied(), mode)
+		require.Equal(t, denied, parts[0].Decision.Denied(), mode)
+		require.Equal(t, denied, decider.Buckets.(*shelf).takes == 0, mode)
+		require.Equal(t, []string{"x", "y"}, shares.counted)
+	}
+}
