@@ -20,3 +20,13 @@ func TestTheDemosPluginLeavesOutTheClientOfKafkaThatReleasesHave(t *testing.T) {
 		}
 	}
 }
+
+func TestThePluginServerHasNoGRPC(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-deps", "./plugin/cmd/tenant-rate-limiting")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil || strings.Contains(string(out), "google.golang.org/grpc") {
+		t.Errorf("only ratelimit serve speaks Envoy's protocol: %v\n%s", err, out)
+	}
+}

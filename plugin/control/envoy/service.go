@@ -1,0 +1,174 @@
+// Package envoy answers Envoy's global rate limit protocol, envoy.service.ratelimit.v3, with the decisions that the
+// plugin makes: by the same policies, and from the same buckets.
+//
+// A [Mapping] reads from each descriptor of a call whom the request is from. All descriptors of a call are one decision
+// of package admit: all spend, or none. A descriptor whose hits_addend is 0 spends nothing: it is over its limit if a
+// request of the usual cost would be. The protocol has no call that settles or releases what an earlier one took.
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+)
+
+const (
+	maxDescriptors = 100
+	maxText        = 16 << 10 // bytes of a key or a value
+)
+
+// Options configures a Server. All fields but TLS are required.
+type Options struct {
+	Listen  string      // host:port
+	TLS     *tls.Config // nil: callers connect in plain text
+	Mapping Mapping
+	Decider *admit.Decider // its policies are compiled for callers
+	Peeker  admit.Peeker   // reads what the decider's buckets would answer
+	// Ready reports whether the policies in force are loaded. Until then calls are answered with UNAVAILABLE.
+	Ready   func() bool
+	Metrics prometheus.Registerer
+	Log     *slog.Logger
+}
+
+// ShouldRateLimit decides about the descriptors of a call. A call that is malformed, late or early is an error; then
+// nothing was spent, and failure_mode_deny of the proxy decides.
+func (s *Server) ShouldRateLimit(ctx context.Context, call *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	answer, err := s.answer(ctx, call)
+	s.count(answer, err)
+	return answer, err
+}
+
+func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	if err := checkCall(call); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	mapped, known := s.Mapping[call.GetDomain()]
+	if !known {
+		s.ignored.WithLabelValues(ignoredDomain).Inc()
+		return unlimited(call), nil
+	}
+	if !s.Ready() {
+		return nil, status.Error(codes.Unavailable, "warming up: the policies of the database are not loaded yet")
+	}
+	memory := s.memory.Get().(*[]admit.Part)
+	defer s.memory.Put(memory)
+	parts, places, err := s.partsOf(call, mapped, memory)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	answer := unlimited(call)
+	if len(parts) == 0 {
+		return answer, nil
+	}
+	// The deadline is of the answer: if it ended a call of Redis, that would count as one that Redis was too slow for.
+	whole, err := s.Decider.AdmitAll(context.WithoutCancel(ctx), s.Peeker, parts)
+	if err != nil {
+		s.Log.Error("decide a call of Envoy: on_internal_error applies", "error", err)
+	}
+	if whole.Decision.Denied() {
+		answer.OverallCode = rls.RateLimitResponse_OVER_LIMIT
+		answer.RawBody = bytes.Clone(whole.Response.Body) // its memory is used again
+	}
+	for i := range parts {
+		d := &parts[i].Decision
+		if err != nil { // nothing was decided about a part alone
+			d = &whole.Decision
+		}
+		answer.Statuses[places[i]] = s.statusOf(d)
+	}
+	answer.ResponseHeadersToAdd = s.headersOf(whole, mapped.draftHeaders)
+	return answer, nil
+}
+
+// checkCall returns an error that names the field of a call that is malformed.
+func checkCall(call *rls.RateLimitRequest) error {
+	switch n := len(call.GetDescriptors()); {
+	case call.GetDomain() == "":
+		return fmt.Errorf("domain: is required: set it in the rate limit filter of Envoy")
+	case n == 0:
+		return fmt.Errorf("descriptors: at least one is required")
+	case n > maxDescriptors:
+		return fmt.Errorf("descriptors: %d, must be at most %d", n, maxDescriptors)
+	case call.GetHitsAddend() > identity.MaxCallerCost:
+		return fmt.Errorf("hits_addend: %d, must be at most %d", call.GetHitsAddend(), int64(identity.MaxCallerCost))
+	}
+	for i, d := range call.GetDescriptors() {
+		if err := checkDescriptor(d); err != nil {
+			return fmt.Errorf("descriptors[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func checkDescriptor(d *common.RateLimitDescriptor) error {
+	switch {
+	case len(d.GetEntries()) == 0:
+		return fmt.Errorf("entries: at least one is required")
+	case d.GetHitsAddend().GetValue() > identity.MaxCallerCost:
+		return fmt.Errorf("hits_addend: %d, must be at most %d", d.GetHitsAddend().GetValue(), int64(identity.MaxCallerCost))
+	case d.GetIsNegativeHits():
+		return fmt.Errorf("is_negative_hits: nothing is given back by this protocol: reserve and settle by the decision API")
+	}
+	for i, e := range d.GetEntries() {
+		if n := max(len(e.GetKey()), len(e.GetValue())); n > maxText {
+			return fmt.Errorf("entries[%d]: its key or value has %d bytes, must be at most %d", i, n, maxText)
+		}
+	}
+	return nil
+}
+
+// partsOf returns the descriptors of a call of which something is mapped, in memory, and their places in the call.
+func (s *Server) partsOf(
+	call *rls.RateLimitRequest, d *domain, memory *[]admit.Part,
+) (parts []admit.Part, places []int, err error) {
+	n := len(call.GetDescriptors())
+	parts = slices.Grow((*memory)[:0], n)[:n] // keeps the memory of earlier calls
+	*memory = parts
+	for i, descriptor := range call.GetDescriptors() {
+		p := &parts[len(places)]
+		p.Asks, p.Beside = false, nil
+		if !d.read(descriptor, &p.Facts) {
+			s.ignored.WithLabelValues(ignoredDescriptor).Inc()
+			continue
+		}
+		p.Facts.Cost = int64(call.GetHitsAddend())
+		if hits := descriptor.GetHitsAddend(); hits != nil {
+			p.Facts.Cost, p.Asks = int64(hits.GetValue()), hits.GetValue() == 0
+		}
+		switch limit := descriptor.GetLimit(); {
+		case limit == nil:
+		case !d.overridesLimit:
+			s.ignored.WithLabelValues(ignoredLimit).Inc()
+		default:
+			if p.Beside, err = limitOf(call.GetDomain(), descriptor, p.Facts.Cost); err != nil {
+				return nil, nil, fmt.Errorf("descriptors[%d].limit: %w", i, err)
+			}
+		}
+		places = append(places, i)
+	}
+	return parts[:len(places)], places, nil
+}
+
+// unlimited returns an answer that admits a call, with no limit for any descriptor.
+func unlimited(call *rls.RateLimitRequest) *rls.RateLimitResponse {
+	answer := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
+	for range call.GetDescriptors() {
+		answer.Statuses = append(answer.Statuses, &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK})
+	}
+	return answer
+}
