@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
@@ -135,6 +137,7 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
 		reads(process.ParseDuration, &s.ShutdownTime))
 	c.portalFlags(s)
+	c.envoyFlags(s)
 	c.kafkaFlags(s)
 	c.webhookTargetFlags(&s.Webhooks)
 	c.databaseFlag()
@@ -177,6 +180,30 @@ func (c *call) tlsFlags(s *server.Settings) {
 	f.Func("trusted-proxies", "a comma-separated list of `networks`, such as 10.1.0.0/16, of proxies in front: behind "+
 		"them a client's address is the right-most one of X-Forwarded-For that is in none of these networks (default "+
 		"none: it is that of the connection)", reads(server.ParseProxies, &s.TrustedProxies))
+}
+
+// envoyFlags defines the flags of the door for Envoy.
+func (c *call) envoyFlags(s *server.Settings) {
+	f := c.flags
+	f.StringVar(&s.Envoy.Listen, "envoy-listen", "",
+		"the `address` of Envoy's rate limit protocol (gRPC), host:port, which requires --config and --envoy-config; if other "+
+			"machines can reach it, --envoy-client-ca (or --envoy-insecure) is required (default: none)")
+	f.Func("envoy-config", "a YAML `file` that says how descriptors name tenants, users and endpoints: see docs/doors.md",
+		func(file string) error {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				s.Envoy.Mapping, err = envoy.ParseMapping(text)
+			}
+			return err
+		})
+	s.Envoy.TLS.Prefix = "envoy-"
+	f.StringVar(&s.Envoy.TLS.Cert, "envoy-tls-cert", "",
+		"a PEM `file` with the certificate chain of that address; changes are picked up within a second")
+	f.StringVar(&s.Envoy.TLS.Key, "envoy-tls-key", "", "a PEM `file` with the private key of --envoy-tls-cert")
+	f.StringVar(&s.Envoy.TLS.ClientCA, "envoy-client-ca", "",
+		"a PEM `file` with CA certificates: proxies must have a certificate signed by one of them (default: any connects)")
+	f.BoolVar(&s.Envoy.Insecure, "envoy-insecure", false,
+		"allow other machines to connect without a certificate, because only proxies can reach the address")
 }
 
 // kafkaFlags defines the flags of the Kafka that events are sent to, which nodes have too.

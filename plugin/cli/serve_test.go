@@ -59,6 +59,16 @@ func TestServeReportsASettingThatIsInvalidOrUnsafe(t *testing.T) {
 		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},
 		{"--shutdown-time soon", "must be a duration above 0"},
 		{"--drain-time -1s", "must be a duration above 0"},
+		{"--envoy-insecure", "--envoy-listen: is required"},
+		{"--envoy-listen 127.0.0.1:8081", "give --envoy-config"},
+		{"--envoy-config testdata/none.yml", "--envoy-config: "},
+		{"--envoy-config serve_test.go", "--envoy-config: \"serve_test.go\": must be YAML of the form"},
+		{"--envoy-config testdata/envoy.yml --envoy-listen 8081", `--envoy-listen: "8081": must be host:port`},
+		{"--envoy-config testdata/envoy.yml --envoy-listen :8081", "other machines reach :8081"},
+		{
+			"--envoy-config testdata/envoy.yml --envoy-listen 127.0.0.1:8081 --envoy-client-ca ca.pem",
+			"--envoy-client-ca: client certificates require TLS: give --envoy-tls-cert",
+		},
 	} {
 		if _, _, err := parseServe(t, nil, c.line); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.line, err, c.want)
@@ -70,6 +80,7 @@ func TestServeNeedsTLSOrAFlagForAddressesThatOtherMachinesReach(t *testing.T) {
 	for _, line := range []string{
 		"", "--listen 127.0.0.1:0", "--listen localhost:8090", "--listen [::1]:8090", "--listen [::ffff:127.0.0.1]:8090",
 		"--listen 0.0.0.0:8090 --insecure-http", "--listen :8443 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem",
+		"--envoy-config testdata/envoy.yml --envoy-listen :8081 --envoy-insecure",
 	} {
 		if _, _, err := parseServe(t, nil, line); err != nil {
 			t.Errorf("%q: %v", line, err)

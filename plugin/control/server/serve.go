@@ -22,6 +22,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/migrations"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook/sender"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/abuse"
@@ -130,6 +131,12 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	}
 	server := newDraining(s.httpServer(rest, pages), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	if s.Envoy.Listen != "" {
+		if server.envoy, err = s.newEnvoy(d, numbers, log); err != nil {
+			return nil, err
+		}
+		server.background = append(server.background, server.envoy.Run)
+	}
 	if d.ledger != nil {
 		server.background = append(server.background, d.ledger.Run)
 	}
@@ -207,7 +214,7 @@ func (s *Settings) checkTokens(ctx context.Context, pool *pgxpool.Pool, log *slo
 		return nil
 	case err != nil:
 		return err
-	case len(live) == 0 && s.public():
+	case len(live) == 0 && isPublic(s.Listen):
 		return fmt.Errorf("--listen: other machines reach %s, and there is no live token: %s", s.Listen, how)
 	case len(live) == 0:
 		log.Warn("there is no live token: " + how)
@@ -253,6 +260,9 @@ func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *s
 	d.drain(s.DrainTime)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTime)
 	defer cancel()
+	if d.envoy != nil {
+		d.envoy.Stop(ending)
+	}
 	if err := d.http.Shutdown(ending); err != nil {
 		err = errors.Join(err, d.http.Close())
 		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)
@@ -267,6 +277,7 @@ func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *s
 type drainingServer struct {
 	http       *http.Server
 	monitor    *metrics.Server
+	envoy      *envoy.Server                 // nil: off
 	background []func(context.Context) error // tasks that run until their context ends, as long as the server
 	log        *slog.Logger
 	begun      atomic.Bool
@@ -304,6 +315,9 @@ func notReady(w http.ResponseWriter) {
 func (d *drainingServer) drain(length time.Duration) {
 	d.begun.Store(true)
 	d.monitor.SetState(metrics.Draining)
+	if d.envoy != nil {
+		d.envoy.Drain()
+	}
 	d.log.Info("shutting down: requests are still answered, /readyz fails", "seconds", length.Seconds())
 	time.Sleep(length)
 }

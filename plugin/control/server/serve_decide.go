@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -172,4 +175,24 @@ func (d *decider) openReservations(config *schema.Config) (*reservation.Keeper, 
 		return nil, err
 	}
 	return d.ledger.Keeper(buckets, records, release), nil
+}
+
+// newEnvoy returns the server of Envoy's protocol.
+func (s *Settings) newEnvoy(d *decider, numbers prometheus.Registerer, log *slog.Logger) (*envoy.Server, error) {
+	if s.Config == nil {
+		return nil, errors.New("--envoy-listen: the process decides nothing without the plugin's config: give --config")
+	}
+	encryption, err := s.Envoy.TLS.config(log)
+	if err != nil {
+		return nil, err
+	}
+	buckets, _, err := d.Stores.Open(&s.Config.Config) // the decider's; released with the process
+	if err != nil {
+		return nil, err
+	}
+	return envoy.NewServer(envoy.Options{
+		Listen: s.Envoy.Listen, TLS: encryption, Mapping: s.Envoy.Mapping, Decider: d.rest.Decider, Peeker: buckets,
+		Metrics: numbers, Log: log,
+		Ready: func() bool { return d.rest.Decider.Policies.Load().Snapshot() != nil },
+	}), nil
 }

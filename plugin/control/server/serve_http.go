@@ -173,8 +173,19 @@ func (p Proxies) replacePeer(next http.Handler) http.Handler {
 	})
 }
 
-// TLSFiles names the PEM files of a server. The zero value disables TLS.
-type TLSFiles struct{ Cert, Key, ClientCA string }
+// TLSFiles names the PEM files of a server. The zero value disables TLS. Prefix is how the names of their flags begin.
+type TLSFiles struct{ Cert, Key, ClientCA, Prefix string }
+
+// validate returns an error that names the flag that another one requires.
+func (f TLSFiles) validate() error {
+	switch {
+	case (f.Cert == "") != (f.Key == ""):
+		return fmt.Errorf("give --%stls-cert and --%[1]stls-key together", f.Prefix)
+	case f.ClientCA != "" && f.Cert == "":
+		return fmt.Errorf("--%sclient-ca: client certificates require TLS: give --%[1]stls-cert and --%[1]stls-key", f.Prefix)
+	}
+	return nil
+}
 
 // config returns the TLS config of a server, or nil without TLS. It reloads the certificate when its files change, and
 // reads the authorities of clients once.
@@ -192,11 +203,11 @@ func (f TLSFiles) config(log *slog.Logger) (*tls.Config, error) {
 	}
 	text, err := os.ReadFile(f.ClientCA)
 	if err != nil {
-		return nil, fmt.Errorf("--client-ca: %w", err)
+		return nil, fmt.Errorf("--%sclient-ca: %w", f.Prefix, err)
 	}
 	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
 	if !config.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("--client-ca: %s has no certificate in PEM", f.ClientCA)
+		return nil, fmt.Errorf("--%sclient-ca: %s has no certificate in PEM", f.Prefix, f.ClientCA)
 	}
 	return config, nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,9 +21,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -231,4 +238,43 @@ func TestAFailedConnectionIsLoggedInOneLineWithTheSetting(t *testing.T) {
 		t.Errorf("logged\n%s\nwant one line", log.String())
 	}
 	pgtest.WantPlain(t, log.String(), `denied the password of user \"ann\"`, "RATELIMIT_DATABASE")
+}
+
+func TestOnlyProxiesWithACertificateReachTheDoorForEnvoy(t *testing.T) {
+	a := newAuthority(t)
+	a.sign("server", a)
+	a.sign("proxy", a)
+	mapping, err := envoy.ParseMapping([]byte("domains: {edge: {tenant_from: [descriptor.tenant]}}"))
+	require.NoError(t, err)
+	s := &Settings{Envoy: Envoy{Listen: freeport.Address(t), Mapping: mapping, TLS: TLSFiles{
+		Cert: a.file("server.pem"), Key: a.file("server.key"), ClientCA: a.file("authority.pem"), Prefix: "envoy-",
+	}}}
+	_, err = s.newEnvoy(nil, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "--envoy-listen: the process decides nothing without the plugin's config")
+	text, err := os.ReadFile("testdata/kong.yml")
+	require.NoError(t, err)
+	d := deciding(t, string(text), func(changed *Settings) { s.Config = changed.Config })
+	door, err := s.newEnvoy(d, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- door.Run(ctx) }()
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	pair, err := tls.LoadX509KeyPair(a.file("proxy.pem"), a.file("proxy.key"))
+	require.NoError(t, err)
+	for _, certificates := range [][]tls.Certificate{{pair}, nil} {
+		conn, err := grpc.NewClient(s.Envoy.Listen, grpc.WithTransportCredentials(credentials.NewTLS(
+			&tls.Config{RootCAs: roots, Certificates: certificates, MinVersion: tls.VersionTLS12},
+		)))
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{},
+			grpc.WaitForReady(certificates != nil))
+		if (err == nil) != (certificates != nil) {
+			t.Errorf("with %d certificates: %v", len(certificates), err)
+		}
+	}
+	cancel()
+	require.NoError(t, <-ended)
 }

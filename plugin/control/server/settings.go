@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
@@ -43,6 +44,7 @@ type Settings struct {
 
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Portal   Portal
+	Envoy    Envoy
 	Database Database
 	Kafka    Kafka
 	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
@@ -53,6 +55,32 @@ type Kafka struct {
 	kafka.Options        // without brokers: none are sent
 	UpdatesTopic  string // of changes of policies
 	NoticesTopic  string // of everything else that the control plane reports
+}
+
+// Envoy configures the door for Envoy's rate limit protocol.
+type Envoy struct {
+	Listen   string // "": there is no such door
+	Mapping  envoy.Mapping
+	TLS      TLSFiles
+	Insecure bool
+}
+
+// validate returns an error that names the flag of a setting that is malformed or unsafe.
+func (e *Envoy) validate() error {
+	switch err := checkListen(e.Listen); {
+	case e.Listen == "" && (e.Mapping != nil || e.TLS.Cert != "" || e.Insecure):
+		return errors.New("--envoy-listen: is required with other flags of Envoy, such as 127.0.0.1:8081")
+	case e.Listen == "":
+		return nil
+	case err != nil:
+		return fmt.Errorf("--envoy-listen: %q: %w", e.Listen, err)
+	case e.Mapping == nil:
+		return errors.New("--envoy-listen: descriptors name nothing without a mapping: give --envoy-config")
+	case isPublic(e.Listen) && e.TLS.ClientCA == "" && !e.Insecure:
+		return fmt.Errorf("--envoy-listen: other machines reach %s, and each can spend the limits of all tenants: give "+
+			"--envoy-tls-cert, --envoy-tls-key and --envoy-client-ca, or --envoy-insecure if only proxies can connect", e.Listen)
+	}
+	return e.TLS.validate()
 }
 
 // Database locates the database.
@@ -80,18 +108,17 @@ func (s *Settings) Validate() error {
 	if err := s.Portal.OIDC.Validate(); err != nil {
 		return err
 	}
+	if err := s.TLS.validate(); err != nil {
+		return err
+	}
 	switch {
-	case (s.TLS.Cert == "") != (s.TLS.Key == ""):
-		return errors.New("give --tls-cert and --tls-key together")
-	case s.TLS.ClientCA != "" && s.TLS.Cert == "":
-		return errors.New("--client-ca: client certificates require TLS: give --tls-cert and --tls-key")
 	case s.TLS.Cert != "" && s.InsecureHTTP:
 		return errors.New("give either --insecure-http or --tls-cert")
-	case s.public() && s.TLS.Cert == "" && !s.InsecureHTTP:
+	case isPublic(s.Listen) && s.TLS.Cert == "" && !s.InsecureHTTP:
 		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: "+
 			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
 	}
-	return nil
+	return s.Envoy.validate()
 }
 
 func checkListen(address string) error {
@@ -105,9 +132,9 @@ func checkListen(address string) error {
 	return nil
 }
 
-// public reports whether other machines reach the address. It resolves no name, because that may change; only localhost
-// counts as this machine.
-func (s *Settings) public() bool {
-	host, _, err := net.SplitHostPort(s.Listen)
+// isPublic reports whether other machines reach an address. It resolves no name, because that may change; only
+// localhost counts as this machine.
+func isPublic(address string) bool {
+	host, _, err := net.SplitHostPort(address)
 	return err != nil || !session.IsLoopback(host)
 }
