@@ -15,6 +15,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/forward"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/server"
@@ -137,7 +138,7 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	f.Func("shutdown-time", "after the drain time, give running requests this `duration` to finish (default 40s)",
 		reads(process.ParseDuration, &s.ShutdownTime))
 	c.portalFlags(s)
-	c.envoyFlags(s)
+	c.doorFlags(s)
 	c.kafkaFlags(s)
 	c.webhookTargetFlags(&s.Webhooks)
 	c.databaseFlag()
@@ -182,20 +183,28 @@ func (c *call) tlsFlags(s *server.Settings) {
 		"none: it is that of the connection)", reads(server.ParseProxies, &s.TrustedProxies))
 }
 
-// envoyFlags defines the flags of the door for Envoy.
-func (c *call) envoyFlags(s *server.Settings) {
+// parsesFile returns the setter of a flag that names a file, which parse reads into to.
+func parsesFile[T any](parse func(text []byte) (T, error), to *T) func(file string) error {
+	return func(file string) error {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			*to, err = parse(text)
+		}
+		return err
+	}
+}
+
+// doorFlags defines the flags of the doors for other proxies than Kong.
+func (c *call) doorFlags(s *server.Settings) {
 	f := c.flags
+	f.Func("forward-auth", "a YAML `file` that says which headers name tenants, users and endpoints: proxies of "+
+		"--trusted-proxies may ask at /v1/ratelimit/forward-auth, as docs/doors.md says; it requires --config (default: none "+
+		"may)", parsesFile(forward.ParseMapping, &s.Forward))
 	f.StringVar(&s.Envoy.Listen, "envoy-listen", "",
 		"the `address` of Envoy's rate limit protocol (gRPC), host:port, which requires --config and --envoy-config; if other "+
 			"machines can reach it, --envoy-client-ca (or --envoy-insecure) is required (default: none)")
 	f.Func("envoy-config", "a YAML `file` that says how descriptors name tenants, users and endpoints: see docs/doors.md",
-		func(file string) error {
-			text, err := os.ReadFile(file)
-			if err == nil {
-				s.Envoy.Mapping, err = envoy.ParseMapping(text)
-			}
-			return err
-		})
+		parsesFile(envoy.ParseMapping, &s.Envoy.Mapping))
 	s.Envoy.TLS.Prefix = "envoy-"
 	f.StringVar(&s.Envoy.TLS.Cert, "envoy-tls-cert", "",
 		"a PEM `file` with the certificate chain of that address; changes are picked up within a second")

@@ -202,7 +202,7 @@ func TestAMappingWithFaultsNamesEachField(t *testing.T) {
 		"":                                    "domains: is required",
 		"domain: {}":                          "domains: is required",
 		"domains: [a]":                        "must be YAML of the form",
-		"domains: {a: }":                      "domains.a: maps nothing: set tenant_from",
+		"domains: {a: }":                      "domains.a.tenant_from: is required",
 		"domains: {a: {draft_headers: ok}}":   `domains.a.draft_headers: "ok" must be true or false`,
 		"domains: {a: {tenants: [static.x]}}": "domains.a.tenants: unknown field: use draft_headers, limit_override, tenant_from",
 		"domains: {a: {tenant_from: descriptor.a}}": "domains.a.tenant_from: must be a list",

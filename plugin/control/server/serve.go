@@ -129,7 +129,11 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	server := newDraining(s.httpServer(rest, pages), monitor, log)
+	door, err := s.newForward(d, numbers, log)
+	if err != nil {
+		return nil, err
+	}
+	server := newDraining(s.httpServer(rest, pages, door), monitor, log)
 	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
 	if s.Envoy.Listen != "" {
 		if server.envoy, err = s.newEnvoy(d, numbers, log); err != nil {

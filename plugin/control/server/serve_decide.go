@@ -13,6 +13,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/forward"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
@@ -192,7 +193,23 @@ func (s *Settings) newEnvoy(d *decider, numbers prometheus.Registerer, log *slog
 	}
 	return envoy.NewServer(envoy.Options{
 		Listen: s.Envoy.Listen, TLS: encryption, Mapping: s.Envoy.Mapping, Decider: d.rest.Decider, Peeker: buckets,
-		Metrics: numbers, Log: log,
-		Ready: func() bool { return d.rest.Decider.Policies.Load().Snapshot() != nil },
+		Metrics: numbers, Log: log, Ready: d.ready,
 	}), nil
 }
+
+// newForward returns the door of forward auth, or nil if it is off.
+func (s *Settings) newForward(d *decider, numbers prometheus.Registerer, log *slog.Logger) (*forward.Door, error) {
+	switch {
+	case s.Forward == nil:
+		return nil, nil
+	case s.Config == nil:
+		return nil, errors.New("--forward-auth: the process decides nothing without the plugin's config: give --config")
+	}
+	return forward.New(forward.Options{
+		Mapping: s.Forward, Decider: d.rest.Decider, ClientOf: s.TrustedProxies.clientBehind,
+		Metrics: numbers, Log: log, Ready: d.ready,
+	}), nil
+}
+
+// ready reports whether the policies of the database are loaded.
+func (d *decider) ready() bool { return d.rest.Decider.Policies.Load().Snapshot() != nil }

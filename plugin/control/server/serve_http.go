@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/forward"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/oidc"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
@@ -71,13 +72,23 @@ func (p *Portal) readKey() ([]byte, error) {
 	return key, nil
 }
 
-// httpServer returns the HTTP server of the API, and of the portal unless it is nil.
-func (s *Settings) httpServer(rest *api.Server, pages *portal.Portal) *http.Server {
+// httpServer returns the HTTP server of the API, of the portal and of forward auth unless they are nil.
+func (s *Settings) httpServer(rest *api.Server, pages *portal.Portal, door *forward.Door) *http.Server {
 	server := rest.HTTPServer()
 	if pages != nil {
 		server.Handler = mount(rest, pages)
 	}
-	server.Handler = s.TrustedProxies.replacePeer(server.Handler)
+	others := s.TrustedProxies.replacePeer(server.Handler)
+	server.Handler = others
+	if door != nil {
+		server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == forward.Path {
+				door.ServeHTTP(w, r)
+				return
+			}
+			others.ServeHTTP(w, r)
+		})
+	}
 	return server
 }
 
@@ -155,6 +166,13 @@ func parseHop(text string) (netip.AddrPort, bool) {
 		}
 	}
 	return netip.AddrPort{}, false
+}
+
+// clientBehind returns the address of the client that the peer of a request asks for, and reports whether the peer is a
+// proxy.
+func (p Proxies) clientBehind(r *http.Request) (netip.Addr, bool) {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return p.clientOf(peer, r.Header["X-Forwarded-For"]).Addr(), err == nil && p.trusts(peer.Addr())
 }
 
 // replacePeer returns a handler that sees the address of the client as that of the peer, behind one of the proxies.

@@ -196,7 +196,7 @@ func TestSignInsBehindATrustedProxyHaveABudgetOfGuessesForEachClient(t *testing.
 	s := Settings{TrustedProxies: parseProxies(t, "10.0.0.0/8"), Portal: Portal{On: true}}
 	pages, err := s.newPortal(g.server, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	h := s.httpServer(g.server, pages).Handler
+	h := s.httpServer(g.server, pages, nil).Handler
 	const proxy, other = "10.0.0.1:5", "203.0.113.1:5"
 	guesses := func(from, client func(int) string) (limited int) {
 		for i := range 70 {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/forward"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/portal/session"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/kafka"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/events/webhook"
@@ -24,7 +25,7 @@ type Settings struct {
 	Listen         string
 	TLS            TLSFiles
 	InsecureHTTP   bool
-	TrustedProxies Proxies // in front of the process
+	TrustedProxies Proxies // in front of the process, or asking by forward auth
 	MetricsListen  string  // "": none
 	MetricsRemote  bool
 	NewSubjects    int
@@ -45,6 +46,7 @@ type Settings struct {
 	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
 	Portal   Portal
 	Envoy    Envoy
+	Forward  *forward.Mapping // of forward auth; nil: there is none
 	Database Database
 	Kafka    Kafka
 	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
@@ -117,6 +119,9 @@ func (s *Settings) Validate() error {
 	case isPublic(s.Listen) && s.TLS.Cert == "" && !s.InsecureHTTP:
 		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: "+
 			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
+	}
+	if s.Forward != nil && len(s.TrustedProxies) == 0 {
+		return errors.New("--forward-auth: only proxies may ask: name their addresses by --trusted-proxies")
 	}
 	return s.Envoy.validate()
 }

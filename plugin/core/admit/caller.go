@@ -17,6 +17,7 @@ type CallerRequest struct {
 	Method, Path   string // as a client may write them; see [Target] for both in one
 	Route          string // the name of the endpoint where no pattern of a policy covers the path
 	ContentType    string
+	Repeated       string // a header that must name one of these, and has several values; "": none
 }
 
 // Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it
@@ -36,7 +37,7 @@ func Target(endpoint string) (method, path, route string) {
 func (r *CallerRequest) Read(_ context.Context, facts identity.Facts, _ *identity.Rules, req *identity.Request) error {
 	req.Known |= facts
 	if facts&identity.CallerFacts != 0 {
-		req.Caller = r.Caller
+		req.Caller, req.Repeated = r.Caller, r.Repeated
 	}
 	if facts&identity.CredentialFact != 0 {
 		req.CredentialID = r.Credential

@@ -1,0 +1,138 @@
+package spec
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/daemon"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/debian"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
+)
+
+// recipe returns the first block of a language in docs/doors.md that has a text, with other addresses.
+func recipe(t *testing.T, language, having string, addresses ...string) string {
+	t.Helper()
+	for _, b := range codeBlocks(file(t, "docs/doors.md")) {
+		if b.language == language && strings.Contains(b.text, having) {
+			return strings.NewReplacer(addresses...).Replace(b.text)
+		}
+	}
+	t.Fatalf("docs/doors.md has no block of %s with %s", language, having)
+	return ""
+}
+
+// forwardDoor serves the API with the door of forward auth, as the docs configure it.
+func (p *plane) forwardDoor(t *testing.T) *api {
+	t.Helper()
+	mapping := filepath.Join(t.TempDir(), "forward-auth.yml")
+	require.NoError(t, os.WriteFile(mapping, []byte(recipe(t, "yaml", "header.X-Tenant")+"tier_from: [static.enterprise]\n"), 0o600))
+	return p.serve("--forward-auth", mapping, "--trusted-proxies", "127.0.0.1")
+}
+
+// backend returns the address of a server behind a proxy, which answers what it got.
+func backend(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.URL.Path == "/forbidden" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		_, _ = io.WriteString(w, r.Method+" "+r.URL.Path+" "+string(body))
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// nginx starts Debian's nginx with the recipe of the docs, and returns where it listens.
+func nginx(t *testing.T, backend, control string) *api {
+	t.Helper()
+	program, err := debian.Find("nginx-light", func() (string, error) { return exec.LookPath("/usr/sbin/nginx") })
+	require.NoError(t, err)
+	dir, address := t.TempDir(), freeport.Address(t)
+	text := `daemon off; master_process off; pid ` + dir + `/pid; error_log stderr;
+events {}
+http {
+access_log off; client_body_temp_path ` + dir + `; proxy_temp_path ` + dir + `; fastcgi_temp_path ` + dir + `;
+uwsgi_temp_path ` + dir + `; scgi_temp_path ` + dir + `;
+` + recipe(t, "nginx", "auth_request", "127.0.0.1:9000", backend, "127.0.0.1:8090", control, "127.0.0.1:8080", address) + "}"
+	file := filepath.Join(dir, "nginx.conf")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	listen(t, exec.Command(program, "-c", file, "-e", "stderr"), address)
+	return &api{t: t, url: "http://" + address}
+}
+
+// listen runs a server until the end of the test.
+func listen(t *testing.T, cmd *exec.Cmd, address string) {
+	t.Helper()
+	server, err := daemon.Start(cmd, daemon.Listens(address))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.End(syscall.SIGKILL) })
+}
+
+func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	kong, control := p.node("kong", p.dsn), p.forwardDoor(t)
+	proxy := nginx(t, backend(t), strings.TrimPrefix(control.url, "http://"))
+
+	// A client cannot name a tenant, or hide the endpoint: the proxy replaces these headers.
+	got, err := proxy.send(http.MethodPost, "/records?x=1", "a body", "apikey", "alices-key", "X-Tenant", "other",
+		"X-Forwarded-Uri", "/free", "X-Forwarded-For", "192.0.2.9")
+	require.NoError(t, err)
+	require.Equal(t, "POST /records a body", got.Body)
+	require.Equal(t, "60 59", got.Header.Get("X-RateLimit-Limit")+" "+got.Header.Get("X-RateLimit-Remaining"))
+	got, err = proxy.send(http.MethodGet, "/forbidden", "", "apikey", "alices-key")
+	require.NoError(t, err)
+	require.Equal(t, "403 GET /forbidden ", fmt.Sprint(got.Status, " ", got.Body), "a 403 of the upstream is passed on")
+
+	var byKong, byNginx, denied, other atomic.Int64
+	ask := func(send func() (answer, error), admitted *atomic.Int64) func() {
+		return func() {
+			for range 20 {
+				switch got, err := send(); {
+				case err == nil && got.Status == http.StatusOK:
+					admitted.Add(1)
+				case err == nil && got.Status == http.StatusTooManyRequests:
+					denied.Add(1)
+				default:
+					other.Add(1)
+				}
+			}
+		}
+	}
+	var group sync.WaitGroup
+	for range 3 {
+		group.Go(ask(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }, &byKong))
+		group.Go(ask(func() (answer, error) {
+			return proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
+		}, &byNginx))
+	}
+	group.Wait()
+	if byKong.Load()+byNginx.Load() != 58 || byKong.Load() == 0 || byNginx.Load() == 0 || denied.Load() != 62 {
+		t.Errorf("admitted %d by Kong and %d by nginx, want 58 together; denied %d, want 62; otherwise %d",
+			byKong.Load(), byNginx.Load(), denied.Load(), other.Load())
+	}
+	got, err = proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
+	require.NoError(t, err)
+	if got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "" ||
+		got.Header.Get("X-RateLimit-Remaining") != "0" || got.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("a denial is %d %v %s", got.Status, got.Header, got.Body)
+	}
+
+	require.NoError(t, control.terminate())
+	got, err = proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, got.Status, "without the service requests pass, as the recipe says")
+}
