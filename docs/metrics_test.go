@@ -56,7 +56,7 @@ func metricTable(t *testing.T) string {
 	}
 	for _, folder := range []string{
 		"leader/usage", "leader/quota", "leader/abuse", "events/relay", "events/webhook/sender", "control/portal",
-		"control/envoy",
+		"control/envoy", "control/forward",
 	} {
 		for _, m := range pluginMetric.FindAllStringSubmatch(read(t, "../plugin/"+folder+"/testdata/metrics.golden"), -1) {
 			row(m[1], m[2], m[3], m[4])

@@ -33,12 +33,13 @@ func recipe(t *testing.T, language, having string, addresses ...string) string {
 	return ""
 }
 
-// forwardDoor serves the API with the door of forward auth, as the docs configure it.
-func (p *plane) forwardDoor(t *testing.T) *api {
+// forwardDoor serves the API with the door of forward auth, as the docs configure it, for some proxies.
+func (p *plane) forwardDoor(t *testing.T, proxies string) *api {
 	t.Helper()
 	mapping := filepath.Join(t.TempDir(), "forward-auth.yml")
-	require.NoError(t, os.WriteFile(mapping, []byte(recipe(t, "yaml", "header.X-Tenant")+"tier_from: [static.enterprise]\n"), 0o600))
-	return p.serve("--forward-auth", mapping, "--trusted-proxies", "127.0.0.1")
+	text := recipe(t, "yaml", "header.X-Tenant") + "tier_from: [static.enterprise]\n"
+	require.NoError(t, os.WriteFile(mapping, []byte(text), 0o600))
+	return p.serve("--forward-auth", mapping, "--trusted-proxies", proxies)
 }
 
 // backend returns the address of a server behind a proxy, which answers what it got.
@@ -73,6 +74,22 @@ uwsgi_temp_path ` + dir + `; scgi_temp_path ` + dir + `;
 	return &api{t: t, url: "http://" + address}
 }
 
+// caddy starts Debian's Caddy with the recipe of the docs.
+func caddy(t *testing.T, backend, control string) *api {
+	t.Helper()
+	program, err := debian.Program("caddy", "caddy")
+	require.NoError(t, err)
+	dir, address := t.TempDir(), freeport.Address(t)
+	text := "{\nadmin off\nauto_https off\n}\n" +
+		recipe(t, "caddyfile", "forward_auth", "127.0.0.1:9000", backend, "127.0.0.1:8090", control, "127.0.0.1:8080", address)
+	file := filepath.Join(dir, "Caddyfile")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	cmd := exec.Command(program, "run", "--config", file, "--adapter", "caddyfile")
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	listen(t, cmd, address)
+	return &api{t: t, url: "http://" + address}
+}
+
 // listen runs a server until the end of the test.
 func listen(t *testing.T, cmd *exec.Cmd, address string) {
 	t.Helper()
@@ -84,7 +101,7 @@ func listen(t *testing.T, cmd *exec.Cmd, address string) {
 func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	kong, control := p.node("kong", p.dsn), p.forwardDoor(t)
+	kong, control := p.node("kong", p.dsn), p.forwardDoor(t, "127.0.0.1")
 	proxy := nginx(t, backend(t), strings.TrimPrefix(control.url, "http://"))
 
 	// A client cannot name a tenant, or hide the endpoint: the proxy replaces these headers.
@@ -135,4 +152,34 @@ func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) 
 	got, err = proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, got.Status, "without the service requests pass, as the recipe says")
+}
+
+func TestTheRecipeForCaddyPassesDenialsOnAsThePluginAnswersThem(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t)
+	control := p.forwardDoor(t, "127.0.0.1")
+	proxy := caddy(t, backend(t), strings.TrimPrefix(control.url, "http://"))
+	send := func() answer {
+		got, err := proxy.send(http.MethodPost, "/records", "a body", "apikey", "alices-key", "X-Tenant", "other",
+			"X-User", "u_1", "X-Forwarded-Uri", "/free", "X-Forwarded-Method", "GET")
+		require.NoError(t, err)
+		return got
+	}
+	for i := range 60 {
+		got := send()
+		require.Equal(t, fmt.Sprint("POST /records a body, 60 ", 59-i), fmt.Sprint(got.Body, ", ",
+			got.Header.Get("X-RateLimit-Limit"), " ", got.Header.Get("X-RateLimit-Remaining")))
+	}
+	got := send()
+	if got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "" ||
+		got.Header.Get("X-RateLimit-Remaining") != "0" || got.Header.Get("X-RateLimit-Status") != "" ||
+		got.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(got.Body, "quota-exceeded") {
+		t.Errorf("a denial is %d %v %s", got.Status, got.Header, got.Body)
+	}
+	untrusted := p.forwardDoor(t, "192.0.2.1")
+	got, err := untrusted.send(http.MethodGet, "/v1/ratelimit/forward-auth", "", "X-Tenant", "free",
+		"X-Forwarded-For", "192.0.2.1")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusNotFound, got.Status, got.Body)
+	require.Contains(t, got.Body, "--trusted-proxies")
 }

@@ -59,6 +59,8 @@ func TestServeReportsASettingThatIsInvalidOrUnsafe(t *testing.T) {
 		{"--metrics-listen 0.0.0.0:9543", "or set --metrics-allow-remote"},
 		{"--shutdown-time soon", "must be a duration above 0"},
 		{"--drain-time -1s", "must be a duration above 0"},
+		{"--forward-auth testdata/none.yml --trusted-proxies 10.0.0.1", "--forward-auth: "},
+		{"--forward-auth testdata/forward-auth.yml", "--forward-auth: only proxies may ask: name their addresses"},
 		{"--envoy-insecure", "--envoy-listen: is required"},
 		{"--envoy-listen 127.0.0.1:8081", "give --envoy-config"},
 		{"--envoy-config testdata/none.yml", "--envoy-config: "},
@@ -81,6 +83,7 @@ func TestServeNeedsTLSOrAFlagForAddressesThatOtherMachinesReach(t *testing.T) {
 		"", "--listen 127.0.0.1:0", "--listen localhost:8090", "--listen [::1]:8090", "--listen [::ffff:127.0.0.1]:8090",
 		"--listen 0.0.0.0:8090 --insecure-http", "--listen :8443 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem",
 		"--envoy-config testdata/envoy.yml --envoy-listen :8081 --envoy-insecure",
+		"--forward-auth testdata/forward-auth.yml --trusted-proxies 10.0.0.1",
 	} {
 		if _, _, err := parseServe(t, nil, line); err != nil {
 			t.Errorf("%q: %v", line, err)
