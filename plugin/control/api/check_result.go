@@ -24,6 +24,7 @@ type Checked struct {
 	// The binding limit.
 	Policy     string     `json:"policy,omitempty"      doc:"The name of the binding limit: of those that deny, the one with the longest wait; else the one with the least left. Absent: no limit applies. For an org's token: among the limits of the org and of its users." example:"daily"`
 	PolicyID   int64      `json:"policy_id,omitempty"   doc:"The id of that policy in the database; absent: it is in the plugin's config."                                                                                                                                    example:"7"`
+	PolicyRef  string     `json:"policy_ref,omitempty"  doc:"Identifies the policy among all, those of configs too: its name, and # with its id or the namespace and the tier of the config."                                                                                 example:"daily/default/enterprise"`
 	Limit      *int64     `json:"limit,omitempty"       doc:"Tokens, as in X-RateLimit-Limit."`
 	Remaining  *int64     `json:"remaining,omitempty"   doc:"Tokens that are left; in a dry run, before the request."`
 	Unit       string     `json:"unit,omitempty"        doc:"usd: amounts are millionths of a US dollar. Absent: they are tokens."                                                                                                                                        enum:"usd"`
@@ -63,15 +64,16 @@ type CheckCost struct {
 
 // CheckStatus is the answer of one limit.
 type CheckStatus struct {
-	Policy   string `json:"policy"                doc:"The name of the policy."                                                    example:"daily"`
-	PolicyID int64  `json:"policy_id,omitempty"   doc:"Its id in the database; absent: it is in the plugin's config."              example:"7"`
-	Endpoint string `json:"endpoint,omitempty"`
-	Scope    string `json:"scope"                                                                                                  example:"tenant"`
-	Mode     string `json:"mode"                                                                                                                    enum:"enforce,shadow,log"`
-	Allowed  bool   `json:"allowed"               doc:"The limit has room, or its fail mode admits the request."`
-	Cost     int64  `json:"cost"`
-	Charged  bool   `json:"charged"`
-	Limit    int64  `json:"limit"`
+	Policy    string `json:"policy"                doc:"The name of the policy."                                                    example:"daily"`
+	PolicyID  int64  `json:"policy_id,omitempty"   doc:"Its id in the database; absent: it is in the plugin's config."              example:"7"`
+	PolicyRef string `json:"policy_ref"            doc:"Identifies it among all, those of configs too."                             example:"daily/default/enterprise"`
+	Endpoint  string `json:"endpoint,omitempty"`
+	Scope     string `json:"scope"                                                                                                  example:"tenant"`
+	Mode      string `json:"mode"                                                                                                                    enum:"enforce,shadow,log"`
+	Allowed   bool   `json:"allowed"               doc:"The limit has room, or its fail mode admits the request."`
+	Cost      int64  `json:"cost"`
+	Charged   bool   `json:"charged"`
+	Limit     int64  `json:"limit"`
 	schema.Window
 	Used       *int64    `json:"used,omitempty"        doc:"Absent, like remaining, reset and retry_after, if the value is unknown."`
 	Remaining  *int64    `json:"remaining,omitempty"`
@@ -118,7 +120,8 @@ func newChecked(d *decision.Decision, of *Check, notes []string, v view) Checked
 	}
 	if binding := v.bindingIndex(d); binding >= 0 {
 		b, status := &d.Resolution.Bounds[binding], &d.Statuses[binding]
-		out.Policy, out.PolicyID, out.Unit = b.Policy.Name, b.Policy.Row, b.Policy.Unit
+		out.Policy, out.PolicyID, out.PolicyRef = b.Policy.Name, b.Policy.Row, b.Ref().String()
+		out.Unit = b.Policy.Unit
 		out.Limit, out.Remaining = new(b.Policy.Limit.Spec().Burst), new(status.Remaining)
 		out.Reset, out.ResetEpoch = new(timeOf(status.ResetAt())), status.ResetAt().Seconds()
 	}
@@ -135,8 +138,8 @@ func (c *Checked) addOverride(override int64) {
 func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	spec := b.Policy.Limit.Spec()
 	out := CheckStatus{
-		Policy: b.Policy.Name, PolicyID: b.Policy.Row, Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(),
-		Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
+		Policy: b.Policy.Name, PolicyID: b.Policy.Row, PolicyRef: b.Ref().String(),
+		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
 		Limit: spec.Burst, Window: policy.WindowOf(spec), Unit: b.Policy.Unit, Source: status.Source.String(),
 		Failure: status.Failure.String(), PublicNote: b.Policy.PublicNote,
 	}

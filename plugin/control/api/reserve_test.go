@@ -111,8 +111,8 @@ func TestAPlainCheckAndADryRunMakeNoReservation(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if got := strings.Join(names, " "); got != "allowed limit policy reason remaining reset reset_epoch statuses tier tier_source" ||
-		a.Header().Get("Idempotent-Replayed") != "" {
+	const want = "allowed limit policy policy_ref reason remaining reset reset_epoch statuses tier tier_source"
+	if got := strings.Join(names, " "); got != want || a.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("a plain check is answered with %s: %s", got, a.Body)
 	}
 	r.wantUsed("after a plain check", 150, 150, 1)

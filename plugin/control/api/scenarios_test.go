@@ -102,7 +102,8 @@ func TestEveryAnswerMatchesItsDescription(t *testing.T) {
 }
 
 // Scripts join answers and records by these fields: policy is a name,
-// policy_id the id of a row, and policy_version the version of all rows.
+// policy_id the id of a row, and policy_version the version of all rows. A
+// decision names limits of the config by policy_ref too.
 func TestALimitIsNamedAlikeInEveryAnswer(t *testing.T) {
 	t.Parallel()
 	rows := enterprise()
@@ -120,6 +121,12 @@ func TestALimitIsNamedAlikeInEveryAnswer(t *testing.T) {
 		for _, want := range []string{`"policy":"rowed"`, `"policy":"daily"`, `"policy_id":41`, `"policy_version":7`} {
 			if !strings.Contains(body, want) {
 				t.Errorf("%s %s has no %s: %s", c.method, c.path, want, body)
+			}
+		}
+		decided := strings.HasPrefix(c.path, "/v1/ratelimit/check")
+		for _, ref := range []string{`"policy_ref":"rowed/#41"`, `"policy_ref":"daily/default/enterprise"`} {
+			if decided && !strings.Contains(body, ref) {
+				t.Errorf("%s has no %s: %s", c.path, ref, body)
 			}
 		}
 		for _, not := range []string{`"policy_id":"`, `"policy_id":0`, `"row":`, `"policy_row"`} {
