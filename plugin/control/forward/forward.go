@@ -152,14 +152,14 @@ func (d *Door) decide(w http.ResponseWriter, r *http.Request, client netip.Addr,
 	}
 	header := w.Header()
 	for _, h := range x.Response.Headers {
-		header[h.Name] = []string{string(h.Value)}
+		header.Set(h.Name, string(h.Value))
 	}
 	if !x.Response.Denied {
 		d.answer(w, allowed, http.StatusOK, nil)
 		return
 	}
 	if status != 0 {
-		header[statusHeader] = []string{strconv.Itoa(x.Response.Status)}
+		header.Set(statusHeader, strconv.Itoa(x.Response.Status))
 	} else {
 		status = x.Response.Status
 	}

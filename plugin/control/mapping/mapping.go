@@ -1,5 +1,5 @@
-// Package mapping reads from the requests of another protocol whom they are from: a file says which of their texts names
-// the tenant, the user, the endpoint.
+// Package mapping reads whom a request of another protocol is from: a file says which of its texts name the tenant, the
+// user and the endpoint.
 package mapping
 
 import (
