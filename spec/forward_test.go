@@ -21,16 +21,22 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 )
 
-// recipe returns the first block of a language in docs/doors.md that has a text, with other addresses.
-func recipe(t *testing.T, language, having string, addresses ...string) string {
+// recipe returns the first block of a language in docs/doors.md that has a text.
+func recipe(t *testing.T, language, having string) string {
 	t.Helper()
 	for _, b := range codeBlocks(file(t, "docs/doors.md")) {
 		if b.language == language && strings.Contains(b.text, having) {
-			return strings.NewReplacer(addresses...).Replace(b.text)
+			return b.text
 		}
 	}
 	t.Fatalf("docs/doors.md has no block of %s with %s", language, having)
 	return ""
+}
+
+// with returns a recipe with other addresses: of what is behind the proxy, of the control server, of the proxy itself.
+func with(recipe, backend, control, address string) string {
+	replacer := strings.NewReplacer("127.0.0.1:9000", backend, "127.0.0.1:8090", control, "127.0.0.1:8080", address)
+	return replacer.Replace(recipe)
 }
 
 // forwardDoor serves the API with the door of forward auth, as the docs configure it, for some proxies.
@@ -67,7 +73,7 @@ events {}
 http {
 access_log off; client_body_temp_path ` + dir + `; proxy_temp_path ` + dir + `; fastcgi_temp_path ` + dir + `;
 uwsgi_temp_path ` + dir + `; scgi_temp_path ` + dir + `;
-` + recipe(t, "nginx", "auth_request", "127.0.0.1:9000", backend, "127.0.0.1:8090", control, "127.0.0.1:8080", address) + "}"
+` + with(recipe(t, "nginx", "auth_request"), backend, control, address) + "}"
 	file := filepath.Join(dir, "nginx.conf")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	listen(t, exec.Command(program, "-c", file, "-e", "stderr"), address)
@@ -80,8 +86,7 @@ func caddy(t *testing.T, backend, control string) *api {
 	program, err := debian.Program("caddy", "caddy")
 	require.NoError(t, err)
 	dir, address := t.TempDir(), freeport.Address(t)
-	text := "{\nadmin off\nauto_https off\n}\n" +
-		recipe(t, "caddyfile", "forward_auth", "127.0.0.1:9000", backend, "127.0.0.1:8090", control, "127.0.0.1:8080", address)
+	text := "{\nadmin off\nauto_https off\n}\n" + with(recipe(t, "caddyfile", "forward_auth"), backend, control, address)
 	file := filepath.Join(dir, "Caddyfile")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	cmd := exec.Command(program, "run", "--config", file, "--adapter", "caddyfile")
@@ -100,19 +105,23 @@ func listen(t *testing.T, cmd *exec.Cmd, address string) {
 
 func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) {
 	t.Parallel()
-	p := newPlane(t)
+	p := planeOf(t, "on_missing_tenant: deny, "+shared)
 	kong, control := p.node("kong", p.dsn), p.forwardDoor(t, "127.0.0.1")
 	proxy := nginx(t, backend(t), strings.TrimPrefix(control.url, "http://"))
 
 	// A client cannot name a tenant, or hide the endpoint: the proxy replaces these headers.
 	got, err := proxy.send(http.MethodPost, "/records?x=1", "a body", "apikey", "alices-key", "X-Tenant", "other",
-		"X-Forwarded-Uri", "/free", "X-Forwarded-For", "192.0.2.9")
+		"X-Forwarded-Uri", "/free", "X-Forwarded-For", "192.0.2.9", "X-User", "u", "Cookie", strings.Repeat("c", 7<<10))
 	require.NoError(t, err)
 	require.Equal(t, "POST /records a body", got.Body)
 	require.Equal(t, "60 59", got.Header.Get("X-RateLimit-Limit")+" "+got.Header.Get("X-RateLimit-Remaining"))
 	got, err = proxy.send(http.MethodGet, "/forbidden", "", "apikey", "alices-key")
 	require.NoError(t, err)
 	require.Equal(t, "403 GET /forbidden ", fmt.Sprint(got.Status, " ", got.Body), "a 403 of the upstream is passed on")
+
+	got, err = proxy.send(http.MethodGet, "/records", "")
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(got.Status, " ", got.Body), "403 {", "without a tenant")
 
 	var byKong, byNginx, denied, other atomic.Int64
 	ask := func(send func() (answer, error), admitted *atomic.Int64) func() {
