@@ -139,8 +139,9 @@ func statusOf(b *policy.Bound, status *decision.Status) CheckStatus {
 	spec := b.Policy.Limit.Spec()
 	out := CheckStatus{
 		Policy: b.Policy.Name, PolicyID: b.Policy.Row, PolicyRef: b.Ref().String(),
-		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(), Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged,
-		Limit: spec.Burst, Window: policy.WindowOf(spec), Unit: b.Policy.Unit, Source: status.Source.String(),
+		Endpoint: b.Key.Endpoint, Scope: b.Policy.Scope.String(), Mode: b.Policy.Mode.String(),
+		Allowed: status.Admits(), Cost: b.Cost, Charged: status.Charged, Limit: spec.Burst,
+		Window: policy.WindowOf(spec), Unit: b.Policy.Unit, Source: status.Source.String(),
 		Failure: status.Failure.String(), PublicNote: b.Policy.PublicNote,
 	}
 	if status.Source == decision.Unanswered {
