@@ -2,14 +2,16 @@ package limiter
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -22,8 +24,10 @@ const Never = time.Duration(math.MaxInt64)
 // Decision is the answer to one request. The caller may keep and change it.
 type Decision struct {
 	Allowed bool
-	Result  decision.Result // allowed, soft_throttled (admitted, above a soft threshold), hard_throttled or exempt
-	Reason  decision.Reason // counted: the limits decided; else what decided instead
+	Result  string // allowed, soft_throttled (admitted, above a soft threshold), hard_throttled or exempt
+	// Reason is counted if the limits decided. Else it is what decided instead: tenant_missing, user_missing, banned,
+	// store_away, meta_limited or internal_fault.
+	Reason string
 
 	// Policy is the name of the limit that binds: of those that deny, the one with the longest wait; else the one with the
 	// smallest part left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. All tenants may share
@@ -47,15 +51,30 @@ type Decision struct {
 	StatusCode int
 	Body       []byte
 
-	release func() // nil: the request holds no slots
+	end func(reservation.Settlement) error // nil: the request holds nothing
 }
 
 // Release ends the request: it gives back the slots of concurrency limits that the request holds. Call it when the work
-// of an admitted request is done; further calls do nothing. A slot that is not given back counts until max_duration.
-func (d *Decision) Release() {
-	if d.release != nil {
-		d.release()
+// of an admitted request is done, also after Settle; further calls do nothing. A slot that is not given back counts
+// until max_duration. Limits that settle keep what they have reserved.
+func (d *Decision) Release() { _ = d.finish(reservation.Settlement{Outcome: reservation.Unmeasured}) }
+
+// Settle ends the request as Release does, and says what it has really used. Each limit that settles charges that many
+// tokens in place of what it has reserved: it returns the rest, or charges what is more even if it has no room. After
+// the timeout of the limit it returns nothing. Only the first call of Settle or Release has an effect. An error means that
+// tokens is below 0 or above MaxCost.
+func (d *Decision) Settle(tokens int64) error {
+	if tokens < 0 || tokens > MaxCost {
+		return fmt.Errorf("settle: %d: must be from 0 to %d tokens", tokens, int64(MaxCost))
 	}
+	return d.finish(reservation.Settlement{Outcome: reservation.Measured, Actual: tokens})
+}
+
+func (d *Decision) finish(s reservation.Settlement) error {
+	if d.end == nil {
+		return nil
+	}
+	return d.end(s)
 }
 
 // Status is the answer of one limit.
@@ -74,7 +93,7 @@ type Status struct {
 	// Wait is how long until it has room, and 0 if it has. If Source is unanswered, it is how long Redis is expected to
 	// be unavailable.
 	Wait   time.Duration
-	Source decision.Source // memory, redis, lease, local, or unanswered
+	Source string // memory, redis, lease, local (this process's share while Redis is away), fair_share, or unanswered
 }
 
 // Header is one response header.
@@ -94,41 +113,43 @@ func (d *Decision) WriteTo(w http.ResponseWriter) bool {
 	return false
 }
 
-// newDecision copies the decision out of an exchange, with what releases its slots.
-func (l *Limiter) newDecision(x *admit.Exchange) Decision {
-	out := newDecision(x)
+// newDecision copies the decision out of an exchange, with what ends the request.
+func (l *Limiter) newDecision(r Request, x *exchange) Decision {
+	out := newDecision(&x.Exchange)
 	if x.Decision.Resolution.Settles && out.Allowed {
-		out.release = l.releaser(&x.Decision)
+		out.end = l.ender(&x.Decision)
+	}
+	if l.observe != nil {
+		l.observe(r, out)
 	}
 	return out
 }
 
-// releaser returns the function that releases the slots of a decision, or nil if it has none.
-func (l *Limiter) releaser(d *decision.Decision) func() {
-	var held store.Part
-	for i := range d.Statuses {
-		if b := d.Resolution.Bounds[i]; b.Key.Slots && d.Statuses[i].Charged {
-			b.Key = b.Key.Clone()
-			held.Add(i, b, d.Statuses[i])
-		}
-	}
-	if len(held.Bounds) == 0 {
+// ender returns the function that settles once what a decision has reserved, or nil if that is nothing.
+func (l *Limiter) ender(d *decision.Decision) func(reservation.Settlement) error {
+	record := reservation.NewRecord(d, l.decider.Now())
+	if record == nil {
 		return nil
 	}
-	return sync.OnceFunc(func() {
-		actual := make([]int64, len(held.Bounds))
-		if err := l.buckets.Settle(context.Background(), held.Bounds, held.Statuses, actual); err != nil {
-			l.logUndecided(err)
-		}
-	})
+	var once sync.Once
+	return func(s reservation.Settlement) (err error) {
+		once.Do(func() {
+			if s.Outcome == reservation.Measured && l.decider.Now()-record.Made > record.Timeout {
+				s.Outcome = reservation.Late
+			}
+			all := slices.Repeat([]reservation.Settlement{s}, len(record.Bounds))
+			err = record.Settle(context.Background(), l.buckets, all)
+		})
+		return err
+	}
 }
 
 // newDecision copies the decision out of an exchange, which the next request reuses.
 func newDecision(x *admit.Exchange) Decision {
 	d := &x.Decision
 	out := Decision{
-		Allowed: !x.Response.Denied, Result: d.Result, Reason: d.Reason, RetryAfter: duration(d.RetryAfter),
-		Degraded: d.Degraded, ShadowDenied: d.ShadowDenied, Headers: headers(&x.Response),
+		Allowed: !x.Response.Denied, Result: d.Result.String(), Reason: d.Reason.String(),
+		RetryAfter: duration(d.RetryAfter), Degraded: d.Degraded, ShadowDenied: d.ShadowDenied, Headers: headers(&x.Response),
 	}
 	if d.Binding >= 0 {
 		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
@@ -152,7 +173,7 @@ func newStatus(d *decision.Decision, i int) Status {
 	out := Status{
 		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Shared: b.Key.Shared(), Enforced: b.Enforced(),
 		Cost: b.Cost, Charged: s.Charged,
-		Limit: b.Policy.Limit.Spec().Burst, Wait: duration(s.Wait), Source: s.Source,
+		Limit: b.Policy.Limit.Spec().Burst, Wait: duration(s.Wait), Source: s.Source.String(),
 	}
 	if s.Source == decision.Unanswered {
 		out.Allowed = !decision.Denies(b, s)
@@ -225,7 +246,7 @@ func (l *Limiter) decideHTTP(r *http.Request, request Request) Decision {
 	if err := l.decide(&request, x); err != nil {
 		l.logUndecided(err)
 	}
-	return l.newDecision(&x.Exchange)
+	return l.newDecision(request, x)
 }
 
 // addFacts sets the facts that identify has left empty.

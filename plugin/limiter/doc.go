@@ -17,12 +17,16 @@
 //	}
 //	defer d.Release()
 //
-// Release gives back what limits with the algorithm concurrency count: requests at once. A limit that settles charges
-// what it reserves. Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and
-// releases when the handler returns:
+// Release gives back what limits with the algorithm concurrency count: requests at once. [Decision.Settle] does too, and
+// says how many tokens the request has really used: a limit with settle charges these in place of what it has reserved.
+//
+// Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and releases when the handler
+// returns:
 //
 //	identify := func(r *http.Request) limiter.Request { return limiter.Request{Org: orgOf(r)} }
 //	http.ListenAndServe(address, l.Middleware(identify)(handler))
+//
+// Package grpclimit, in a folder below, has the same for gRPC.
 //
 // # One budget for Kong and Go
 //
@@ -56,4 +60,15 @@
 // # Policies of a database
 //
 // The limiter does not read Postgres. A caller that does passes the policies to [Limiter.SetPolicies].
+//
+// # What is stable
+//
+// Within one major version programs that use this package and grpclimit go on to compile and to work: new fields and
+// functions are added, and those that are here keep their names, units and meaning. Make structs with the names of their
+// fields. The values of Result, Reason and Source are words that stay, and new ones may join them. The same holds for
+// the fields of [schema.Config], which are the options of the plugin.
+//
+// Not stable are SetPolicies with the types of its parameters, the texts of errors and logs, and the form of buckets in
+// Redis: nodes and programs that share a Redis should have the same version, or two that follow each other. All other
+// packages of the module change at any time.
 package limiter

@@ -42,8 +42,11 @@ type Options struct {
 	// Log gets a line when Redis fails and recovers, and for errors of decisions; at level debug also the lines of
 	// go-redis, which has one logger for the whole process. Default: nothing is logged.
 	Log *slog.Logger
-	// Observers receive every decision, for example to count them.
-	Observers []admit.Observer
+	// Observe is called with every request and its decision, for example to count them. It must not block.
+	Observe func(Request, Decision)
+	// Now is the clock of this process, for tests and simulations. It must not go back, and Redis keeps its own. Default:
+	// the clock of the system, whose steps do not move buckets.
+	Now func() time.Time
 
 	Budget     time.Duration // bounds the wait of one request for Redis, whatever the config allows; default 1 s
 	MaxBuckets int           // bounds the buckets in this process, about 250 bytes each; default one million
@@ -66,6 +69,7 @@ type Limiter struct {
 	buckets   store.Store
 	config    *resolve.Plan // without rows
 	log       *slog.Logger
+	observe   func(Request, Decision)
 	exchanges sync.Pool    // of *exchange
 	loggedAt  atomic.Int64 // the second of the last log line of logUndecided
 
@@ -97,15 +101,19 @@ func New(o Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
+	read := o.Now
+	if read == nil {
+		read = time.Now
+	}
+	began := read()
 	l := &Limiter{
 		decider: &admit.Decider{
-			Now:      func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
-			Elapsed:  func() limit.Micros { return limit.Micros(time.Since(began).Microseconds()) },
-			Renderer: response.New(config, rand.Int64N), Observers: o.Observers,
+			Now:        func() limit.Micros { return limit.Micros(read().UnixMicro()) },
+			Elapsed:    func() limit.Micros { return limit.Micros(read().Sub(began).Microseconds()) },
+			Renderer:   response.New(config, rand.Int64N),
 			FailClosed: config.OnInternalError == schema.FailClosed,
 		},
-		config: plan, log: o.Log, ended: make(chan struct{}),
+		config: plan, log: o.Log, observe: o.Observe, ended: make(chan struct{}),
 		exchanges: sync.Pool{New: func() any { return new(exchange) }},
 	}
 	l.decider.Policies.Store(plan)
@@ -118,8 +126,12 @@ func New(o Options) (*Limiter, error) {
 // start opens the buckets of a config and starts the background work.
 func (l *Limiter) start(config *schema.Config, o *Options) error {
 	ctx, stop := context.WithCancel(context.Background())
+	now := l.decider.Now
+	if o.Now == nil {
+		now = clock.New().Now
+	}
 	all := bucket.New(ctx, bucket.Options{
-		Now: clock.New().Now, Elapsed: l.decider.Elapsed, Budget: o.Budget, Log: o.Log,
+		Now: now, Elapsed: l.decider.Elapsed, Budget: o.Budget, Log: o.Log,
 		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
 		MaxAddresses: o.MaxAddresses, NewAddresses: o.NewAddresses,
 	})
@@ -156,11 +168,21 @@ func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 	defer l.exchanges.Put(x)
 	if err := ctx.Err(); err != nil {
 		l.deny(x)
-		return newDecision(&x.Exchange), fmt.Errorf("acquire: %w", err)
+		return l.newDecision(r, x), fmt.Errorf("acquire: %w", err)
 	}
 	r.setFacts(&x.request)
 	err := l.decide(&r, x)
-	return l.newDecision(&x.Exchange), err
+	return l.newDecision(r, x), err
+}
+
+// Decide decides a request like TryAcquire, whatever became of its caller, and logs errors in place of returning them.
+// It is for middleware: the decision has all that a client is told.
+func (l *Limiter) Decide(r Request) Decision {
+	d, err := l.TryAcquire(context.Background(), r)
+	if err != nil {
+		l.logUndecided(err)
+	}
+	return d
 }
 
 func (l *Limiter) exchange() *exchange { return l.exchanges.Get().(*exchange) }
@@ -272,6 +294,10 @@ type Request struct {
 	// Cost is how many tokens the request spends of every limit that has no cost of its own, at most MaxCost. 0: the cost
 	// in the config, which is 1 unless costs names the endpoint.
 	Cost int64
+
+	// GRPC says that the client speaks gRPC. Headers of a denial then have grpc-status and grpc-message, and it has no
+	// Body. Only a request with the Method POST can be one.
+	GRPC bool
 }
 
 // setFacts sets facts to those of the request.
@@ -285,5 +311,8 @@ func (r *Request) setFacts(facts *admit.CallerRequest) {
 		Caller:     identity.Caller{Tenant: r.Org, User: r.User, Tier: r.Tier, Cost: r.Cost},
 		Credential: r.Credential, IP: r.IP,
 		Method: method, Path: path, Route: route,
+	}
+	if r.GRPC {
+		facts.ContentType = "application/grpc"
 	}
 }

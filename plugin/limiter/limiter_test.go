@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -31,7 +30,7 @@ func TestADeniedRequestSpendsNothingAndNamesTheLimitThatBinds(t *testing.T) {
 		d.Reset.Before(time.Now().Add(d.RetryAfter-time.Minute)) {
 		t.Errorf("%+v: want it denied for lack of 1 token of the user's", d)
 	}
-	if d.Reason != decision.Counted || d.Result != decision.HardThrottled || d.StatusCode != 429 ||
+	if d.Reason != "counted" || d.Result != "hard_throttled" || d.StatusCode != 429 ||
 		!strings.Contains(string(d.Body), `"violated-policies":["user"]`) {
 		t.Errorf("%+v: want a 429 that names the limit, and not %s", d, d.Body)
 	}
@@ -163,7 +162,7 @@ func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
 			assert.NoError(t, l.Close(t.Context()))
 		}
 		d, err := l.TryAcquire(t.Context(), limiter.Request{Org: "acme"})
-		if !errors.Is(err, limiter.ErrClosed) || d.Allowed != want || d.Reason != decision.InternalFault {
+		if !errors.Is(err, limiter.ErrClosed) || d.Allowed != want || d.Reason != "internal_fault" {
 			t.Errorf("on_internal_error %s: %+v, %v, want allowed %v and the error that it is closed", onError, d, err, want)
 		}
 	}
@@ -181,7 +180,7 @@ func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
 	if faults := l.SetPolicies(snapshot); len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != decision.Banned ||
+	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != "banned" ||
 		d.RetryAfter != limiter.Never {
 		t.Errorf("%+v: want the tenant banned for good", d)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -113,12 +112,12 @@ func TestWithoutRedisEachLimitsFailModeDecides(t *testing.T) {
 	server := redistest.Single(t)
 	for mode, want := range map[string]struct {
 		allowed bool
-		reason  decision.Reason
-		source  decision.Source
+		reason  string
+		source  string
 	}{
-		schema.FailOpen:   {true, decision.Counted, decision.Unanswered},
-		schema.FailClosed: {false, decision.StoreAway, decision.Unanswered},
-		schema.FailLocal:  {true, decision.Counted, decision.Local},
+		schema.FailOpen:   {true, "counted", "unanswered"},
+		schema.FailClosed: {false, "store_away", "unanswered"},
+		schema.FailLocal:  {true, "counted", "local"},
 	} {
 		config := inRedis(t, server, daily)
 		config.FailMode = mode
@@ -128,7 +127,7 @@ func TestWithoutRedisEachLimitsFailModeDecides(t *testing.T) {
 		d := acquire(t, l, limiter.Request{Org: mode})
 		if d.Allowed != want.allowed || d.Reason != want.reason || !d.Degraded || d.Statuses == nil ||
 			d.Statuses[0].Source != want.source || d.Statuses[0].Allowed != want.allowed {
-			t.Errorf("fail_mode %s: %+v, want allowed %v because %v, by %v", mode, d, want.allowed, want.reason, want.source)
+			t.Errorf("fail_mode %s: %+v, want allowed %v because %s, by %s", mode, d, want.allowed, want.reason, want.source)
 		}
 		assert.True(t, want.allowed || d.StatusCode == 503, "fail_mode %s: status %d, want 503", mode, d.StatusCode)
 		server.Restart(t)
@@ -164,7 +163,7 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 		d := acquire(t, l, limiter.Request{Org: "acme"})
 		require.True(t, d.Allowed, "%+v: want it allowed", d)
 		allowed++
-		if d.Statuses[0].Source == decision.Leased {
+		if d.Statuses[0].Source == "lease" {
 			leased++
 		}
 	}

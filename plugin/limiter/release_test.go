@@ -2,8 +2,11 @@ package limiter_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,4 +41,69 @@ func TestReleaseGivesBackTheSlotsOfARequestOnce(t *testing.T) {
 	for range 3 {
 		assert.Equal(t, http.StatusNoContent, get(handler, "/", "Org", "other").Code, "the handler has returned each time")
 	}
+}
+
+func TestARequestIsSettledOnceForItsLimitsThatSettleAndInTime(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	config := parse(t, `
+tiers:
+  - name: a
+    limits:
+      - {name: requests, scope: tenant, limit: 100, window_size: 86400, algorithm: fixed_window}
+      - name: tokens
+        scope: tenant
+        limit: 1000
+        window_size: 86400
+        algorithm: fixed_window
+        settle: {reserve: 300, timeout: 60, sources: [{from: header.X}]}`)
+	l, err := limiter.New(limiter.Options{Config: config, Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, l.Close(context.Background())) }()
+	used := int64(0)
+	for i, test := range []struct {
+		end  func(*limiter.Decision) error
+		wait time.Duration
+		want int64 // that the request uses in the end
+	}{
+		{end: func(d *limiter.Decision) error { return d.Settle(40) }, want: 40},
+		{end: func(d *limiter.Decision) error { return errors.Join(d.Settle(0), d.Settle(70)) }, want: 0},
+		{end: func(d *limiter.Decision) error { d.Release(); return d.Settle(0) }, want: 300},
+		{end: func(d *limiter.Decision) error { return d.Settle(10) }, wait: time.Minute + time.Second, want: 300},
+		{end: func(d *limiter.Decision) error { return d.Settle(500) }, want: 500}, // beyond the limit
+	} {
+		d := acquire(t, l, limiter.Request{Org: "acme"})
+		require.Equal(t, used+300, d.Statuses[1].Used, "before request %d", i)
+		now = now.Add(test.wait)
+		require.NoError(t, test.end(&d))
+		used += test.want
+	}
+	d := acquire(t, l, limiter.Request{Org: "acme"})
+	assert.Equal(t, []int64{5, 1140}, []int64{d.Statuses[0].Used, d.Statuses[1].Used})
+	assert.False(t, d.Allowed)
+	for _, tokens := range []int64{-1, limiter.MaxCost + 1} {
+		assert.ErrorContains(t, d.Settle(tokens), "must be from 0 to", "%d tokens", tokens)
+	}
+}
+
+func TestTheClockAndTheObserverAreThoseOfTheOptions(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0) // 800 s after the start of an hour
+	var seen []string
+	l, err := limiter.New(limiter.Options{
+		Config: parse(t, `
+tiers: [{name: a, limits: [{name: hourly, scope: tenant, limit: 1, window_size: 3600, algorithm: fixed_window}]}]`),
+		Now: func() time.Time { return now },
+		Observe: func(r limiter.Request, d limiter.Decision) {
+			seen = append(seen, fmt.Sprint(r.Org, " ", d.Result, " ", d.RetryAfter, " ", d.Reset.Unix()-1_700_000_000))
+		},
+	})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, l.Close(context.Background())) }()
+	for range 3 {
+		acquire(t, l, limiter.Request{Org: "acme"})
+		now = now.Add(1400 * time.Second)
+	}
+	get(l.Middleware(orgOf)(new(served)), "/", "Org", "other")
+	assert.Equal(t, []string{
+		"acme allowed 0s 2800", "acme hard_throttled 23m20s 2800", "acme allowed 0s 6400", "other allowed 0s 6400",
+	}, seen)
 }
