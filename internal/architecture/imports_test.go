@@ -55,7 +55,7 @@ var foreign = map[string][]string{
 	"github.com/twmb":        {"plugin/events/kafka"},
 	"github.com/go-analyze":  {"plugin/lab/replay/replayhtml"},
 	"github.com/envoyproxy":  {"plugin/control/envoy"},
-	"google.golang.org/grpc": {"plugin/control/envoy", "internal/grpctest"},
+	"google.golang.org/grpc": {"plugin/control/envoy", "plugin/limiter/grpclimit", "internal/grpctest"},
 	"github.com/coreos":      {"plugin/control/portal/oidc"},
 	"golang.org/x/oauth2":    {"plugin/control/portal/oidc"},
 	"github.com/yuin":        {},
