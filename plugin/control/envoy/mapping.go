@@ -17,6 +17,7 @@ type Mapping map[string]*domain
 // domain is the mapping of one domain.
 type domain struct {
 	mapping.Mapping
+	rules          []rule
 	draftHeaders   bool // clients read the headers that Envoy itself writes, in place of those of the policies
 	overridesLimit bool // the limit that a descriptor states counts, beside those of policies
 }
@@ -30,11 +31,14 @@ func ParseMapping(text []byte) (Mapping, error) {
 	m := Mapping{}
 	for name, list := range file["domains"] {
 		d, err := new(domain), error(nil)
-		d.Mapping, err = mapping.Parse("domains."+name+".", list, "descriptor.<key>", map[string]*bool{
-			"draft_headers": &d.draftHeaders, "limit_override": &d.overridesLimit,
+		d.Mapping, err = mapping.Parse("domains."+name+".", list, "descriptor.<key>", map[string]func(yaml.Node) error{
+			"rules": d.parseRules, "draft_headers": flag(&d.draftHeaders), "limit_override": flag(&d.overridesLimit),
 		})
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
+		case d.IsEmpty() && len(d.rules) == 0:
+			return nil, fmt.Errorf("domains.%s: maps nothing: set tenant_from, such as [descriptor.tenant]", name)
 		}
 		m[name] = d
 	}
@@ -44,10 +48,20 @@ func ParseMapping(text []byte) (Mapping, error) {
 	return m, nil
 }
 
+// flag returns what parses a field that is true or false.
+func flag(to *bool) func(yaml.Node) error {
+	return func(node yaml.Node) error {
+		if node.Decode(to) != nil {
+			return fmt.Errorf("%q must be true or false", node.Value)
+		}
+		return nil
+	}
+}
+
 // read fills r with what the domain reads from a descriptor, and reports whether that is anything. Of entries with one
 // key the first counts.
 func (d *domain) read(descriptor *common.RateLimitDescriptor, r *admit.CallerRequest) (found bool) {
-	return d.Read(r, func(key string) string {
+	found = d.Read(r, func(key string) string {
 		for _, entry := range descriptor.GetEntries() {
 			if entry.GetKey() == key && entry.GetValue() != "" {
 				return entry.GetValue()
@@ -55,4 +69,5 @@ func (d *domain) read(descriptor *common.RateLimitDescriptor, r *admit.CallerReq
 		}
 		return ""
 	})
+	return d.apply(descriptor.GetEntries(), r) || found
 }

@@ -42,6 +42,9 @@ func ParseMapping(text []byte) (*Mapping, error) {
 		return nil, fmt.Errorf("must be YAML of the form {tenant_from: [header.X-Tenant]}: %w", err)
 	}
 	m, err := mapping.Parse("", file, "header.<name>", nil)
+	if err == nil && m.IsEmpty() {
+		err = errors.New("tenant_from: is required where nothing else is mapped, such as [header.X-Tenant]")
+	}
 	return &Mapping{m}, err
 }
 

@@ -152,7 +152,7 @@ func TestWhatIsNotDecidedSpendsNothingAndHasAStatusThatNginxTakesForAnError(t *t
 func TestAMappingThatIsWrongNamesTheField(t *testing.T) {
 	for text, want := range map[string]string{
 		"[]":                              "must be YAML of the form {tenant_from: [header.X-Tenant]}",
-		"":                                "tenant_from: is required where nothing else is mapped, such as [header.tenant]",
+		"":                                "tenant_from: is required where nothing else is mapped, such as [header.X-Tenant]",
 		"{tenants: [static.x]}":           "tenants: unknown field: use tenant_from, user_from",
 		"{tenant_from: header.X-Tenant}":  "tenant_from: must be a list of sources",
 		"{user_from: [descriptor.user]}":  `user_from: unknown source "descriptor.user": use header.<name> or static.<text>`,

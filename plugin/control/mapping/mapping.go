@@ -41,37 +41,38 @@ type source struct {
 	text string
 }
 
-// Parse parses the fields of a mapping. form is how its sources name texts of a request, such as descriptor.<key>.
-// switches are more fields, which are true or false. The error has the path of the field that is wrong: at is what
-// stands before its name.
-func Parse(at string, list map[string]yaml.Node, form string, switches map[string]*bool) (m Mapping, err error) {
+// Parse parses the fields of a mapping. form is how its sources name texts of a request, such as descriptor.<key>. more
+// parses fields that are no sources. The error has the path of the field that is wrong: at is what stands before its
+// name.
+func Parse(
+	at string, list map[string]yaml.Node, form string, more map[string]func(yaml.Node) error,
+) (m Mapping, err error) {
 	for _, field := range slices.Sorted(maps.Keys(list)) {
-		if err := m.set(field, list[field], form, switches); err != nil {
+		set := more[field]
+		if set == nil {
+			set = m.setterOf(field, form, more)
+		}
+		if err := set(list[field]); err != nil {
 			return m, fmt.Errorf("%s%s: %w", at, field, err)
 		}
-	}
-	if len(slices.Concat(m.sources[:]...)) == 0 {
-		return m, fmt.Errorf("%stenant_from: is required where nothing else is mapped, such as [%s]", at, exampleOf(form))
 	}
 	return m, nil
 }
 
-func (m *Mapping) set(field string, node yaml.Node, form string, switches map[string]*bool) error {
-	if to := switches[field]; to != nil {
-		if node.Decode(to) != nil {
-			return fmt.Errorf("%q must be true or false", node.Value)
-		}
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(switches))
+// setterOf returns what parses the sources of a field.
+func (m *Mapping) setterOf(field, form string, more map[string]func(yaml.Node) error) func(yaml.Node) error {
+	names := slices.Sorted(maps.Keys(more))
 	for i := range fields {
 		if fields[i].name == field {
-			return parseSources(node, form, &m.sources[i])
+			return func(node yaml.Node) error { return parseSources(node, form, &m.sources[i]) }
 		}
 		names = append(names, fields[i].name)
 	}
-	return errors.New("unknown field: use " + strings.Join(names, ", "))
+	return func(yaml.Node) error { return errors.New("unknown field: use " + strings.Join(names, ", ")) }
 }
+
+// IsEmpty reports whether the mapping has no sources, so that all requests look alike.
+func (m *Mapping) IsEmpty() bool { return len(slices.Concat(m.sources[:]...)) == 0 }
 
 func parseSources(node yaml.Node, form string, to *[]source) error {
 	var texts []string

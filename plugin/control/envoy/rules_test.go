@@ -1,0 +1,50 @@
+package envoy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+)
+
+func TestTheFirstRuleThatFitsADescriptorNamesItsTierAndTenant(t *testing.T) {
+	m, err := ParseMapping([]byte(`{domains: {edge: {user_from: [descriptor.user], rules: [
+  {entries: [path=/api/*/v*/get], tier: wild},
+  {entries: [path=/files/*], tier: shared, tenant: files},
+  {entries: [path=a*a], tier: ends},
+  {entries: [path], tier: any},
+  {entries: [plan=gold, user], tier: gold}]}}}`))
+	require.NoError(t, err)
+	for text, want := range map[string]string{
+		"path=/api/7/v1/get":  "wild path=%2Fapi%2F7%2Fv1%2Fget",
+		"path=/api//v/get":    "wild path=%2Fapi%2F%2Fv%2Fget",
+		"path=/api/7/v1/put":  "any path=%2Fapi%2F7%2Fv1%2Fput",
+		"path=/api/v/get":     "any path=%2Fapi%2Fv%2Fget",
+		"path=/files/a":       "shared files",
+		"path=a":              "any path=a", // the wildcard's parts do not overlap
+		"path=aa":             "ends path=aa",
+		"path=x&y":            "any path=x%26y",
+		"plan=gold user=u":    "gold plan=gold&user=u",
+		"user=u plan=gold":    " ", // mapped by user_from alone
+		"plan=gold":           "nothing",
+		"path=/files/a user=": "nothing", // one entry too many
+	} {
+		var r admit.CallerRequest
+		got := "nothing"
+		if m["edge"].read(callOf("edge", text).GetDescriptors()[0], &r) {
+			got = r.Tier + " " + r.Tenant
+		}
+		assert.Equal(t, want, got, text)
+	}
+	for text, want := range map[string]string{
+		"7": "domains.edge.rules: must be a list", "[{tier: a}]": "rules: [0]: must have entries",
+		"[{entries: [a], tier: b, unit: c}]": "rules: [0]: must have", "[]": "maps nothing",
+	} {
+		_, err := ParseMapping([]byte("{domains: {edge: {rules: " + text + "}}}"))
+		require.Error(t, err, text)
+		assert.True(t, strings.Contains(err.Error(), want), "%s: %v", text, err)
+	}
+}
