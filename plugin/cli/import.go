@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -8,13 +9,14 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromenvoy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
 )
 
 var importCommand = &command{
 	words: "import", args: "FILE",
-	brief: "convert configs of Kong's own rate limiting plugins in a decK file (- reads standard input)",
-	about: `It converts the entries of rate-limiting, rate-limiting-advanced, response-ratelimiting and
+	brief: "convert configs of Kong's own rate limiting plugins, or of envoyproxy/ratelimit (- reads standard input)",
+	about: `In a decK file it converts the entries of rate-limiting, rate-limiting-advanced, response-ratelimiting and
 ai-rate-limiting-advanced into entries of this plugin, and lists what will work otherwise. An entry with a value that
 this plugin cannot express stays as it is, and so does one of another plugin of Kong that limits rates, such as
 service-protection: then the exit code is 1. The converted file is written to standard output and the report to
@@ -23,9 +25,14 @@ standard error, or with -o FILE the report to standard output.
 With --side-by-side Kong's plugins stay and go on enforcing, and the new entries count beside them in shadow mode. Later
 the same command without it, on the original file, makes the new entries enforce; their counters go on.
 
+With --envoy-config the files are the YAML of envoyproxy/ratelimit, one document for each. The converted file then has a
+config with a tier for each rate limit, and the mapping for ratelimit serve --envoy-config is written beside it. A rate
+limit that this plugin cannot express is left out.
+
 Examples:
   ratelimit import kong.yml --side-by-side -o kong-shadow.yml
-  ratelimit import kong.yml -o kong-new.yml && ratelimit validate kong-new.yml`,
+  ratelimit import kong.yml -o kong-new.yml && ratelimit validate kong-new.yml
+  cat config/*.yaml | ratelimit import - --envoy-config envoy-doors.yml -o envoy-limits.yml`,
 	exits: "0 all entries were converted, 1 some were not, or the file is not YAML, 2 usage error",
 	define: func(c *call) action {
 		f := new(importFlags)
@@ -35,15 +42,17 @@ Examples:
 		c.flags.BoolVar(&f.options.SideBySide, "side-by-side", false,
 			"add the new entries in shadow mode, beside Kong's, which go on enforcing")
 		c.flags.StringVar(&f.options.Redis, "redis", "",
-			"the `address` (HOST:PORT) of the Redis that counts for entries that count in Kong's database")
+			"the `address` (HOST:PORT) of the Redis that counts for entries that count in Kong's database, or for Envoy")
+		c.flags.StringVar(&f.mapping, "envoy-config", "",
+			"convert the YAML of envoyproxy/ratelimit, and write the mapping of its descriptors to this `file`")
 		c.check(f.check)
 		return func(context.Context) error { return c.convert(f) }
 	},
 }
 
 type importFlags struct {
-	output, report string
-	options        fromkong.Options
+	output, report, mapping string
+	options                 fromkong.Options
 }
 
 func (f *importFlags) check() error {
@@ -58,7 +67,7 @@ func (f *importFlags) check() error {
 }
 
 func (c *call) convert(f *importFlags) error {
-	if err := notRead("-o", f.output, c.arg()); err != nil {
+	if err := cmp.Or(notRead("-o", f.output, c.arg()), notRead("--envoy-config", f.mapping, c.arg())); err != nil {
 		return err
 	}
 	f.options.Checks = []schema.Check{routeconfig.Compiles}
@@ -66,9 +75,14 @@ func (c *call) convert(f *importFlags) error {
 	if err != nil {
 		return wrong("%v", err)
 	}
-	result, err := fromkong.Convert(text, f.options)
+	result, mapping, err := convert(text, f)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.arg(), err)
+	}
+	if f.mapping != "" {
+		if err := os.WriteFile(f.mapping, mapping, 0o644); err != nil {
+			return fmt.Errorf("--envoy-config: %w", err)
+		}
 	}
 	if err := c.writeConverted(f, result); err != nil {
 		return err
@@ -77,6 +91,15 @@ func (c *call) convert(f *importFlags) error {
 		return exitStatus(exitFailed)
 	}
 	return nil
+}
+
+// convert converts a file of the kind that the flags name. Only Envoy's has a mapping.
+func convert(text []byte, f *importFlags) (result *fromkong.Result, mapping []byte, err error) {
+	if f.mapping != "" {
+		return fromenvoy.Convert(text, f.options)
+	}
+	result, err = fromkong.Convert(text, f.options)
+	return result, nil, err
 }
 
 // writeConverted writes the file and the report. The file goes to standard output as it is, because a screen would
@@ -105,7 +128,7 @@ type importReport struct {
 
 func differencesOf(result *fromkong.Result) []fromkong.Text {
 	found := []fromkong.Text{}
-	for _, text := range fromkong.Differences() {
+	for _, text := range slices.Concat(fromkong.Differences(), fromenvoy.Differences()) {
 		has := func(e fromkong.Entry) bool { return slices.Contains(e.Differences, text.ID) }
 		if slices.ContainsFunc(result.Entries, has) {
 			found = append(found, text)

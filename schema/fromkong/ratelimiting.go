@@ -123,7 +123,7 @@ func (e *entry) shared(inDatabase bool, field string) {
 		e.config.Redis = e.readRedis()
 		return
 	}
-	host, port, ok := splitAddress(e.options.Redis)
+	host, port, ok := SplitAddress(e.options.Redis)
 	if !ok {
 		e.fault(field, "is cluster: this plugin does not count in Kong's database; --redis HOST:PORT names a Redis for it")
 		return

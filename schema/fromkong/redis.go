@@ -79,7 +79,7 @@ func (e *entry) redisServers(r *redis) {
 
 func (e *entry) addresses(path string, texts []string) (servers []server) {
 	for _, text := range texts {
-		host, port, ok := splitAddress(text)
+		host, port, ok := SplitAddress(text)
 		if !ok {
 			e.fault(path, "must be a list of host:port, got %s", shown(text))
 			return nil
@@ -109,8 +109,8 @@ func unless(usual, n int64) int64 {
 	return n
 }
 
-// splitAddress splits host:port, where an IPv6 address stands in brackets.
-func splitAddress(address string) (host string, port int64, ok bool) {
+// SplitAddress splits host:port, where an IPv6 address stands in brackets.
+func SplitAddress(address string) (host string, port int64, ok bool) {
 	colon := strings.LastIndexByte(address, ':')
 	if colon < 1 {
 		return "", 0, false
