@@ -213,6 +213,15 @@ else
 		status=$$?; kill $$gateway; exit $$status)
 endif
 
+# DOORS=-short takes seconds: it shows that both answer, not how fast.
+.PHONY: bench-doors
+bench-doors: ## Measure the door for Envoy beside envoyproxy/ratelimit, each with a Redis (3 min; DOORS=-short)
+	@mkdir -p $(CACHE)/bin
+	$(BUILD) -o $(CACHE)/bin/ratelimit ./plugin/cmd/ratelimit
+	cd .ci/envoy-ratelimit && $(BUILD) -o '$(CURDIR)/$(CACHE)/bin/envoy-ratelimit' tool
+	@RATELIMIT='$(CURDIR)/$(CACHE)/bin/ratelimit' ENVOY_RATELIMIT='$(CURDIR)/$(CACHE)/bin/envoy-ratelimit' \
+		$(GO) test -v -tags doors -count=1 -timeout 10m $(DOORS) ./internal/bench/doors
+
 # Both programs measure each benchmark once in every round. Choose few: what else runs on the machine changes in seconds.
 .PHONY: bench-before
 bench-before: BEFORE    ?= HEAD~1
