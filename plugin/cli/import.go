@@ -42,7 +42,7 @@ Examples:
 		c.flags.BoolVar(&f.options.SideBySide, "side-by-side", false,
 			"add the new entries in shadow mode, beside Kong's, which go on enforcing")
 		c.flags.StringVar(&f.options.Redis, "redis", "",
-			"the `address` (HOST:PORT) of the Redis that counts for entries that count in Kong's database, or for Envoy")
+			"the `address` (HOST:PORT) of the Redis that counts for entries in Kong's database, or for Envoy")
 		c.flags.StringVar(&f.mapping, "envoy-config", "",
 			"convert the YAML of envoyproxy/ratelimit, and write the mapping of its descriptors to this `file`")
 		c.check(f.check)

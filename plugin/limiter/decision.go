@@ -61,8 +61,8 @@ func (d *Decision) Release() { _ = d.finish(reservation.Settlement{Outcome: rese
 
 // Settle ends the request as Release does, and says what it has really used. Each limit that settles charges that many
 // tokens in place of what it has reserved: it returns the rest, or charges what is more even if it has no room. After
-// the timeout of the limit it returns nothing. Only the first call of Settle or Release has an effect. An error means that
-// tokens is below 0 or above MaxCost.
+// the timeout of the limit it returns nothing. Only the first call of Settle or Release has an effect. An error means
+// that tokens is below 0 or above MaxCost.
 func (d *Decision) Settle(tokens int64) error {
 	if tokens < 0 || tokens > MaxCost {
 		return fmt.Errorf("settle: %d: must be from 0 to %d tokens", tokens, int64(MaxCost))
@@ -149,7 +149,8 @@ func newDecision(x *admit.Exchange) Decision {
 	d := &x.Decision
 	out := Decision{
 		Allowed: !x.Response.Denied, Result: d.Result.String(), Reason: d.Reason.String(),
-		RetryAfter: duration(d.RetryAfter), Degraded: d.Degraded, ShadowDenied: d.ShadowDenied, Headers: headers(&x.Response),
+		RetryAfter: duration(d.RetryAfter), Degraded: d.Degraded, ShadowDenied: d.ShadowDenied,
+		Headers: headers(&x.Response),
 	}
 	if d.Binding >= 0 {
 		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]

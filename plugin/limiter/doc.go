@@ -17,11 +17,11 @@
 //	}
 //	defer d.Release()
 //
-// Release gives back what limits with the algorithm concurrency count: requests at once. [Decision.Settle] does too, and
-// says how many tokens the request has really used: a limit with settle charges these in place of what it has reserved.
+// Release gives back what limits with the algorithm concurrency count: requests at once. [Decision.Settle] does too,
+// and says how many tokens the request has really used: a limit with settle charges these in place of what it has
+// reserved.
 //
-// Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and releases when the handler
-// returns:
+// Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and releases when it returns:
 //
 //	identify := func(r *http.Request) limiter.Request { return limiter.Request{Org: orgOf(r)} }
 //	http.ListenAndServe(address, l.Middleware(identify)(handler))
@@ -64,8 +64,8 @@
 // # What is stable
 //
 // Within one major version programs that use this package and grpclimit go on to compile and to work: new fields and
-// functions are added, and those that are here keep their names, units and meaning. Make structs with the names of their
-// fields. The values of Result, Reason and Source are words that stay, and new ones may join them. The same holds for
+// functions are added, and those that are here keep their names, units and meaning. Make structs with the names of
+// their fields. The values of Result, Reason and Source are words that stay, and new ones may join them. The same holds for
 // the fields of [schema.Config], which are the options of the plugin.
 //
 // Not stable are SetPolicies with the types of its parameters, the texts of errors and logs, and the form of buckets in

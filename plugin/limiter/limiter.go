@@ -44,8 +44,8 @@ type Options struct {
 	Log *slog.Logger
 	// Observe is called with every request and its decision, for example to count them. It must not block.
 	Observe func(Request, Decision)
-	// Now is the clock of this process, for tests and simulations. It must not go back, and Redis keeps its own. Default:
-	// the clock of the system, whose steps do not move buckets.
+	// Now is the clock of this process, for tests and simulations. It must not go back, and Redis keeps its own.
+	// Default: the clock of the system, whose steps do not move buckets.
 	Now func() time.Time
 
 	Budget     time.Duration // bounds the wait of one request for Redis, whatever the config allows; default 1 s

@@ -225,7 +225,8 @@ func (c *conversion) convert(name string, whole []descriptor, hasFallback bool) 
 		r.Entries = append(r.Entries, entry)
 	}
 	report := fromkong.Entry{
-		Plugin: "envoyproxy/ratelimit", Line: e.Key.line, Path: e.path, For: name + ": " + strings.Join(r.Entries, ", "),
+		Plugin: "envoyproxy/ratelimit", Line: e.Key.line, Path: e.path,
+		For:    name + ": " + strings.Join(r.Entries, ", "),
 		Limits: []string{}, Problems: []fromkong.Problem{}, Differences: []fromkong.Difference{},
 	}
 	for _, problem := range problems(whole, &r) {
@@ -235,8 +236,8 @@ func (c *conversion) convert(name string, whole []descriptor, hasFallback bool) 
 	if report.Converted {
 		if e.RateLimit != nil && !e.RateLimit.Unlimited {
 			r.Tier = c.addTier(name+"."+strings.Join(r.Entries, "."), &e)
-			words := fmt.Sprintf("%s: %d per %s", r.Tier, e.RateLimit.RequestsPerUnit, strings.ToLower(e.RateLimit.Unit))
-			report.Limits = append(report.Limits, words)
+			unit := strings.ToLower(e.RateLimit.Unit)
+			report.Limits = append(report.Limits, fmt.Sprintf("%s: %d per %s", r.Tier, e.RateLimit.RequestsPerUnit, unit))
 		}
 		report.Differences = differences(&e, hasFallback)
 		d := c.domains[name]
@@ -284,7 +285,8 @@ func problems(whole []descriptor, r *rule) (found []string) {
 			found = append(found, fmt.Sprintf(format, args...))
 		}
 	}
-	add(e.Key.text == "" || strings.ContainsAny(e.Key.text, "=*"), "key: %q, must be a text without = and *", e.Key.text)
+	key := e.Key.text
+	add(key == "" || strings.ContainsAny(key, "=*"), "key: %q, must be a text without = and *", key)
 	add(e.ShareThreshold && !strings.Contains(e.Value, "*"), "share_threshold: needs a value with *")
 	add(e.QuotaMode, "quota_mode: denies a call when all its quotas are spent, and this plugin when one limit is")
 	if slices.ContainsFunc(whole, func(part descriptor) bool { return part.ShareThreshold }) {

@@ -118,7 +118,8 @@ func call() *rls.RateLimitRequest {
 	tenant := &common.RateLimitDescriptor_Entry{Key: "tenant", Value: fmt.Sprintf("t_%d", rand.IntN(tenants))}
 	user := &common.RateLimitDescriptor_Entry{Key: "user", Value: fmt.Sprintf("u_%d", rand.IntN(users))}
 	return &rls.RateLimitRequest{Domain: "edge", Descriptors: []*common.RateLimitDescriptor{
-		{Entries: []*common.RateLimitDescriptor_Entry{tenant}}, {Entries: []*common.RateLimitDescriptor_Entry{tenant, user}},
+		{Entries: []*common.RateLimitDescriptor_Entry{tenant}},
+		{Entries: []*common.RateLimitDescriptor_Entry{tenant, user}},
 	}}
 }
 
@@ -129,8 +130,10 @@ func theirs(t *testing.T) *contender {
 	write(t, filepath.Join(root, "ratelimit", "config", "limits.yaml"), limits)
 	c.service = exec.Command(os.Getenv("ENVOY_RATELIMIT"))
 	c.service.Env = append(os.Environ(), "DISABLE_STATS=true", "LOG_LEVEL=error", "RUNTIME_ROOT="+root,
-		"RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+c.redis.Address())
-	for setting, of := range map[string]string{"": freeport.Address(t), "DEBUG_": freeport.Address(t), "GRPC_": address} {
+		"RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp",
+		"REDIS_URL="+c.redis.Address())
+	places := map[string]string{"": freeport.Address(t), "DEBUG_": freeport.Address(t), "GRPC_": address}
+	for setting, of := range places {
 		host, port, err := net.SplitHostPort(of)
 		require.NoError(t, err)
 		c.service.Env = append(c.service.Env, setting+"HOST="+host, setting+"PORT="+port)
@@ -151,7 +154,8 @@ func ours(t *testing.T, accuracy string) *contender {
 	require.NoError(t, err, "%s", out)
 	text, err := os.ReadFile(config)
 	require.NoError(t, err)
-	write(t, config, strings.Replace(string(text), "strategy: redis\n", "strategy: redis\n      accuracy: "+accuracy+"\n", 1))
+	const strategy = "strategy: redis\n"
+	write(t, config, strings.Replace(string(text), strategy, strategy+"      accuracy: "+accuracy+"\n", 1))
 	c.service = exec.Command(os.Getenv("RATELIMIT"), "serve", "--config", config, "--listen", freeport.Address(t),
 		"--database", pgtest.Shared(t).Database(t), "--envoy-listen", address, "--envoy-config", mapping)
 	c.start(t, address)
