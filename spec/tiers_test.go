@@ -174,6 +174,13 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 		t.Errorf("a tenant that was never seen reads %s", text)
 	}
 
+	// What beta has used until now is looked at by the limit until now.
+	await.That(t, "the usage of beta to be looked at", func() bool {
+		return p.number(`SELECT coalesce(sum(admitted), 0)::bigint FROM rate_limiter.usage_minutes
+			JOIN rate_limiter.usage_names n ON n.id = tenant JOIN rate_limiter.usage_state ON changed_since IS NULL
+			WHERE n.name = 'beta' AND policy IN (SELECT id FROM rate_limiter.usage_names WHERE name = '')`) == 17
+	})
+
 	// A tag changes in Kong, and not in the file of the process. What was spent stays spent.
 	p.replace(strings.Replace(deck(p.config), `["tier:essentials"]`, `["tier:enterprise"]`, 1))
 	if got := p.spend("beth", 4); got != "1000" {
