@@ -46,15 +46,14 @@ func unitOf(l *limit.Limit) rls.RateLimitResponse_RateLimit_Unit {
 	return rls.RateLimitResponse_RateLimit_UNKNOWN
 }
 
-// statusOf returns the answer about one descriptor: its own limit that binds.
-func (s *Server) statusOf(d *decision.Decision) *rls.RateLimitResponse_DescriptorStatus {
-	out := &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK}
+// setStatus sets the answer about one descriptor: its own limit that binds.
+func (s *Server) setStatus(out *rls.RateLimitResponse_DescriptorStatus, d *decision.Decision) {
 	if d.Denied() {
 		out.Code = rls.RateLimitResponse_OVER_LIMIT
 	}
 	shown := s.Decider.Renderer.Binding(d)
 	if shown < 0 {
-		return out
+		return
 	}
 	b, status := &d.Resolution.Bounds[shown], &d.Statuses[shown]
 	out.CurrentLimit = &rls.RateLimitResponse_RateLimit{
@@ -62,7 +61,6 @@ func (s *Server) statusOf(d *decision.Decision) *rls.RateLimitResponse_Descripto
 	}
 	out.LimitRemaining = clamp(status.Remaining)
 	out.DurationUntilReset = durationpb.New(time.Duration(untilReset(status)) * time.Microsecond)
-	return out
 }
 
 // untilReset returns the time until the bucket is full again or its window ends.

@@ -46,7 +46,7 @@ type Server struct {
 	healthpb.UnimplementedHealthServer // a stream, such as Watch, would outlast the end of the process
 	Options
 	grpc     *grpc.Server
-	memory   sync.Pool    // of *[]admit.Part
+	memory   sync.Pool    // of *admit.Joint
 	calls    atomic.Int64 // in progress
 	draining atomic.Bool
 
@@ -57,7 +57,7 @@ type Server struct {
 func NewServer(o Options) *Server {
 	s := &Server{Options: o}
 	s.register()
-	s.memory.New = func() any { return new([]admit.Part) }
+	s.memory.New = func() any { return new(admit.Joint) }
 	options := []grpc.ServerOption{
 		grpc.InTapHandle(s.begin), grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),

@@ -65,18 +65,18 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 	if !s.Ready() {
 		return nil, status.Error(codes.Unavailable, "warming up: the policies of the database are not loaded yet")
 	}
-	memory := s.memory.Get().(*[]admit.Part)
-	defer s.memory.Put(memory)
-	parts, places, err := s.partsOf(call, mapped, memory)
+	joint := s.memory.Get().(*admit.Joint)
+	defer s.memory.Put(joint)
+	places, err := s.readParts(call, mapped, joint)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	answer := unlimited(call)
-	if len(parts) == 0 {
+	if len(places) == 0 {
 		return answer, nil
 	}
 	// The deadline is of the answer: if it ended a call of Redis, that would count as one that Redis was too slow for.
-	whole, err := s.Decider.AdmitAll(context.WithoutCancel(ctx), s.Peeker, parts)
+	whole, err := s.Decider.AdmitAll(context.WithoutCancel(ctx), s.Peeker, joint)
 	if err != nil {
 		s.Log.Error("decide a call of Envoy: on_internal_error applies", "error", err)
 	}
@@ -84,12 +84,12 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 		answer.OverallCode = rls.RateLimitResponse_OVER_LIMIT
 		answer.RawBody = bytes.Clone(whole.Response.Body) // its memory is used again
 	}
-	for i := range parts {
-		d := &parts[i].Decision
+	for i, place := range places {
+		d := &joint.Parts[i].Decision
 		if err != nil { // nothing was decided about a part alone
 			d = &whole.Decision
 		}
-		answer.Statuses[places[i]] = s.statusOf(d)
+		s.setStatus(answer.Statuses[place], d)
 	}
 	answer.ResponseHeadersToAdd = s.headersOf(whole, mapped.draftHeaders)
 	return answer, nil
@@ -132,13 +132,10 @@ func checkDescriptor(d *common.RateLimitDescriptor) error {
 	return nil
 }
 
-// partsOf returns the descriptors of a call of which something is mapped, in memory, and their places in the call.
-func (s *Server) partsOf(
-	call *rls.RateLimitRequest, d *domain, memory *[]admit.Part,
-) (parts []admit.Part, places []int, err error) {
+// readParts fills j with the descriptors of a call of which something is mapped, and returns their places in the call.
+func (s *Server) readParts(call *rls.RateLimitRequest, d *domain, j *admit.Joint) (places []int, err error) {
 	n := len(call.GetDescriptors())
-	parts = slices.Grow((*memory)[:0], n)[:n] // keeps the memory of earlier calls
-	*memory = parts
+	parts := slices.Grow(j.Parts[:0], n)[:n] // keeps the memory of earlier calls
 	for i, descriptor := range call.GetDescriptors() {
 		p := &parts[len(places)]
 		p.Asks, p.Beside = false, nil
@@ -156,19 +153,24 @@ func (s *Server) partsOf(
 			s.ignored.WithLabelValues(ignoredLimit).Inc()
 		default:
 			if p.Beside, err = limitOf(call.GetDomain(), descriptor, p.Facts.Cost); err != nil {
-				return nil, nil, fmt.Errorf("descriptors[%d].limit: %w", i, err)
+				return nil, fmt.Errorf("descriptors[%d].limit: %w", i, err)
 			}
 		}
 		places = append(places, i)
 	}
-	return parts[:len(places)], places, nil
+	j.Parts = parts[:len(places)]
+	return places, nil
 }
 
 // unlimited returns an answer that admits a call, with no limit for any descriptor.
 func unlimited(call *rls.RateLimitRequest) *rls.RateLimitResponse {
-	answer := &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK}
-	for range call.GetDescriptors() {
-		answer.Statuses = append(answer.Statuses, &rls.RateLimitResponse_DescriptorStatus{Code: rls.RateLimitResponse_OK})
+	statuses := make([]rls.RateLimitResponse_DescriptorStatus, len(call.GetDescriptors())) // one allocation
+	answer := &rls.RateLimitResponse{
+		OverallCode: rls.RateLimitResponse_OK, Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(statuses)),
+	}
+	for i := range statuses {
+		statuses[i].Code = rls.RateLimitResponse_OK
+		answer.Statuses[i] = &statuses[i]
 	}
 	return answer
 }

@@ -24,19 +24,35 @@ type Part struct {
 	fair bool  // some bound is shared fairly
 }
 
-// AdmitAll decides about at least one part: all spend, or none. A bucket that several parts name is charged once, the
-// highest of their costs. Each part has the decision of its own limits; the exchange that AdmitAll returns has the
-// decision and the response of the whole. peeker answers the parts that ask. AdmitAll returns errors as [Decider.Admit]
-// does; then only the response of the whole is valid.
+// Joint is several requests that are admitted together or not at all. Its memory may serve further calls, one after
+// another.
+type Joint struct {
+	Parts []Part // at least one
+
+	whole        Exchange
+	dr           *Decider
+	policies     *resolve.Plan
+	now          limit.Micros
+	asked, spent pool
+	denied       bool         // some part is denied, so no more bucket is asked
+	took         limit.Micros // duration of the takes
+}
+
+// AdmitAll decides about all parts: all spend, or none. A bucket that several parts name is charged once, the highest
+// of their costs. Each part has the decision of its own limits; the exchange that AdmitAll returns has the decision and
+// the response of the whole, until the next call. peeker answers the parts that ask. AdmitAll returns errors as
+// [Decider.Admit] does; then only the response of the whole is valid.
 //
 // Observers receive the decision of each part that spends; if the whole is denied, of the parts that deny it. Several
 // parts are tried beside no candidate, and what they reserve is not settled.
-func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, parts []Part) (*Exchange, error) {
+func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, j *Joint) (*Exchange, error) {
+	parts, whole := j.Parts, &j.whole
 	if p := &parts[0]; len(parts) == 1 && !p.Asks && p.Beside == nil {
 		return &p.Exchange, dr.Admit(ctx, &p.Facts, &p.Exchange)
 	}
-	j, whole := joint{Decider: dr, policies: dr.Policies.Load(), now: readClock(dr.Now)}, new(Exchange)
-	j.asked.places, j.spent.places = map[policy.Key]int{}, map[policy.Key]int{}
+	j.dr, j.policies, j.now, j.denied = dr, dr.Policies.Load(), readClock(dr.Now), false
+	j.asked.reset()
+	j.spent.reset()
 	var err error
 	for i := 0; i < len(parts) && err == nil; i++ {
 		err = j.resolve(ctx, &parts[i])
@@ -48,7 +64,7 @@ func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, parts []Part) (*
 		dr.Fault(whole)
 		return whole, err
 	}
-	j.combine(parts, &whole.Decision)
+	j.combine(&whole.Decision)
 	dr.Renderer.Render(&whole.Decision, false, &whole.Response)
 	for i := range parts {
 		p := &parts[i]
@@ -63,21 +79,19 @@ func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, parts []Part) (*
 	return whole, nil
 }
 
-// joint is the state of one call of AdmitAll.
-type joint struct {
-	*Decider
-	policies     *resolve.Plan
-	now          limit.Micros
-	asked, spent pool
-	denied       bool         // some part is denied, so no more bucket is asked
-	took         limit.Micros // duration of the takes
-}
-
 // pool has the bounds of several parts, each bucket once.
 type pool struct {
 	bounds   []policy.Bound
 	statuses []decision.Status
 	places   map[policy.Key]int // in bounds
+}
+
+func (p *pool) reset() {
+	if p.places == nil {
+		p.places = map[policy.Key]int{}
+	}
+	clear(p.places)
+	p.bounds = p.bounds[:0]
 }
 
 // add adds a bound. Of two limits of one bucket it keeps the enforced one, then the smaller one.
@@ -98,7 +112,7 @@ func (p *pool) add(b policy.Bound) {
 }
 
 // resolve identifies a part and adds its bounds to a pool.
-func (j *joint) resolve(ctx context.Context, p *Part) error {
+func (j *Joint) resolve(ctx context.Context, p *Part) error {
 	d := &p.Decision
 	p.Request.Reset()
 	d.Reset()
@@ -110,7 +124,7 @@ func (j *joint) resolve(ctx context.Context, p *Part) error {
 	}
 	plan := j.policies.ForTenant(d.Identity.Tenant.ID)
 	d.Mode, d.PolicyVersion = plan.Mode(), plan.Version()
-	wait, err := j.Meta.wait(ctx, &d.Identity)
+	wait, err := j.dr.Meta.wait(ctx, &d.Identity)
 	if err != nil {
 		return fmt.Errorf("take the meta limit: %w", err)
 	}
@@ -122,8 +136,8 @@ func (j *joint) resolve(ctx context.Context, p *Part) error {
 	}
 	d.Grow()
 	p.take = len(d.Statuses)
-	if p.fair = d.Resolution.Fair && j.Shares != nil && p.take > 0; p.fair {
-		p.take = j.Shares.Cap(d, j.now)
+	if p.fair = d.Resolution.Fair && j.dr.Shares != nil && p.take > 0; p.fair {
+		p.take = j.dr.Shares.Cap(d, j.now)
 	}
 	if p.pool = &j.spent; p.Asks {
 		p.pool = &j.asked
@@ -146,14 +160,15 @@ func denies(bounds []policy.Bound, statuses []decision.Status) bool {
 }
 
 // take reads what is asked, and then spends all, unless a part is denied.
-func (j *joint) take(ctx context.Context, peeker Peeker) error {
-	started := readClock(j.Elapsed)
+func (j *Joint) take(ctx context.Context, peeker Peeker) error {
+	started := readClock(j.dr.Elapsed)
 	for _, from := range []struct {
 		*pool
 		ask TakeFunc
-	}{{&j.asked, peeker.Peek}, {&j.spent, j.Buckets.Take}} {
+	}{{&j.asked, peeker.Peek}, {&j.spent, j.dr.Buckets.Take}} {
 		n := len(from.bounds)
-		from.pool.statuses = make([]decision.Status, n)
+		from.pool.statuses = slices.Grow(from.statuses[:0], n)[:n]
+		clear(from.statuses)
 		if n == 0 || j.denied {
 			continue
 		}
@@ -162,19 +177,19 @@ func (j *joint) take(ctx context.Context, peeker Peeker) error {
 		}
 		j.denied = denies(from.bounds, from.statuses)
 	}
-	j.took = readClock(j.Elapsed) - started
+	j.took = readClock(j.dr.Elapsed) - started
 	return nil
 }
 
 // combine decides about each part, and about the whole: d.
-func (j *joint) combine(parts []Part, d *decision.Decision) {
+func (j *Joint) combine(d *decision.Decision) {
 	d.Reset()
 	d.Mode, d.PolicyVersion = j.policies.Mode(), j.policies.Version()
-	d.Resolution.Bounds = slices.Concat(j.asked.bounds, j.spent.bounds)
-	d.Statuses = slices.Concat(j.asked.statuses, j.spent.statuses)
+	d.Resolution.Bounds = append(append(d.Resolution.Bounds[:0], j.asked.bounds...), j.spent.bounds...)
+	d.Statuses = append(append(d.Statuses[:0], j.asked.statuses...), j.spent.statuses...)
 	var other *decision.Decision // of a part that is denied for another reason than its bounds
-	for i := range parts {
-		p := &parts[i]
+	for i := range j.Parts {
+		p := &j.Parts[i]
 		own := &p.Decision
 		if own.Denied() {
 			if other == nil || own.RetryAfter > other.RetryAfter {
@@ -185,7 +200,7 @@ func (j *joint) combine(parts []Part, d *decision.Decision) {
 		p.pool.read(own, p.take)
 		own.Took = j.took
 		if own.Combine(); p.fair && !p.Asks {
-			j.Shares.Count(own)
+			j.dr.Shares.Count(own)
 		}
 		own.RecordExemption()
 		d.Resolution.Bounds = append(d.Resolution.Bounds, own.Resolution.Bounds[p.take:]...)

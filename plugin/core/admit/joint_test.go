@@ -1,7 +1,9 @@
 package admit_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
 const jointConfig = `{on_missing_tenant: skip, on_missing_user: skip, tiers: [{name: a, limits: [
@@ -80,9 +83,11 @@ func TestPartsSpendTogetherOrNotAtAllAndABucketOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		decider, observed := callerDeciderOf(t, jointConfig)
 		buckets := decider.Buckets.(*shelf)
-		model := jointModel{}
+		model, joint := jointModel{}, new(admit.Joint) // whose memory all calls share
 		for range rapid.IntRange(1, 12).Draw(rt, "calls") {
-			parts := make([]admit.Part, rapid.IntRange(1, 4).Draw(rt, "parts"))
+			n := rapid.IntRange(1, 4).Draw(rt, "parts")
+			joint.Parts = slices.Grow(joint.Parts[:0], n)[:n]
+			parts := joint.Parts
 			for i := range parts {
 				parts[i].Asks = rapid.IntRange(0, 4).Draw(rt, "asks") == 0
 				parts[i].Facts.Caller = identity.Caller{
@@ -92,7 +97,7 @@ func TestPartsSpendTogetherOrNotAtAllAndABucketOnce(t *testing.T) {
 				}
 			}
 			*observed = nil
-			whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+			whole, err := decider.AdmitAll(t.Context(), buckets, joint)
 			require.NoError(rt, err)
 			denied := model.admit(parts)
 			require.Equal(rt, denied != nil, whole.Decision.Denied(), "the whole")
@@ -125,7 +130,7 @@ func TestAPartThatIsDeniedBeforeItsBucketsKeepsTheOthersFromSpending(t *testing.
 	buckets := decider.Buckets.(*shelf)
 	parts := make([]admit.Part, 2)
 	parts[0].Facts.Tenant = "x"
-	whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+	whole, err := decider.AdmitAll(t.Context(), buckets, &admit.Joint{Parts: parts})
 	require.NoError(t, err)
 	require.Zero(t, buckets.takes)
 	require.Equal(t, decision.TenantMissing, whole.Decision.Reason)
@@ -145,7 +150,7 @@ func TestOfTwoLimitsOfOneBucketTheSmallerCounts(t *testing.T) {
 			parts[i].Facts.Caller = identity.Caller{Tenant: "x", Tier: order[i : i+1], Cost: int64(2 - i)}
 		}
 		for _, denied := range []bool{false, true} {
-			whole, err := decider.AdmitAll(t.Context(), buckets, parts)
+			whole, err := decider.AdmitAll(t.Context(), buckets, &admit.Joint{Parts: parts})
 			require.NoError(t, err)
 			require.Equal(t, denied, whole.Decision.Denied(), order)
 			require.Len(t, whole.Decision.Resolution.Bounds, 1)
@@ -184,11 +189,33 @@ func TestAFairShareThatDeniesAPartKeepsTheOthersFromSpendingUnlessItIsInShadow(t
 		decider.Shares = shares
 		parts := make([]admit.Part, 2)
 		parts[0].Facts.Tenant, parts[1].Facts.Tenant = "x", "y"
-		whole, err := decider.AdmitAll(t.Context(), decider.Buckets.(*shelf), parts)
+		whole, err := decider.AdmitAll(t.Context(), decider.Buckets.(*shelf), &admit.Joint{Parts: parts})
 		require.NoError(t, err)
 		require.Equal(t, denied, whole.Decision.Denied(), mode)
 		require.Equal(t, denied, parts[0].Decision.Denied(), mode)
 		require.Equal(t, denied, decider.Buckets.(*shelf).takes == 0, mode)
 		require.Equal(t, []string{"x", "y"}, shares.counted)
 	}
+}
+
+func TestAJointDecisionIsOneTakeAndAllocatesNothing(t *testing.T) {
+	decider, _ := callerDeciderOf(t, strings.NewReplacer("limit: 6", "limit: 1000000", "limit: 3", "limit: 1000000",
+		"limit: 9", "limit: 1000000").Replace(jointConfig))
+	decider.Observers = nil
+	joint := &admit.Joint{Parts: make([]admit.Part, 2)}
+	for i := range joint.Parts {
+		joint.Parts[i].Facts.Caller = identity.Caller{Tenant: []string{"x", "y"}[i], Tier: "a", User: "u"}
+	}
+	takes, take, peeker := 0, decider.Buckets.Take, decider.Buckets.(*shelf)
+	decider.Buckets = admit.TakeFunc(func(ctx context.Context, b []policy.Bound, s []decision.Status) error {
+		takes++
+		return take(ctx, b, s)
+	})
+	allocations := testing.AllocsPerRun(1000, func() {
+		whole, err := decider.AdmitAll(t.Context(), peeker, joint)
+		require.NoError(t, err)
+		require.False(t, whole.Response.Denied)
+	})
+	require.Zero(t, allocations)
+	require.Equal(t, 1001, takes)
 }
