@@ -58,7 +58,7 @@ const findingsAge = time.Second
 // database.
 func (s *Server) ready(context.Context, *struct{}) (*bodyOutput[Readiness], error) {
 	found := s.findings()
-	decides := s.Decider != nil && isLoaded(s.Decider.Policies.Load())
+	decides := s.Decider != nil && (s.Rows == nil || isLoaded(s.Decider.Policies.Load()))
 	switch {
 	case s.Decider != nil && !decides:
 		missing := append([]string{"the policies are not loaded yet"}, found.degraded...)
@@ -109,7 +109,11 @@ func (s *Server) probe() *findings {
 		ping.Go(func() { unanswered = s.Ping(ctx) })
 	}
 	found := &findings{}
-	why, err := s.Rows.ReadOnly(ctx)
+	var why string
+	var err error
+	if s.Rows != nil {
+		why, err = s.Rows.ReadOnly(ctx)
+	}
 	switch {
 	case err != nil:
 		s.Log.Debug("database probe failed", "error", err)

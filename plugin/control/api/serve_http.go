@@ -154,7 +154,11 @@ func (s *Server) answerUnrouted(x *exchange, r *http.Request, handler http.Handl
 		s.answerProblem(x, response.StatusCode, "this path supports "+response.Header.Get("Allow"))
 		return
 	}
-	s.answerProblem(x, http.StatusNotFound, "there is nothing at this path; see /openapi.yaml")
+	detail := "there is nothing at this path; see /openapi.yaml"
+	if s.Rows == nil {
+		detail = "there is no REST API here: it needs a database, and --database is off"
+	}
+	s.answerProblem(x, http.StatusNotFound, detail)
 }
 
 // answerProblem writes a problem document outside of an operation.

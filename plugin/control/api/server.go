@@ -40,10 +40,10 @@ const (
 	readyTime = 2 * time.Second
 )
 
-// Options configures a Server. Rows and Log are required.
+// Options configures a Server. Log is required.
 type Options struct {
-	Version string // of the program
-	Rows    *rows.DB
+	Version string        // of the program
+	Rows    *rows.DB      // nil: there is no database, and only the probes are served
 	Tokens  Authenticator // nil: only ServeAs serves requests
 	Log     *slog.Logger
 
@@ -97,8 +97,8 @@ type Server struct {
 
 // New returns a server. It does no I/O. The error reports a missing option.
 func New(o Options) (*Server, error) {
-	if o.Rows == nil || o.Log == nil {
-		return nil, errors.New("make the control plane: Rows and Log must be set")
+	if o.Log == nil {
+		return nil, errors.New("make the control plane: Log must be set")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -128,6 +128,15 @@ func New(o Options) (*Server, error) {
 	}
 	s.api = humago.New(s.mux, describe(o.Version))
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
+	s.registerHealth()
+	if o.Rows != nil {
+		s.registerOperations()
+	}
+	return s, nil
+}
+
+// registerOperations adds what the database is needed for, and the description of the API.
+func (s *Server) registerOperations() {
 	aliases := s.api.OpenAPI().Components.Schemas
 	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
 	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[string]()) // a decimal
@@ -153,11 +162,9 @@ func New(o Options) (*Server, error) {
 	s.registerAbuse()
 	s.registerCheck()
 	s.registerRecord()
-	s.registerHealth()
 	s.allowBareWait()
 	s.serveDescription("json", s.api.OpenAPI().MarshalJSON)
 	s.serveDescription("yaml", s.OpenAPI)
-	return s, nil
 }
 
 // OpenAPI returns the description of the API as YAML.
