@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,6 +57,9 @@ func (c *call) serve(ctx context.Context, s *server.Settings, from *configFlags)
 		}
 		c.fillPassword(&config.Config)
 		s.Config = config
+	}
+	if s.NoDatabase {
+		return server.Run(ctx, s, c.stderr)
 	}
 	dsn, source, err := c.dsn()
 	if err != nil {
@@ -142,9 +146,12 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	c.kafkaFlags(s)
 	c.webhookTargetFlags(&s.Webhooks)
 	c.databaseFlag()
+	f.Lookup("database").Usage += "; off: the process decides by --config alone, for --envoy-listen and --forward-auth, " +
+		"and serves no REST API and no portal"
 	c.keeperFlags()
 	c.check(c.fromEnvironment)
 	c.abuseFlags(s)
+	c.check(func() error { return c.checkNoDatabase(s) })
 	c.check(func() error {
 		if err := s.Validate(); err != nil {
 			return wrong("%v", err)
@@ -152,6 +159,37 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 		return nil
 	})
 	return s, config
+}
+
+// needDatabase has how the names of flags begin that have no use without a database.
+var needDatabase = []string{
+	"abuse", "denial-", "kafka-", "keeper-", "new-subjects", "portal", "snapshot-dir", "usage", "webhook-",
+}
+
+// checkNoDatabase switches off what needs a database if --database is off. The error names the flags that ask for it.
+func (c *call) checkNoDatabase(s *server.Settings) error {
+	s.NoDatabase = c.database.file == "" && cmp.Or(c.database.dsn, c.getenv(databaseVariable)) == "off"
+	if !s.NoDatabase {
+		return nil
+	}
+	off := map[string]bool{
+		"abuse": s.Abuse.Mode == abuse.Off, "denial-recent": !s.DenialRecent, "keeper-database": c.keeper.dsn == "off",
+		"keeper-database-file": c.keeper.file == "off", "portal": !s.Portal.On, "snapshot-dir": s.SnapshotDir == "",
+		"usage": !s.Usage,
+	}
+	var wrongs []string
+	c.flags.Visit(func(f *pflag.Flag) {
+		begins := func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) }
+		if slices.ContainsFunc(needDatabase, begins) && !off[f.Name] {
+			wrongs = append(wrongs, "--"+f.Name)
+		}
+	})
+	if len(wrongs) > 0 {
+		return wrong("%s: only with a database, and --database is off: remove this, or give a connection string",
+			strings.Join(wrongs, ", "))
+	}
+	s.Usage, s.DenialRecent, s.Portal.On = false, false, false
+	return nil
 }
 
 // reportFlags defines the flags of what the process reports of its own decisions.

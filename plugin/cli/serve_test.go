@@ -117,6 +117,52 @@ func TestSettingsOfServeAreFlagsElseVariables(t *testing.T) {
 	}
 }
 
+func TestWithoutADatabaseServeNamesEveryFlagThatNeedsOne(t *testing.T) {
+	const off = "--database off "
+	const door = off + "--envoy-listen 127.0.0.1:8081 --envoy-config testdata/envoy.yml "
+	for _, line := range []string{
+		door, door + "--lease-share 0 --max-addresses 5 --drain-time 3s --log-level warn --metrics-listen off",
+		off + "--forward-auth testdata/forward-auth.yml --trusted-proxies 10.0.0.1 --listen :8090 --insecure-http",
+		door + "--portal off --keeper-database off --abuse off --usage off --denial-recent off --snapshot-dir off",
+	} {
+		s, _, err := parseServe(t, nil, line)
+		require.NoError(t, err, line)
+		if !s.NoDatabase || s.Portal.On || s.Usage || s.DenialRecent || s.Keeper != nil {
+			t.Errorf("%s: %+v", line, s)
+		}
+	}
+	for line, want := range map[string]string{
+		off: "--database: off leaves only the doors for other proxies: give --envoy-listen or --forward-auth",
+		door + "--portal on --kafka-brokers k:9092 --lease-share 1": "--portal, --kafka-brokers: only with a database",
+		door + "--keeper-database host=h":                           "--keeper-database: only with a database",
+		door + "--keeper-database-file f":                           "--keeper-database-file: ",
+		door + "--kafka-updates-topic t":                            "--kafka-updates-topic: ",
+		door + "--portal-oidc-issuer https://id.example.com":        "--portal-oidc-issuer: ",
+		door + "--webhook-allow-http":                               "--webhook-allow-http: ",
+		door + "--abuse shadow":                                     "--abuse: ",
+		door + "--abuse-denied-share 90":                            "--abuse-denied-share: ",
+		door + "--snapshot-dir /tmp":                                "--snapshot-dir: ",
+		door + "--usage on":                                         "--usage: ",
+		door + "--denial-recent on":                                 "--denial-recent: ",
+		door + "--denial-salt-file f":                               "--denial-salt-file: ",
+		door + "--new-subjects 5":                                   "--new-subjects: ",
+	} {
+		if _, _, err := parseServe(t, nil, line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+	env := map[string]string{"RATELIMIT_DATABASE": "off", "RATELIMIT_PORTAL_IDLE": "1h"}
+	if _, _, err := parseServe(t, env, ""); err == nil || !strings.Contains(err.Error(), "--portal-idle: only with") {
+		t.Errorf("%v, want the flag of the variable", err)
+	}
+	x := &terminal{t: t}
+	code := x.call("serve", "--database", "off", "--envoy-listen", "127.0.0.1:0", "--envoy-config", "testdata/envoy.yml",
+		"--metrics-listen", "off", "--listen", "127.0.0.1:0")
+	if code != exitFailed || !strings.Contains(x.output.String(), "give --config") {
+		t.Errorf("without a config: exit code %d, %s", code, x.output.String())
+	}
+}
+
 func TestATakenPortIsTheOnlyErrorOfAServerThatNeverStarted(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

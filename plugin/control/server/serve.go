@@ -59,13 +59,15 @@ func Run(ctx context.Context, s *Settings, stderr io.Writer) error {
 	} else if err := listener.Close(); err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	pool, err := s.Database.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	if err := s.checkTokens(ctx, pool, log); err != nil {
-		return err
+	var pool *pgxpool.Pool // nil: there is no database
+	if !s.NoDatabase {
+		if pool, err = s.Database.open(ctx); err != nil {
+			return err
+		}
+		defer pool.Close()
+		if err := s.checkTokens(ctx, pool, log); err != nil {
+			return err
+		}
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -99,14 +101,19 @@ func (s *Settings) newLog(w io.Writer) *slog.Logger {
 	}))
 }
 
+// assemble returns the server; pool is nil if there is no database.
 func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*drainingServer, error) {
-	store, numbers := rows.New(pool), prometheus.NewRegistry()
-	own, callers := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets}), newTokens(store, log)
-	tiers := d.knownTiers(store)
+	numbers := prometheus.NewRegistry()
+	own := memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: ownBuckets})
+	background := []func(context.Context) error{d.Run, own.Run}
 	options := d.rest
+	if pool != nil {
+		options.Rows = rows.New(pool)
+		callers := newTokens(options.Rows, log)
+		options.Tokens, background = callers, append(background, callers.Run)
+	}
+	tiers := d.knownTiers(options.Rows)
 	options.Version = process.Version
-	options.Rows = store
-	options.Tokens = callers
 	options.Log = log
 	options.Tiers = tiers
 	options.IsConsumer = s.isConsumer
@@ -134,7 +141,8 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(s.httpServer(rest, pages, door), monitor, log)
-	server.background = []func(context.Context) error{d.Run, own.Run, callers.Run, monitor.Run}
+	background = append(background, monitor.Run)
+	server.background = background
 	if s.Envoy.Listen != "" {
 		if server.envoy, err = s.newEnvoy(d, numbers, log); err != nil {
 			return nil, err
@@ -148,7 +156,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
 	}
 	if s.Keeper != nil {
-		server.background = append(server.background, s.newLeading(d, tiers, store, numbers, log)...)
+		server.background = append(server.background, s.newLeading(d, tiers, options.Rows, numbers, log)...)
 	}
 	relays, err := s.newTopics(numbers, log)
 	server.background = append(server.background, relays...)

@@ -66,8 +66,11 @@ func newDecider(ctx context.Context, s *Settings, log *slog.Logger) (*decider, e
 		d.Metrics = metrics.New(process.Version, metrics.Sources{})
 		return d, nil
 	}
-	if err := d.FollowRows(policysync.Options{Source: s.Database.source(), Node: node, Dir: s.SnapshotDir}); err != nil {
-		return nil, err
+	if !s.NoDatabase {
+		o := policysync.Options{Source: s.Database.source(), Node: node, Dir: s.SnapshotDir}
+		if err := d.FollowRows(o); err != nil {
+			return nil, err
+		}
 	}
 	if s.Usage {
 		d.CountUsage()
@@ -106,9 +109,9 @@ func (d *Database) source() policysync.Source {
 	return policysync.Source{DSN: d.DSN}
 }
 
-// knownTiers returns what is known of the tiers of tenants without a row, or nil without a config.
+// knownTiers returns what is known of the tiers of tenants without a row, or nil without a config or a database.
 func (d *decider) knownTiers(store *rows.DB) *api.Tiers {
-	if d.config == nil {
+	if d.config == nil || store == nil {
 		return nil
 	}
 	return api.NewTiers(store, d.rest.Decider.Policies.Load().Namespace(), d.config.Consumers, d.config.Changed)
@@ -211,5 +214,7 @@ func (s *Settings) newForward(d *decider, numbers prometheus.Registerer, log *sl
 	}), nil
 }
 
-// ready reports whether the policies of the database are loaded.
-func (d *decider) ready() bool { return d.rest.Decider.Policies.Load().Snapshot() != nil }
+// ready reports whether the policies of the database are loaded, if there is one.
+func (d *decider) ready() bool {
+	return d.Rows == nil || d.rest.Decider.Policies.Load().Snapshot() != nil
+}

@@ -48,8 +48,11 @@ type Settings struct {
 	Envoy    Envoy
 	Forward  *forward.Mapping // of forward auth; nil: there is none
 	Database Database
-	Kafka    Kafka
-	Keeper   *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
+	// NoDatabase means that there is none: the doors decide by the config alone. Then Database is not used, and Usage,
+	// DenialRecent, Portal, Kafka and Keeper must be zero.
+	NoDatabase bool
+	Kafka      Kafka
+	Keeper     *Database // of a login with the rights of keeper, which unpacks usage and tidies; nil: neither is done
 }
 
 // Kafka locates the Kafka that events are sent to, and names its topics.
@@ -117,8 +120,12 @@ func (s *Settings) Validate() error {
 	case s.TLS.Cert != "" && s.InsecureHTTP:
 		return errors.New("give either --insecure-http or --tls-cert")
 	case isPublic(s.Listen) && s.TLS.Cert == "" && !s.InsecureHTTP:
-		return fmt.Errorf("--listen: other machines reach %s, and tokens would be sent unencrypted: "+
+		return fmt.Errorf("--listen: other machines reach %s, and what they send would be unencrypted: "+
 			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
+	}
+	if s.NoDatabase && s.Forward == nil && s.Envoy.Listen == "" {
+		return errors.New("--database: off leaves only the doors for other proxies: give --envoy-listen or --forward-auth, " +
+			"or a connection string")
 	}
 	if s.Forward != nil && len(s.TrustedProxies) == 0 {
 		return errors.New("--forward-auth: only proxies may ask: name their addresses by --trusted-proxies")
