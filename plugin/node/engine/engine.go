@@ -1,5 +1,5 @@
 // Package engine builds the decider of every plugin config, updates all deciders with the rows of Postgres, and
-// counts their decisions. The plugin server and the control server use it.
+// counts their decisions. The plugin server, the control server and package limiter use it.
 package engine
 
 import (
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
@@ -34,6 +36,7 @@ type Options struct {
 	Buckets bucket.Options // without clocks and log; 0 addresses: any number
 	Denials DenialRecorder // nil: denials are not recorded
 	Log     *slog.Logger
+	Now     func() time.Time // replaces all clocks of the process, for tests and simulations; nil: none
 }
 
 // DenialRecorder records denials. Run writes the record until its context ends.
@@ -45,7 +48,7 @@ type DenialRecorder interface {
 // Engine builds deciders and keeps their shared parts. Set Metrics before the first decider is built.
 type Engine struct {
 	Stores  *bucket.Stores
-	Metrics *metrics.Metrics
+	Metrics *metrics.Metrics // nil: decisions are not measured, and there are no configs with usage_only
 	Rows    *policysync.Sync // nil: there is no database
 
 	// Mirror keeps a copy of the rows in each Redis, for nodes without Postgres. Set it before the first decider is built.
@@ -64,6 +67,8 @@ type Engine struct {
 	follows policysync.Options
 	log     *slog.Logger
 
+	wall, elapsed func() limit.Micros // clocks of deciders
+
 	inventory inventory
 
 	loaded   chan struct{} // closed with the first rows
@@ -78,14 +83,24 @@ type Engine struct {
 
 // New returns an engine without rows and metrics.
 func New(ctx context.Context, o Options) *Engine {
-	o.Buckets.Now, o.Buckets.Elapsed, o.Buckets.Log = process.BucketClock.Now, process.Elapsed, o.Log
+	wall, elapsed := process.WallClock, process.Elapsed
+	o.Buckets.Now = process.BucketClock.Now
+	if o.Now != nil {
+		began := o.Now()
+		wall = func() limit.Micros { return limit.Micros(o.Now().UnixMicro()) }
+		elapsed = func() limit.Micros { return limit.Micros(o.Now().Sub(began).Microseconds()) }
+		o.Buckets.Now = wall
+	}
+	o.Buckets.Elapsed, o.Buckets.Log = elapsed, o.Log
 	o.Buckets.MaxAddresses, o.Buckets.NewAddresses = orAny(o.Buckets.MaxAddresses), orAny(o.Buckets.NewAddresses)
 	return &Engine{
 		Stores:     bucket.New(ctx, o.Buckets),
-		meta:       memory.New(memory.Options{Now: process.BucketClock.Now, MaxBuckets: o.Buckets.MaxBuckets}),
+		meta:       memory.New(memory.Options{Now: o.Buckets.Now, MaxBuckets: o.Buckets.MaxBuckets}),
 		observer:   &observer{log: o.Log},
 		denials:    o.Denials,
 		log:        o.Log,
+		wall:       wall,
+		elapsed:    elapsed,
 		loaded:     make(chan struct{}),
 		live:       map[*admit.Decider]*resolve.Plan{},
 		reported:   map[policy.Fault]bool{},
@@ -122,11 +137,14 @@ func (r releases) run() {
 // Build implements phase.Build.
 func (e *Engine) Build(config schema.Config, plan *resolve.Plan) (*admit.Decider, func(), error) {
 	decider := &admit.Decider{
-		Now:        process.WallClock,
-		Elapsed:    process.Elapsed,
+		Now:        e.wall,
+		Elapsed:    e.elapsed,
 		Renderer:   response.New(config, rand.Int64N),
-		Observers:  []admit.Observer{e.Metrics, e.observer},
+		Observers:  []admit.Observer{e.observer},
 		FailClosed: config.OnInternalError == schema.FailClosed || config.UsageOnly,
+	}
+	if e.Metrics != nil {
+		decider.Observers = append(decider.Observers, e.Metrics)
 	}
 	if e.denials != nil {
 		decider.Observers = append(decider.Observers, e.denials)
@@ -173,7 +191,7 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 	}
 	opened = append(opened, release)
 	if config.UsageOnly {
-		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, process.Elapsed)
+		decider.Usage, err = admit.NewUsageReader(buckets, config.Namespace, e.meta, e.elapsed)
 		if err != nil {
 			return opened, err
 		}

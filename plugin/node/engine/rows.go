@@ -123,10 +123,14 @@ func (e *Engine) SetRoutes(isRoute func(name string) bool) {
 
 // Settlements returns the observer of what becomes of reservations.
 func (e *Engine) Settlements() reservation.Observer {
-	if e.usage == nil {
-		return e.Metrics.Settlements()
+	var all settlements
+	if e.Metrics != nil {
+		all = append(all, e.Metrics.Settlements())
 	}
-	return settlements{e.Metrics.Settlements(), e.usage}
+	if e.usage != nil {
+		all = append(all, e.usage)
+	}
+	return all
 }
 
 // settlements is an observer made of several.
