@@ -33,8 +33,9 @@ type Decision struct {
 	// smallest part left. "": no enforced limit applies, and Limit, Remaining and Reset are zero. All tenants may share
 	// the limit; then Headers and Body do not show these numbers.
 	Policy    string
-	Limit     int64 // tokens of the full bucket
-	Remaining int64 // tokens after this request
+	Unit      string // usd: Limit and Remaining are millionths of a US dollar; "": they are tokens
+	Limit     int64  // of the full bucket
+	Remaining int64  // after this request
 	// Reset is when the bucket is full again, or its window ends, on the clock of its store. For a denied request it is
 	// not before the end of RetryAfter.
 	Reset time.Time
@@ -59,10 +60,10 @@ type Decision struct {
 // until max_duration. Limits that settle keep what they have reserved.
 func (d *Decision) Release() { _ = d.finish(reservation.Settlement{Outcome: reservation.Unmeasured}) }
 
-// Settle ends the request as Release does, and says what it has really used. Each limit that settles charges that many
-// tokens in place of what it has reserved: it returns the rest, or charges what is more even if it has no room. After
-// the timeout of the limit it returns nothing. Only the first call of Settle or Release has an effect. An error means
-// that tokens is below 0 or above MaxCost.
+// Settle ends the request as Release does, and says what it has really used: tokens, or millionths of a US dollar if
+// the limits that settle have the unit usd. Each of them charges that in place of what it has reserved: it returns the
+// rest, or charges what is more even if it has no room. After the timeout of the limit it returns nothing. Only the
+// first call of Settle or Release has an effect. An error means that tokens is below 0 or above MaxCost.
 func (d *Decision) Settle(tokens int64) error {
 	if tokens < 0 || tokens > MaxCost {
 		return fmt.Errorf("settle: %d: must be from 0 to %d tokens", tokens, int64(MaxCost))
@@ -84,11 +85,12 @@ type Status struct {
 	Shared    bool   // all tenants share its bucket: Headers show its numbers only with show_shared_limits
 	Enforced  bool   // false: its mode is shadow or log, and it denies nothing
 	Allowed   bool   // it has room, or its store did not answer and its fail mode is not closed
-	Cost      int64  // tokens that the request costs here
-	Charged   bool   // they were spent
-	Limit     int64  // tokens
-	Used      int64  // tokens, rounded up
-	Remaining int64  // tokens
+	Unit      string // usd: the amounts are millionths of a US dollar; "": they are tokens
+	Cost      int64  // of the request
+	Charged   bool   // Cost was spent
+	Limit     int64
+	Used      int64 // rounded up
+	Remaining int64
 	Reset     time.Time
 	// Wait is how long until it has room, and 0 if it has. If Source is unanswered, it is how long Redis is expected to
 	// be unavailable.
@@ -131,14 +133,18 @@ func (l *Limiter) ender(d *decision.Decision) func(reservation.Settlement) error
 	if record == nil {
 		return nil
 	}
+	observer := l.engine.Settlements()
+	record.ReportReserved(observer)
 	var once sync.Once
 	return func(s reservation.Settlement) (err error) {
 		once.Do(func() {
-			if s.Outcome == reservation.Measured && l.decider.Now()-record.Made > record.Timeout {
+			held := l.decider.Now() - record.Made
+			if s.Outcome == reservation.Measured && held > record.Timeout {
 				s.Outcome = reservation.Late
 			}
 			all := slices.Repeat([]reservation.Settlement{s}, len(record.Bounds))
 			err = record.Settle(context.Background(), l.buckets, all)
+			record.ReportSettled(observer, all, held)
 		})
 		return err
 	}
@@ -154,7 +160,7 @@ func newDecision(x *admit.Exchange) Decision {
 	}
 	if d.Binding >= 0 {
 		p, status := d.Resolution.Bounds[d.Binding].Policy, &d.Statuses[d.Binding]
-		out.Policy, out.Limit, out.Remaining = p.Name, p.Limit.Spec().Burst, status.Remaining
+		out.Policy, out.Unit, out.Limit, out.Remaining = p.Name, p.Unit, p.Limit.Spec().Burst, status.Remaining
 		out.Reset = time.UnixMicro(int64(status.ResetAt()))
 	}
 	if n := len(d.Resolution.Bounds); n > 0 {
@@ -173,7 +179,7 @@ func newStatus(d *decision.Decision, i int) Status {
 	b, s := &d.Resolution.Bounds[i], &d.Statuses[i]
 	out := Status{
 		Policy: b.Policy.Name, Scope: b.Policy.Scope.String(), Shared: b.Key.Shared(), Enforced: b.Enforced(),
-		Cost: b.Cost, Charged: s.Charged,
+		Unit: b.Policy.Unit, Cost: b.Cost, Charged: s.Charged,
 		Limit: b.Policy.Limit.Spec().Burst, Wait: duration(s.Wait), Source: s.Source.String(),
 	}
 	if s.Source == decision.Unanswered {

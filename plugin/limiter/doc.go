@@ -21,7 +21,7 @@
 // and says how many tokens the request has really used: a limit with settle charges these in place of what it has
 // reserved.
 //
-// Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and releases when it returns:
+// Or wrap an HTTP handler, which then sends the headers and the 429 that the plugin sends, and releases at its end:
 //
 //	identify := func(r *http.Request) limiter.Request { return limiter.Request{Org: orgOf(r)} }
 //	http.ListenAndServe(address, l.Middleware(identify)(handler))
@@ -33,8 +33,9 @@
 // A config with strategy redis keeps its buckets in Redis. The key of a bucket is made of the config's namespace, the
 // name of the limit, and the tenant, user or endpoint that it counts. So a program and a Kong node with the same
 // namespace, limits and Redis spend one budget. The config's tenant_from, user_from, tier_from and cost_header have no
-// effect here: a [Request] has these values. Limits per endpoint count by the endpoint's pattern; if no policy has one,
-// they count by the route of the Request, which must have the route's name in Kong.
+// effect here, because a [Request] has these values, and usage_only has none. Limits per endpoint count by the
+// endpoint's pattern; if no policy has one, they count by the route of the Request, which must have the route's name in
+// Kong.
 //
 // Each request costs Redis one round trip. Busy limits need none: the program leases tokens ahead of need and spends
 // them locally. That never admits more than the limit, and at most 2 percent fewer. With accuracy exact every request
@@ -59,16 +60,24 @@
 //
 // # Policies of a database
 //
-// The limiter does not read Postgres. A caller that does passes the policies to [Limiter.SetPolicies].
+// With Options.Database the program is a node as those of Kong: the policies, prices, tiers and overrides in Postgres
+// are in force here within a second of a change, what the program decides and settles is in the usage of its tenants,
+// and ratelimit fleet lists it under the name of the host with /limiter/ and a suffix per limiter. The role node of the
+// database has the rights for all that. In usage, an endpoint that no pattern covers is the route of its [Request]:
+// take these names from the program, not from clients.
+//
+// [New] waits for the rows, for at most a second. Without them, for example while Postgres is unavailable, the copy
+// that nodes keep in the config's Redis is in force, and if there is none, the config alone, until Postgres answers.
+// When contact is lost later, the last rows stay in force. Usage waits in memory meanwhile, and [Limiter.Close] tries
+// for two seconds to report it.
 //
 // # What is stable
 //
 // Within one major version programs that use this package and grpclimit go on to compile and to work: new fields and
 // functions are added, and those that are here keep their names, units and meaning. Make structs with the names of
-// their fields. The values of Result, Reason and Source are words that stay, and new ones may join them. The same holds for
-// the fields of [schema.Config], which are the options of the plugin.
+// their fields. The values of Result, Reason and Source are words that stay, and new ones may join them. The same holds
+// for the fields of [schema.Config], which are the options of the plugin.
 //
-// Not stable are SetPolicies with the types of its parameters, the texts of errors and logs, and the form of buckets in
-// Redis: nodes and programs that share a Redis should have the same version, or two that follow each other. All other
-// packages of the module change at any time.
+// Not stable are the texts of errors and logs, and the form of buckets in Redis: nodes and programs that share a Redis
+// should have the same version, or two that follow each other. All other packages of the module change at any time.
 package limiter

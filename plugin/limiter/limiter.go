@@ -7,26 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/clock"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/addresses"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/lease"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -37,10 +34,15 @@ var ErrClosed = errors.New("the limiter is closed")
 // same values of those that are settings of the plugin server.
 type Options struct {
 	// Config has the policies, and where their buckets are. Its zero fields mean their defaults. Parse reads one from YAML
-	// or JSON. Mode log is like shadow here: an observer may log.
+	// or JSON.
 	Config schema.Config
-	// Log gets a line when Redis fails and recovers, and for errors of decisions; at level debug also the lines of
-	// go-redis, which has one logger for the whole process. Default: nothing is logged.
+	// Database is a connection string of Postgres, a URL or pairs of key=value: its policies and overrides are in force
+	// too, and usage is reported. Postgres's environment variables and password file provide what it omits. Default: the
+	// config alone decides, and no usage is reported.
+	Database string
+	// Log gets a line when Redis or Postgres fails and recovers, for errors of decisions, and for what limits in mode log
+	// would deny; at level debug also the lines of go-redis, which has one logger for the whole process. Default: nothing
+	// is logged.
 	Log *slog.Logger
 	// Observe is called with every request and its decision, for example to count them. It must not block.
 	Observe func(Request, Decision)
@@ -65,9 +67,9 @@ type Options struct {
 
 // Limiter limits requests. It is safe for concurrent use. Make it with New.
 type Limiter struct {
+	engine    *engine.Engine
 	decider   *admit.Decider
-	buckets   store.Store
-	config    *resolve.Plan // without rows
+	buckets   store.Store // of the decider
 	log       *slog.Logger
 	observe   func(Request, Decision)
 	exchanges sync.Pool    // of *exchange
@@ -85,11 +87,13 @@ type exchange struct {
 	request admit.CallerRequest
 }
 
-// New makes a limiter and starts its background work, which Close ends: it expires buckets and watches Redis. New does
-// not wait for Redis. If the config has faults, the error is of type [schema.Faults].
+// rowsWait bounds the wait of New for the rows of the database.
+const rowsWait = time.Second
+
+// New makes a limiter and starts its background work, which Close ends. It does not wait for Redis, and for the rows of
+// a database at most a second. If the config has faults, the error is of type [schema.Faults].
 func New(o Options) (*Limiter, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Budget = cmp.Or(o.Budget, time.Second)
 	if o.LeaseShare = max(cmp.Or(o.LeaseShare, lease.DefaultSharePct), 0); o.LeaseShare > lease.MaxSharePct {
 		return nil, fmt.Errorf("lease share %d: must be at most %d percent", o.LeaseShare, lease.MaxSharePct)
 	}
@@ -97,67 +101,53 @@ func New(o Options) (*Limiter, error) {
 		return nil, err
 	}
 	config := o.Config.WithDefaults()
+	config.UsageOnly = false // a program has requests decided
 	plan, err := resolve.ForCallers(config)
 	if err != nil {
 		return nil, err
 	}
-	read := o.Now
-	if read == nil {
-		read = time.Now
-	}
-	began := read()
 	l := &Limiter{
-		decider: &admit.Decider{
-			Now:        func() limit.Micros { return limit.Micros(read().UnixMicro()) },
-			Elapsed:    func() limit.Micros { return limit.Micros(read().Sub(began).Microseconds()) },
-			Renderer:   response.New(config, rand.Int64N),
-			FailClosed: config.OnInternalError == schema.FailClosed,
-		},
-		config: plan, log: o.Log, observe: o.Observe, ended: make(chan struct{}),
+		log: o.Log, observe: o.Observe, ended: make(chan struct{}),
 		exchanges: sync.Pool{New: func() any { return new(exchange) }},
 	}
-	l.decider.Policies.Store(plan)
-	if err := l.start(&config, &o); err != nil {
+	l.engine = engine.New(context.Background(), engine.Options{Log: o.Log, Now: o.Now, Buckets: bucket.Options{
+		Budget: cmp.Or(o.Budget, time.Second), MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
+		MaxAddresses: cmp.Or(o.MaxAddresses, addresses.DefaultMost),
+		NewAddresses: cmp.Or(o.NewAddresses, addresses.DefaultRate),
+	}})
+	if o.Database != "" {
+		if err := l.follow(o.Database); err != nil {
+			return nil, err
+		}
+	}
+	if l.decider, _, err = l.engine.Build(config, plan); err != nil {
 		return nil, err
 	}
+	if l.buckets, _, err = l.engine.Stores.Open(&config); err != nil { // closed when the engine ends, as the decider's
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	go func() {
+		defer close(l.ended)
+		l.err = l.engine.Run(ctx)
+	}()
+	l.engine.AwaitRows(ctx, rowsWait)
 	return l, nil
 }
 
-// start opens the buckets of a config and starts the background work.
-func (l *Limiter) start(config *schema.Config, o *Options) error {
-	ctx, stop := context.WithCancel(context.Background())
-	now := l.decider.Now
-	if o.Now == nil {
-		now = clock.New().Now
-	}
-	all := bucket.New(ctx, bucket.Options{
-		Now: now, Elapsed: l.decider.Elapsed, Budget: o.Budget, Log: o.Log,
-		MaxBuckets: o.MaxBuckets, Nodes: o.Nodes, LeaseShare: o.LeaseShare,
-		MaxAddresses: o.MaxAddresses, NewAddresses: o.NewAddresses,
-	})
-	group, ctx := errgroup.WithContext(ctx)
-	var err error
-	l.buckets, _, err = all.Open(config) // closed when all ends
-	l.decider.Buckets = l.buckets
-	if err == nil {
-		l.decider.Shares, _, err = all.OpenShares(config)
-	}
-	if err == nil && config.MetaLimit > 0 {
-		own := memory.New(memory.Options{Now: l.decider.Now, MaxBuckets: o.MaxBuckets})
-		if l.decider.Meta, err = admit.NewMeta(config.MetaLimit, config.Namespace, own); err == nil {
-			group.Go(func() error { return own.Run(ctx) })
-		}
-	}
-	l.stop = stop
-	group.Go(func() error { return all.Run(ctx) })
+// follow makes the engine follow the rows of a database, and report usage to it, as a node of the plugin does.
+func (l *Limiter) follow(database string) error {
+	host, err := process.NodeName("hostname")
 	if err != nil {
-		stop()
-		return errors.Join(err, group.Wait())
+		return err
 	}
-	go func() {
-		defer close(l.ended)
-		l.err = group.Wait()
-	}()
+	l.engine.Mirror = true
+	source := policysync.Source{DSN: database}
+	if err := l.engine.FollowRows(policysync.Options{Source: source, Node: host + "/limiter"}); err != nil {
+		return err
+	}
+	l.engine.CountUsage()
 	return nil
 }
 
@@ -176,7 +166,7 @@ func (l *Limiter) TryAcquire(ctx context.Context, r Request) (Decision, error) {
 }
 
 // Decide decides a request like TryAcquire, whatever became of its caller, and logs errors in place of returning them.
-// It is for middleware: the decision has all that a client is told.
+// It is for middleware: the decision has all that a client reads.
 func (l *Limiter) Decide(r Request) Decision {
 	d, err := l.TryAcquire(context.Background(), r)
 	if err != nil {
@@ -220,21 +210,9 @@ func (l *Limiter) logUndecided(err error) {
 	}
 }
 
-// SetPolicies adds policies, tiers and overrides of a database to the config, in place of those of the last call; nil
-// removes them. Later requests use them. The faults are rows that cannot be used with this config.
-func (l *Limiter) SetPolicies(snapshot *policy.Snapshot) []policy.Fault {
-	if snapshot == nil {
-		l.decider.Policies.Store(l.config)
-		return nil
-	}
-	both := l.config.With(snapshot)
-	l.decider.Policies.Store(both)
-	return both.Faults()
-}
-
-// Close releases the leases, removes this node from those that share the limits, and closes connections. It waits for
-// that until ctx ends; the work goes on then. on_internal_error decides later requests, so close the limiter after its
-// callers. Close may be called again.
+// Close reports the last usage, releases the leases, removes this node from those that share the limits, and closes
+// connections. It waits for that until ctx ends; the work goes on then. on_internal_error decides later requests, so
+// close the limiter after its callers. Close may be called again.
 func (l *Limiter) Close(ctx context.Context) error {
 	l.closed.Store(true)
 	l.stop()

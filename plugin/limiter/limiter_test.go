@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
@@ -54,6 +52,7 @@ tier_from: [header.X-Plan]
 trusted_headers: [X-Tenant, X-Plan, X-Cost]
 cost_header: X-Cost
 cost_header_max: 1
+usage_only: true
 costs: {"POST /bulk": 5}
 tiers:
   - {name: small, limits: [{name: daily, scope: tenant, limit: 10, window_size: 86400}]}
@@ -168,32 +167,6 @@ func TestAClosedLimiterAnswersAsTheConfigSays(t *testing.T) {
 	}
 }
 
-func TestRowsOfADatabaseAreFollowedFromOneRequestToTheNext(t *testing.T) {
-	l := limiting(t, parse(t, daily))
-	snapshot, faults := policy.NewSnapshot(policy.Rows{Version: 1, Overrides: []policy.Override{
-		policytest.Override(1, schema.Override{Kind: "ban", Tenant: "acme"}),
-		policytest.Override(2, schema.Override{Kind: "custom_limit", Tenant: "globex", User: "u", Policy: "user", Limit: 7}),
-	}}, nil)
-	if len(faults) > 0 {
-		t.Fatal(faults)
-	}
-	if faults := l.SetPolicies(snapshot); len(faults) > 0 {
-		t.Fatal(faults)
-	}
-	if d := acquire(t, l, limiter.Request{Org: "acme"}); d.Allowed || d.Reason != "banned" ||
-		d.RetryAfter != limiter.Never {
-		t.Errorf("%+v: want the tenant banned for good", d)
-	}
-	if d := acquire(t, l, limiter.Request{Org: "globex", User: "u"}); d.Policy != "user" && d.Policy != "daily" ||
-		d.Statuses[1].Limit != 7 {
-		t.Errorf("%+v: want the user's limit to be 7", d)
-	}
-	l.SetPolicies(nil)
-	if d := acquire(t, l, limiter.Request{Org: "acme"}); !d.Allowed {
-		t.Errorf("%+v: want the ban gone with the rows", d)
-	}
-}
-
 func TestTheMetaLimitBoundsATenantWhateverItsOtherLimitsSay(t *testing.T) {
 	l := limiting(t, parse(t, roomy+"meta_limit: 5\n"))
 	next := func(int) (*limiter.Limiter, limiter.Request) { return l, limiter.Request{Org: "acme"} }
@@ -229,6 +202,10 @@ func TestFaultsOfAConfigAreReturnedAllAtOnceWithTheirPaths(t *testing.T) {
 	}
 	if _, err := limiter.New(limiter.Options{LeaseShare: 6}); err == nil {
 		t.Error("a lease share of 6 percent was accepted")
+	}
+	_, err := limiter.New(limiter.Options{Database: "postgres://node:secret@[/"})
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "connection string") {
+		t.Errorf("%v: want that the connection string cannot be parsed, without a part of it", err)
 	}
 	redis := schema.Config{
 		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "127.0.0.1", SSL: true, CACert: "/no/such/file"},

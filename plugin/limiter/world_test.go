@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/limiter"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // daily allows tenants ten tokens a day, and their users four of these.
 const daily = `
@@ -47,7 +47,12 @@ func parse(t testing.TB, text string) schema.Config {
 // limiting makes a limiter that is closed at the end of the test.
 func limiting(t testing.TB, config schema.Config) *limiter.Limiter {
 	t.Helper()
-	l, err := limiter.New(limiter.Options{Config: config})
+	return limitingBy(t, limiter.Options{Config: config})
+}
+
+func limitingBy(t testing.TB, o limiter.Options) *limiter.Limiter {
+	t.Helper()
+	l, err := limiter.New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		assert.NoError(t, l.Close(context.Background()))

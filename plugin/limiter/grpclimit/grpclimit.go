@@ -1,8 +1,8 @@
 // Package grpclimit limits the calls of a gRPC server by a [limiter.Limiter].
 //
 // A denied call does not reach its handler. Its client reads the status that the Kong plugin answers, which is
-// RESOURCE_EXHAUSTED if a limit denies, and the wait as google.rpc.RetryInfo. All calls are answered with the rate limit
-// headers of the config, in lower case. A stream is one request, when it opens.
+// RESOURCE_EXHAUSTED if a limit denies, and the wait as google.rpc.RetryInfo. All answers have the rate limit headers
+// of the config, in lower case. A stream is one request, when it opens.
 //
 // Slots of concurrency limits are given back when the handler returns. A handler that settles gets its decision from
 // [Decision].
