@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -77,6 +78,9 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 	}
 	// The deadline is of the answer: if it ended a call of Redis, that would count as one that Redis was too slow for.
 	whole, err := s.Decider.AdmitAll(context.WithoutCancel(ctx), s.Peeker, joint)
+	if errors.Is(err, admit.ErrTooMany) {
+		return nil, status.Error(codes.InvalidArgument, "descriptors: "+err.Error())
+	}
 	if err != nil {
 		s.Log.Error("decide a call of Envoy: on_internal_error applies", "error", err)
 	}

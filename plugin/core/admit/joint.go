@@ -11,6 +11,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 )
 
+// maxBuckets is how many buckets parts may spend from together: what one call of Redis can take.
+const maxBuckets = 127
+
+// ErrTooMany reports that the limits of all parts have more than 127 buckets. Then nothing is decided.
+var ErrTooMany = fmt.Errorf("their limits have more than %d buckets together", maxBuckets)
+
 // Part is one of several requests that are admitted together or not at all, such as a descriptor of Envoy's, and the
 // decision about it.
 type Part struct {
@@ -41,7 +47,7 @@ type Joint struct {
 // AdmitAll decides about all parts: all spend, or none. A bucket that several parts name is charged once, the highest
 // of their costs. Each part has the decision of its own limits; the exchange that AdmitAll returns has the decision and
 // the response of the whole, until the next call. peeker answers the parts that ask. AdmitAll returns errors as
-// [Decider.Admit] does; then only the response of the whole is valid.
+// [Decider.Admit] does, then only the response of the whole is valid; and ErrTooMany, then nothing is.
 //
 // Observers receive the decision of each part that spends; if the whole is denied, of the parts that deny it. Several
 // parts are tried beside no candidate, and what they reserve is not settled.
@@ -56,6 +62,9 @@ func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, j *Joint) (*Exch
 	var err error
 	for i := 0; i < len(parts) && err == nil; i++ {
 		err = j.resolve(ctx, &parts[i])
+	}
+	if len(j.asked.bounds) > maxBuckets || len(j.spent.bounds) > maxBuckets {
+		return whole, ErrTooMany
 	}
 	if err == nil {
 		err = j.take(ctx, peeker)

@@ -219,3 +219,16 @@ func TestAJointDecisionIsOneTakeAndAllocatesNothing(t *testing.T) {
 	require.Zero(t, allocations)
 	require.Equal(t, 1001, takes)
 }
+
+func TestPartsWithMoreBucketsThanOneTakeHoldsAreNotDecided(t *testing.T) {
+	decider, _ := callerDeciderOf(t, jointConfig)
+	buckets := decider.Buckets.(*shelf)
+	for parts, want := range map[int]error{63: nil, 64: admit.ErrTooMany} { // two buckets of each, and one of all
+		joint := &admit.Joint{Parts: make([]admit.Part, parts)}
+		for i := range joint.Parts {
+			joint.Parts[i].Facts.Caller = identity.Caller{Tenant: fmt.Sprint("t", i), Tier: "a", User: "u"}
+		}
+		_, err := decider.AdmitAll(t.Context(), buckets, joint)
+		require.ErrorIs(t, err, want, parts)
+	}
+}
