@@ -6,7 +6,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,30 +51,63 @@ type Decision struct {
 	StatusCode int
 	Body       []byte
 
-	end func(reservation.Settlement) error // nil: the request holds nothing
+	end func(*reservation.Use) error // with what was used, nil: unknown; nil: the request holds nothing
 }
 
 // Release ends the request: it gives back the slots of concurrency limits that the request holds. Call it when the work
 // of an admitted request is done, also after Settle; further calls do nothing. A slot that is not given back counts
 // until max_duration. Limits that settle keep what they have reserved.
-func (d *Decision) Release() { _ = d.finish(reservation.Settlement{Outcome: reservation.Unmeasured}) }
+func (d *Decision) Release() { _ = d.finish(nil) }
 
 // Settle ends the request as Release does, and says what it has really used: tokens, or millionths of a US dollar if
 // the limits that settle have the unit usd. Each of them charges that in place of what it has reserved: it returns the
 // rest, or charges what is more even if it has no room. After the timeout of the limit it returns nothing. Only the
-// first call of Settle or Release has an effect. An error means that tokens is below 0 or above MaxCost.
+// first call of Release, Settle or SettleCall has an effect. An error means that nothing was settled, because tokens is
+// below 0 or above MaxCost, or because limits of both units have reserved, which only a call of a model can settle; or
+// that Redis did not answer.
 func (d *Decision) Settle(tokens int64) error {
 	if tokens < 0 || tokens > MaxCost {
 		return fmt.Errorf("settle: %d: must be from 0 to %d tokens", tokens, int64(MaxCost))
 	}
-	return d.finish(reservation.Settlement{Outcome: reservation.Measured, Actual: tokens})
+	return d.finish(&reservation.Use{Actual: tokens})
 }
 
-func (d *Decision) finish(s reservation.Settlement) error {
+// Call is what a request has used of a language model.
+type Call struct {
+	Model, Provider                string // that answered
+	PromptTokens, CompletionTokens int64
+}
+
+// SettleCall settles as Settle does, by the call of a language model: limits of the unit usd charge its price, other
+// limits its tokens, and those that match other models nothing. Without a price the reservations stay charged.
+func (d *Decision) SettleCall(c Call) error {
+	if c.Model == "" || min(c.PromptTokens, c.CompletionTokens) < 0 || max(c.PromptTokens, c.CompletionTokens) > MaxCost {
+		return fmt.Errorf("settle: %+v: must have a model, and from 0 to %d tokens of each kind", c, int64(MaxCost))
+	}
+	used := reservation.Used{
+		Model: c.Model, Provider: c.Provider, Prompt: c.PromptTokens, Completion: c.CompletionTokens,
+	}
+	return d.finish(&reservation.Use{Actual: c.PromptTokens + c.CompletionTokens, Call: used})
+}
+
+func (d *Decision) finish(use *reservation.Use) error {
 	if d.end == nil {
 		return nil
 	}
-	return d.end(s)
+	return d.end(use)
+}
+
+type decisionKey struct{}
+
+// NewContext returns a context with the decision about its request, for middleware.
+func NewContext(ctx context.Context, d *Decision) context.Context {
+	return context.WithValue(ctx, decisionKey{}, d)
+}
+
+// FromContext returns the decision about the request that a handler's context is of, or nil if nothing decided it.
+func FromContext(ctx context.Context) *Decision {
+	d, _ := ctx.Value(decisionKey{}).(*Decision)
+	return d
 }
 
 // Status is the answer of one limit.
@@ -122,28 +154,32 @@ func (l *Limiter) newDecision(r Request, x *exchange) Decision {
 		out.end = l.ender(&x.Decision)
 	}
 	if l.observe != nil {
-		l.observe(r, out)
+		seen := out
+		seen.end = nil // the caller ends the request
+		l.observe(r, seen)
 	}
 	return out
 }
 
 // ender returns the function that settles once what a decision has reserved, or nil if that is nothing.
-func (l *Limiter) ender(d *decision.Decision) func(reservation.Settlement) error {
+func (l *Limiter) ender(d *decision.Decision) func(*reservation.Use) error {
 	record := reservation.NewRecord(d, l.decider.Now())
 	if record == nil {
 		return nil
 	}
-	observer := l.engine.Settlements()
+	observer, began := l.engine.Settlements(), l.decider.Elapsed()
 	record.ReportReserved(observer)
 	var once sync.Once
-	return func(s reservation.Settlement) (err error) {
+	return func(use *reservation.Use) (err error) {
+		held := l.decider.Elapsed() - began
+		all, err := record.SettlementsOf(use, held > record.Timeout)
+		if err != nil {
+			return fmt.Errorf("settle: %w", err)
+		}
 		once.Do(func() {
-			held := l.decider.Now() - record.Made
-			if s.Outcome == reservation.Measured && held > record.Timeout {
-				s.Outcome = reservation.Late
+			if err = record.Settle(context.Background(), l.buckets, all); err != nil {
+				l.logUndecided(err)
 			}
-			all := slices.Repeat([]reservation.Settlement{s}, len(record.Bounds))
-			err = record.Settle(context.Background(), l.buckets, all)
 			record.ReportSettled(observer, all, held)
 		})
 		return err
@@ -227,6 +263,8 @@ func duration(wait limit.Micros) time.Duration {
 // forge. Middleware sets the fields that identify leaves empty: method and path from the request, the endpoint from the
 // pattern of the http.ServeMux that has routed it, and the address from the connection, which may be a proxy's.
 //
+// A handler that settles gets its decision from [FromContext].
+//
 // If the limits cannot decide a request, on_internal_error does, and the error is logged. A request whose client has
 // disconnected counts like any other. If identify is nil, all requests are anonymous.
 func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Handler) http.Handler {
@@ -238,7 +276,7 @@ func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Han
 			d := l.decideHTTP(r, identify(r))
 			defer d.Release()
 			if d.WriteTo(w) {
-				next.ServeHTTP(w, r)
+				next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), &d)))
 			}
 		})
 	}
@@ -248,27 +286,29 @@ func (l *Limiter) Middleware(identify func(*http.Request) Request) func(http.Han
 func (l *Limiter) decideHTTP(r *http.Request, request Request) Decision {
 	x := l.exchange()
 	defer l.exchanges.Put(x)
+	request.complete(r)
 	request.setFacts(&x.request)
-	addFacts(&x.request, r)
+	if x.request.Route == "" {
+		x.request.Route = r.Pattern
+	}
+	if kind := r.Header.Get("Content-Type"); kind != "" {
+		x.request.ContentType = kind
+	}
 	if err := l.decide(&request, x); err != nil {
 		l.logUndecided(err)
 	}
 	return l.newDecision(request, x)
 }
 
-// addFacts sets the facts that identify has left empty.
-func addFacts(f *admit.CallerRequest, r *http.Request) {
-	if f.Path == "" {
-		f.Method, f.Path = r.Method, r.URL.EscapedPath()
+// complete sets the fields that identify has left empty.
+func (r *Request) complete(from *http.Request) {
+	if r.Method == "" && r.Path == "" {
+		r.Method, r.Path = from.Method, from.URL.EscapedPath()
 	}
-	if f.Route == "" {
-		f.Route = r.Pattern
-	}
-	if f.IP == "" {
-		f.IP = r.RemoteAddr
-		if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-			f.IP = host
+	if r.IP == "" {
+		r.IP = from.RemoteAddr
+		if host, _, err := net.SplitHostPort(from.RemoteAddr); err == nil {
+			r.IP = host
 		}
 	}
-	f.ContentType = r.Header.Get("Content-Type")
 }

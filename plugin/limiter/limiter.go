@@ -273,6 +273,10 @@ type Request struct {
 	// in the config, which is 1 unless costs names the endpoint.
 	Cost int64
 
+	// Model and Provider are those of the language model that the request asks for, if it is known. Without, every limit
+	// that could match reserves.
+	Model, Provider string
+
 	// GRPC says that the client speaks gRPC. Headers of a denial then have grpc-status and grpc-message, and it has no
 	// Body. Only a request with the Method POST can be one.
 	GRPC bool
@@ -286,7 +290,9 @@ func (r *Request) setFacts(facts *admit.CallerRequest) {
 		path = r.Path
 	}
 	*facts = admit.CallerRequest{
-		Caller:     identity.Caller{Tenant: r.Org, User: r.User, Tier: r.Tier, Cost: r.Cost},
+		Caller: identity.Caller{
+			Tenant: r.Org, User: r.User, Tier: r.Tier, Cost: r.Cost, Model: r.Model, Provider: r.Provider,
+		},
 		Credential: r.Credential, IP: r.IP,
 		Method: method, Path: path, Route: route,
 	}

@@ -93,7 +93,7 @@ func TestTheClockAndTheObserverAreThoseOfTheOptions(t *testing.T) {
 tiers: [{name: a, limits: [{name: hourly, scope: tenant, limit: 1, window_size: 3600, algorithm: fixed_window}]}]`),
 		Now: func() time.Time { return now },
 		Observe: func(r limiter.Request, d limiter.Decision) {
-			seen = append(seen, fmt.Sprint(r.Org, " ", d.Result, " ", d.RetryAfter, " ", d.Reset.Unix()-1_700_000_000))
+			seen = append(seen, fmt.Sprint(r.Org, r.Path, " ", d.Result, " ", d.RetryAfter, " ", d.Reset.Unix()-1_700_000_000))
 		},
 	})
 	require.NoError(t, err)
@@ -102,8 +102,39 @@ tiers: [{name: a, limits: [{name: hourly, scope: tenant, limit: 1, window_size: 
 		acquire(t, l, limiter.Request{Org: "acme"})
 		now = now.Add(1400 * time.Second)
 	}
-	get(l.Middleware(orgOf)(new(served)), "/", "Org", "other")
+	get(l.Middleware(orgOf)(new(served)), "/records", "Org", "other")
 	assert.Equal(t, []string{
-		"acme allowed 0s 2800", "acme hard_throttled 23m20s 2800", "acme allowed 0s 6400", "other allowed 0s 6400",
+		"acme allowed 0s 2800", "acme hard_throttled 23m20s 2800", "acme allowed 0s 6400", "other/records allowed 0s 6400",
 	}, seen)
+}
+
+func TestACallOfAModelSettlesLimitsOfTokensAndOfMoney(t *testing.T) {
+	config := parse(t, `
+llm: {model: header.M, prompt_tokens: header.P, completion_tokens: header.C, prices: [
+  {model: gpt-4o, prompt: "2.5", completion: "10"}]}
+tiers:
+  - name: a
+    limits:
+      - {name: budget, scope: tenant, limit: 20000000, unit: usd, window_size: 86400, algorithm: fixed_window,
+         settle: {reserve: 1000000, sources: [{from: prices}]}}
+      - {name: minis, scope: tenant, limit: 20000000, unit: usd, window_size: 86400, algorithm: fixed_window,
+         match: {model: "o3*"}, settle: {reserve: 1000000, sources: [{from: prices}]}}
+      - {name: tokens, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window,
+         settle: {reserve: 5000, sources: [{from: header.X}]}}`)
+	l, err := limiter.New(limiter.Options{Config: config})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, l.Close(context.Background())) }()
+	chat := l.Middleware(orgOf)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		d := limiter.FromContext(r.Context())
+		assert.ErrorContains(t, d.Settle(5), "limits of two units")
+		assert.ErrorContains(t, d.SettleCall(limiter.Call{PromptTokens: 1}), "must have a model")
+		assert.NoError(t, d.SettleCall(limiter.Call{Model: "gpt-4o", PromptTokens: 300, CompletionTokens: 121}))
+	}))
+	require.Equal(t, http.StatusOK, get(chat, "/", "Org", "acme").Code)
+	d := acquire(t, l, limiter.Request{Org: "acme", Model: "gpt-4o"})
+	var used []string
+	for _, status := range d.Statuses {
+		used = append(used, fmt.Sprint(status.Policy, " ", status.Used, status.Unit))
+	}
+	assert.Equal(t, []string{"budget 1001960usd", "minis 0usd", "tokens 5421"}, used)
 }

@@ -180,6 +180,18 @@ func slotOutcome(measured Outcome, released, taken *decision.Status, err error) 
 	return Ended
 }
 
+// SettlementsOf returns the settlement of each bound to what was used; nil: that is unknown. It returns ErrUsed where
+// only a call can settle.
+func (r *Record) SettlementsOf(u *Use, late bool) ([]Settlement, error) {
+	switch {
+	case u == nil:
+		return slices.Repeat([]Settlement{{Outcome: Unmeasured}}, len(r.Bounds)), nil
+	case r.hasUnits() && u.Call == (Used{}):
+		return nil, ErrUsed
+	}
+	return r.settlements(*u, late), nil
+}
+
 // settlements returns the settlement of each bound to what was used. Without a call that is the same of each; nil: of
 // no bound.
 func (r *Record) settlements(u Use, late bool) []Settlement {

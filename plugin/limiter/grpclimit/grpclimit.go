@@ -5,7 +5,7 @@
 // of the config, in lower case. A stream is one request, when it opens.
 //
 // Slots of concurrency limits are given back when the handler returns. A handler that settles gets its decision from
-// [Decision].
+// [limiter.FromContext].
 package grpclimit
 
 import (
@@ -40,7 +40,7 @@ func Unary(l *limiter.Limiter, identify Identify) grpc.UnaryServerInterceptor {
 		if err := answer(&d, func(headers metadata.MD) error { return grpc.SetHeader(ctx, headers) }); err != nil {
 			return nil, err
 		}
-		return next(context.WithValue(ctx, decisionKey{}, &d), message)
+		return next(limiter.NewContext(ctx, &d), message)
 	}
 }
 
@@ -52,7 +52,7 @@ func Stream(l *limiter.Limiter, identify Identify) grpc.StreamServerInterceptor 
 		if err := answer(&d, s.SetHeader); err != nil {
 			return err
 		}
-		return next(service, &stream{s, context.WithValue(s.Context(), decisionKey{}, &d)})
+		return next(service, &stream{s, limiter.NewContext(s.Context(), &d)})
 	}
 }
 
@@ -63,14 +63,6 @@ type stream struct {
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
-
-type decisionKey struct{}
-
-// Decision returns the decision about the call that a handler's context is of, or nil if no interceptor decided it.
-func Decision(ctx context.Context) *limiter.Decision {
-	d, _ := ctx.Value(decisionKey{}).(*limiter.Decision)
-	return d
-}
 
 func request(ctx context.Context, method string, identify Identify) limiter.Request {
 	var r limiter.Request
@@ -108,8 +100,9 @@ func answer(d *limiter.Decision, setHeader func(metadata.MD) error) error {
 			headers.Append(h.Name, h.Value)
 		}
 	}
-	if err := setHeader(headers); err != nil || d.Allowed {
-		return err
+	_ = setHeader(headers) // headers that were sent before, or a transport without, do not change the decision
+	if d.Allowed {
+		return nil
 	}
 	denied := status.New(code, message)
 	if d.RetryAfter > 0 && d.RetryAfter != limiter.Never {

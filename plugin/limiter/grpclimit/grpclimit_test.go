@@ -133,7 +133,7 @@ tiers:
         limit: 100
         window_size: 86400
         settle: {reserve: 80, sources: [{from: header.X}]}`,
-		func(ctx context.Context) { assert.NoError(t, grpclimit.Decision(ctx).Settle(5)) })
+		func(ctx context.Context) { assert.NoError(t, limiter.FromContext(ctx).Settle(5)) })
 	for range 4 { // of which only one would have room without the settlement
 		_, err := client.Check(as(t, "acme"), &healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
@@ -142,4 +142,22 @@ tiers:
 	require.NoError(t, err, "20 of 100 tokens were used, and 80 are reserved")
 	_, err = client.Check(as(t, "acme"), &healthpb.HealthCheckRequest{})
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err), "25 of 100 tokens were used")
+}
+
+func TestADecisionHoldsWhereHeadersCannotBeSent(t *testing.T) {
+	config, err := limiter.Parse([]byte(`
+tiers: [{name: a, limits: [{name: calls, scope: tenant, limit: 1, window_size: 86400}]}]`))
+	require.NoError(t, err)
+	l, err := limiter.New(limiter.Options{Config: config})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, l.Close(context.Background())) })
+	call := func() (any, error) { // whose context has no stream
+		return grpclimit.Unary(l, nil)(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a.B/C"},
+			func(context.Context, any) (any, error) { return "handled", nil })
+	}
+	answer, err := call()
+	require.NoError(t, err)
+	require.Equal(t, "handled", answer)
+	_, err = call()
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 }
