@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -22,7 +20,7 @@ import (
 )
 
 // recipe returns the first block of a language in docs/doors.md that has a text.
-func recipe(t *testing.T, language, having string) string {
+func recipe(t testing.TB, language, having string) string {
 	t.Helper()
 	for _, b := range codeBlocks(file(t, "docs/doors.md")) {
 		if b.language == language && strings.Contains(b.text, having) {
@@ -39,13 +37,13 @@ func with(recipe, backend, control, address string) string {
 	return replacer.Replace(recipe)
 }
 
-// forwardDoor serves the API with the door of forward auth, as the docs configure it, for some proxies.
-func (p *plane) forwardDoor(t *testing.T, proxies string) *api {
+// forwardFlags are the flags for the door of forward auth, as the docs configure it, for some proxies.
+func forwardFlags(t *testing.T, proxies string) []string {
 	t.Helper()
 	mapping := filepath.Join(t.TempDir(), "forward-auth.yml")
 	text := recipe(t, "yaml", "header.X-Tenant") + "tier_from: [static.enterprise]\n"
 	require.NoError(t, os.WriteFile(mapping, []byte(text), 0o600))
-	return p.serve("--forward-auth", mapping, "--trusted-proxies", proxies)
+	return []string{"--forward-auth", mapping, "--trusted-proxies", proxies}
 }
 
 // backend returns the address of a server behind a proxy, which answers what it got.
@@ -96,7 +94,7 @@ func caddy(t *testing.T, backend, control string) *api {
 }
 
 // listen runs a server until the end of the test.
-func listen(t *testing.T, cmd *exec.Cmd, address string) {
+func listen(t testing.TB, cmd *exec.Cmd, address string) {
 	t.Helper()
 	server, err := daemon.Start(cmd, daemon.Listens(address))
 	require.NoError(t, err)
@@ -106,7 +104,7 @@ func listen(t *testing.T, cmd *exec.Cmd, address string) {
 func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) {
 	t.Parallel()
 	p := planeOf(t, "on_missing_tenant: deny, "+shared)
-	kong, control := p.node("kong", p.dsn), p.forwardDoor(t, "127.0.0.1")
+	kong, control := p.node("kong", p.dsn), p.serve(forwardFlags(t, "127.0.0.1")...)
 	proxy := nginx(t, backend(t), strings.TrimPrefix(control.url, "http://"))
 
 	// A client cannot name a tenant, or hide the endpoint: the proxy replaces these headers.
@@ -123,33 +121,11 @@ func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) 
 	require.NoError(t, err)
 	require.Contains(t, fmt.Sprint(got.Status, " ", got.Body), "403 {", "without a tenant")
 
-	var byKong, byNginx, denied, other atomic.Int64
-	ask := func(send func() (answer, error), admitted *atomic.Int64) func() {
-		return func() {
-			for range 20 {
-				switch got, err := send(); {
-				case err == nil && got.Status == http.StatusOK:
-					admitted.Add(1)
-				case err == nil && got.Status == http.StatusTooManyRequests:
-					denied.Add(1)
-				default:
-					other.Add(1)
-				}
-			}
-		}
-	}
-	var group sync.WaitGroup
-	for range 3 {
-		group.Go(ask(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }, &byKong))
-		group.Go(ask(func() (answer, error) {
-			return proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
-		}, &byNginx))
-	}
-	group.Wait()
-	if byKong.Load()+byNginx.Load() != 58 || byKong.Load() == 0 || byNginx.Load() == 0 || denied.Load() != 62 {
-		t.Errorf("admitted %d by Kong and %d by nginx, want 58 together; denied %d, want 62; otherwise %d",
-			byKong.Load(), byNginx.Load(), denied.Load(), other.Load())
-	}
+	admitted := race(t, map[string]door{
+		"Kong":  byHTTP(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }),
+		"nginx": byHTTP(func() (answer, error) { return proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key") }),
+	}, 20)
+	require.EqualValues(t, 58, sum(t, admitted), "of 120 beside the two before")
 	got, err = proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
 	require.NoError(t, err)
 	if got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "" ||
@@ -166,7 +142,7 @@ func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) 
 func TestTheRecipeForCaddyPassesDenialsOnAsThePluginAnswersThem(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
-	control := p.forwardDoor(t, "127.0.0.1")
+	control := p.serve(forwardFlags(t, "127.0.0.1")...)
 	proxy := caddy(t, backend(t), strings.TrimPrefix(control.url, "http://"))
 	send := func() answer {
 		got, err := proxy.send(http.MethodPost, "/records", "a body", "apikey", "alices-key", "X-Tenant", "other",
@@ -185,7 +161,7 @@ func TestTheRecipeForCaddyPassesDenialsOnAsThePluginAnswersThem(t *testing.T) {
 		got.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(got.Body, "quota-exceeded") {
 		t.Errorf("a denial is %d %v %s", got.Status, got.Header, got.Body)
 	}
-	untrusted := p.forwardDoor(t, "192.0.2.1")
+	untrusted := p.serve(forwardFlags(t, "192.0.2.1")...)
 	got, err := untrusted.send(http.MethodGet, "/v1/ratelimit/forward-auth", "", "X-Tenant", "free",
 		"X-Forwarded-For", "192.0.2.1")
 	require.NoError(t, err)
