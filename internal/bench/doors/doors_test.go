@@ -27,7 +27,6 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 )
 
@@ -54,8 +53,6 @@ type contender struct {
 	redis   *redistest.Server
 	clients []rls.RateLimitServiceClient
 }
-
-func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func TestDoors(t *testing.T) {
 	duration, warm := 10*time.Second, warmUp
@@ -157,7 +154,7 @@ func ours(t *testing.T, accuracy string) *contender {
 	const strategy = "strategy: redis\n"
 	write(t, config, strings.Replace(string(text), strategy, strategy+"      accuracy: "+accuracy+"\n", 1))
 	c.service = exec.Command(os.Getenv("RATELIMIT"), "serve", "--config", config, "--listen", freeport.Address(t),
-		"--database", pgtest.Shared(t).Database(t), "--envoy-listen", address, "--envoy-config", mapping)
+		"--database", "off", "--envoy-listen", address, "--envoy-config", mapping)
 	c.start(t, address)
 	return c
 }
