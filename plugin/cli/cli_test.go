@@ -31,7 +31,7 @@ func TestEveryCallShowsItsResultAndExitsWithItsCode(t *testing.T) {
 		{[]string{"frobnicate"}, "", 2, `ratelimit: unknown command "frobnicate"; see ratelimit -h`},
 		{[]string{"version"}, "", 0, process.Version},
 		{[]string{"--version"}, "", 0, process.Version + "\n"},
-		{[]string{"validate"}, "", 2, "at least one decK file"},
+		{[]string{"validate"}, "", 2, "expected FILE ..."},
 		{[]string{"validate", "/does/not/exist.yml"}, "", 2, "no such file"},
 		{[]string{"validate", "-"}, faulty, 1, "standard input:1: error: plugins[0].config.tiers[0].limits[0].limit"},
 		{[]string{"validate", "-"}, faulty, 1, "-: 1 fault, 0 warnings\n"},

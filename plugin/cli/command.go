@@ -189,10 +189,9 @@ func (c *call) run(ctx context.Context, args []string) error {
 	c.args = args
 	named := strings.Fields(c.command.args)
 	switch n := len(args); {
-	case strings.Contains(c.command.args, "..."):
-	case n < len(named)-strings.Count(c.command.args, "["):
+	case n < len(named)-strings.Count(c.command.args, "[")-strings.Count(c.command.args, "..."):
 		return wrong("expected %s", c.command.args)
-	case n > len(named):
+	case n > len(named) && !strings.Contains(c.command.args, "..."):
 		return wrong("unexpected argument %q", args[len(named)])
 	}
 	for _, check := range c.checks {

@@ -39,9 +39,6 @@ type validated struct {
 
 // validate reports every fault and warning of the files; as text one on each line: file:line: severity: path: message.
 func (c *call) validate() error {
-	if len(c.args) == 0 {
-		return wrong("expected FILE ...: at least one decK file, such as kong.yml")
-	}
 	files, faults, checked := []validated{}, 0, false
 	for _, file := range c.args {
 		found, err := c.validateFile(file)
