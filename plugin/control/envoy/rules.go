@@ -35,19 +35,24 @@ func (d *domain) parseRules(node yaml.Node) error {
 	if err := node.Decode(&list); err != nil {
 		return fmt.Errorf("must be a list such as [{entries: [plan=gold, user], tier: gold}]: %w", err)
 	}
+	d.index = map[string][]int{}
 	for i, item := range list {
 		if len(item.Entries) == 0 || item.Tier == "" || len(item.Unknown) > 0 {
 			return fmt.Errorf("[%d]: must have entries and a tier, may have a tenant, and nothing else", i)
 		}
-		r := rule{tier: item.Tier, tenant: item.Tenant}
-		for _, text := range item.Entries {
+		r, id := rule{tier: item.Tier, tenant: item.Tenant}, ""
+		for at, text := range item.Entries {
 			key, value, hasValue := strings.Cut(text, "=")
 			p := pattern{key: key}
 			if hasValue {
 				p.parts = strings.Split(value, "*")
 			}
+			if len(p.parts) == 1 {
+				id = fmt.Sprint(at, text)
+			}
 			r.entries = append(r.entries, p)
 		}
+		d.index[id] = append(d.index[id], len(d.rules))
 		d.rules = append(d.rules, r)
 	}
 	return nil
@@ -83,12 +88,18 @@ func fits(parts []string, value string) bool {
 
 // apply sets the tier and the tenant by the first rule that fits, unless sources have set them.
 func (d *domain) apply(entries []*common.RateLimitDescriptor_Entry, r *admit.CallerRequest) (found bool) {
-	at := slices.IndexFunc(d.rules, func(r rule) bool { return r.fits(entries) })
+	candidates := slices.Clone(d.index[""])
+	for i, e := range entries {
+		candidates = append(candidates, d.index[fmt.Sprint(i, e.GetKey()+"="+e.GetValue())]...)
+	}
+	slices.Sort(candidates)
+	at := slices.IndexFunc(candidates, func(i int) bool { return d.rules[i].fits(entries) })
 	if at < 0 {
 		return false
 	}
-	r.Tier = cmp.Or(r.Tier, d.rules[at].tier)
-	if r.Tenant = cmp.Or(r.Tenant, d.rules[at].tenant); r.Tenant == "" {
+	first := &d.rules[candidates[at]]
+	r.Tier = cmp.Or(r.Tier, first.tier)
+	if r.Tenant = cmp.Or(r.Tenant, first.tenant); r.Tenant == "" {
 		var pairs []string
 		for _, e := range entries {
 			pairs = append(pairs, e.GetKey()+"="+url.QueryEscape(e.GetValue()))

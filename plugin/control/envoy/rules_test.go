@@ -14,6 +14,13 @@ func TestTheFirstRuleThatFitsADescriptorNamesItsTierAndTenant(t *testing.T) {
 	m, err := ParseMapping([]byte(`{domains: {edge: {user_from: [descriptor.user], rules: [
   {entries: [path=/api/*/v*/get], tier: wild},
   {entries: [path=/files/*], tier: shared, tenant: files},
+  {entries: [path=/files/exact], tier: late},
+  {entries: [path=exact], tier: exact},
+  {entries: [path=exact], tier: second},
+  {entries: [host=a, path=/x], tier: two},
+  {entries: [host, path=/y], tier: last},
+  {entries: [host=b, path], tier: first},
+  {entries: [host=b, path=/z], tier: late},
   {entries: [path=a*a], tier: ends},
   {entries: [path], tier: any},
   {entries: [plan=gold, user], tier: gold}]}}}`))
@@ -24,6 +31,12 @@ func TestTheFirstRuleThatFitsADescriptorNamesItsTierAndTenant(t *testing.T) {
 		"path=/api/7/v1/put":  "any path=%2Fapi%2F7%2Fv1%2Fput",
 		"path=/api/v/get":     "any path=%2Fapi%2Fv%2Fget",
 		"path=/files/a":       "shared files",
+		"path=/files/exact":   "shared files", // the first that fits, though another one is exact
+		"path=exact":          "exact path=exact",
+		"host=a path=/x":      "two host=a&path=%2Fx",
+		"path=/x host=a":      "nothing",
+		"host=b path=/y":      "last host=b&path=%2Fy",
+		"host=b path=/z":      "first host=b&path=%2Fz",
 		"path=a":              "any path=a", // the wildcard's parts do not overlap
 		"path=aa":             "ends path=aa",
 		"path=x&y":            "any path=x%26y",
