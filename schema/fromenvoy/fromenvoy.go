@@ -7,30 +7,42 @@ package fromenvoy
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"gopkg.in/yaml.v3"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/deck"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema/fromkong"
 )
 
-// Namespace is the namespace of converted configs.
-const Namespace = "envoy"
-
 const noLimits = "unlimited" // the tier without limits; the others have a dot in their names
+
+// head begins the converted file. Its verbs take what the options set, and the name noLimits.
+const head = `_format_version: "3.0"
+plugins:
+  - name: tenant-rate-limiting
+    config:
+      namespace: envoy
+      on_missing_tenant: skip
+      %s
+      tiers:
+        - {name: %s, limits: []}
+`
 
 // seconds has the length of each unit.
 var seconds = map[string]int64{
 	"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400, "year": 365 * 86400,
 }
+var unnamed = regexp.MustCompile(`[^A-Za-z0-9._-]`) // what no name of a limit may have
 
 //go:embed differences.yml
 var differencesFile []byte
@@ -38,8 +50,13 @@ var differencesFile []byte
 // Differences returns the texts of all differences, in the order of reports.
 var Differences = sync.OnceValue(func() []fromkong.Text { return fromkong.ParseDifferences(differencesFile) })
 
-// file is one document.
-type file struct {
+// File is a config file: one document, or several.
+type File struct {
+	Name string
+	Text []byte
+}
+
+type document struct {
 	Domain      string
 	Descriptors []descriptor
 }
@@ -56,7 +73,7 @@ type descriptor struct {
 	ShareThreshold bool           `yaml:"share_threshold"`
 	Metadata       map[string]any `yaml:"metadata"`
 
-	path string // from the root of its document
+	file, path string // path is from the root of its document
 }
 
 type rateLimit struct {
@@ -79,36 +96,8 @@ func (k *key) UnmarshalYAML(node *yaml.Node) error {
 	return node.Decode(&k.text)
 }
 
-// The files that are written.
+// The mapping that is written.
 type (
-	limit struct {
-		Name       string
-		Scope      string
-		Limit      int64
-		WindowSize int64 `yaml:"window_size"`
-		Algorithm  string
-		Mode       string `yaml:",omitempty"`
-	}
-	tier struct {
-		Name   string
-		Limits []limit `yaml:",flow"`
-	}
-	redis struct {
-		Host string
-		Port int64
-	}
-	config struct {
-		Namespace string
-		OnMissing string `yaml:"on_missing_tenant"`
-		Mode      string `yaml:",omitempty"`
-		Strategy  string
-		Redis     *redis `yaml:",omitempty"`
-		Tiers     []tier
-	}
-	plugin struct {
-		Name   string
-		Config config
-	}
 	rule struct {
 		Entries []string `yaml:",flow"`
 		Tier    string
@@ -118,80 +107,92 @@ type (
 )
 
 type conversion struct {
-	config  config
+	shared  bool              // counters are in Redis
+	tiers   bytes.Buffer      // the converted ones, in YAML
+	names   map[string]bool   // of the tiers
+	places  map[string]string // of descriptors, by what they are for: a.yaml:7
 	domains map[string]domain
 	entries []fromkong.Entry
 }
 
-// Convert converts the text of config files, one document for each. It returns a decK file with the converted config,
-// and the mapping. An error is about the files as a whole.
-func Convert(text []byte, o fromkong.Options) (result *fromkong.Result, mapping []byte, err error) {
-	c := &conversion{domains: map[string]domain{}, entries: []fromkong.Entry{}}
-	c.config = config{
-		Namespace: Namespace, OnMissing: schema.MissingTenantSkip, Strategy: schema.StrategyLocal,
-		Tiers: []tier{{Name: noLimits, Limits: []limit{}}},
+// Convert converts config files, of which those of one domain are merged. The text of the result
+// is a decK file with the converted config. An error is about the files as a whole.
+func Convert(files []File, o fromkong.Options) (*fromkong.Result, error) {
+	c := &conversion{shared: o.Redis != "", domains: map[string]domain{}, entries: []fromkong.Entry{}}
+	c.names, c.places = map[string]bool{}, map[string]string{}
+	settings := "strategy: local"
+	if host, port, ok := fromkong.SplitAddress(o.Redis); ok {
+		settings = fmt.Sprintf("strategy: redis\n      redis: {host: %q, port: %d}", host, port)
+	} else if c.shared {
+		return nil, fmt.Errorf("--redis must be HOST:PORT, got %q", o.Redis)
 	}
 	if o.SideBySide {
-		c.config.Mode = schema.ModeShadow
+		settings = "mode: shadow\n      " + settings
 	}
-	if o.Redis != "" {
-		host, port, ok := fromkong.SplitAddress(o.Redis)
-		if !ok {
-			return nil, nil, fmt.Errorf("--redis must be HOST:PORT, got %q", o.Redis)
+	merged := map[string][]descriptor{}
+	for _, f := range files {
+		if err := f.read(merged); err != nil {
+			return nil, fmt.Errorf("%s: is no config of envoyproxy/ratelimit: %w", f.Name, err)
 		}
-		c.config.Strategy, c.config.Redis = schema.StrategyRedis, &redis{host, port}
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	for {
-		var f file
-		if err := decoder.Decode(&f); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, nil, fmt.Errorf("is no config of envoyproxy/ratelimit: %w", err)
-		}
-		if f.Domain == "" {
-			return nil, nil, errors.New("is no config of envoyproxy/ratelimit: domain: is required in each document")
-		}
-		c.walk(f.Domain, nil, "descriptors", f.Descriptors)
+	for _, name := range slices.Sorted(maps.Keys(merged)) {
+		c.walk(name, nil, merged[name])
 	}
-	whole := struct {
-		Version string `yaml:"_format_version"`
-		Plugins []plugin
-	}{"3.0", []plugin{{schema.Name, c.config}}}
-	slices.SortStableFunc(c.entries, func(a, b fromkong.Entry) int { return a.Line - b.Line })
-	result = &fromkong.Result{Entries: c.entries}
-	if result.Text, err = encode(whole); err != nil {
-		return nil, nil, err
-	}
-	for _, fault := range deck.Validate(bytes.NewReader(result.Text), "the converted config", o.Checks...) {
+	slices.SortStableFunc(c.entries, func(a, b fromkong.Entry) int {
+		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line)
+	})
+	text := append(fmt.Appendf(nil, head, settings, noLimits), c.tiers.Bytes()...)
+	for _, fault := range deck.Validate(bytes.NewReader(text), "the converted config", o.Checks...) {
 		if fault.Severity == deck.Error {
-			return nil, nil, errors.New(fault.String())
+			return nil, errors.New(fault.String())
 		}
 	}
-	mapping, err = encode(map[string]any{"domains": c.domains})
-	return result, mapping, err
+	var mapping bytes.Buffer
+	encoder := yaml.NewEncoder(&mapping)
+	encoder.SetIndent(2)
+	err := encoder.Encode(map[string]any{"domains": c.domains})
+	return &fromkong.Result{Text: text, Mapping: mapping.Bytes(), Entries: c.entries}, err
 }
 
-func encode(v any) ([]byte, error) {
-	var out bytes.Buffer
-	encoder := yaml.NewEncoder(&out)
-	encoder.SetIndent(2)
-	err := errors.Join(encoder.Encode(v), encoder.Close())
-	return out.Bytes(), err
+// read adds the descriptors of a file to those of its domains.
+func (f *File) read(merged map[string][]descriptor) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(f.Text))
+	decoder.KnownFields(true)
+	for {
+		var d document
+		if err := decoder.Decode(&d); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if d.Domain == "" {
+			return errors.New("domain: is required in each document")
+		}
+		place(d.Descriptors, f.Name, "descriptors")
+		merged[d.Domain] = append(merged[d.Domain], d.Descriptors...)
+	}
+}
+
+// place sets where descriptors are.
+func place(list []descriptor, file, path string) {
+	for i := range list {
+		list[i].file, list[i].path = file, fmt.Sprintf("%s[%d]", path, i)
+		place(list[i].Descriptors, file, list[i].path+".descriptors")
+	}
 }
 
 // walk converts a list of descriptors of a domain, below those that contain it.
-func (c *conversion) walk(name string, above []descriptor, path string, list []descriptor) {
-	for i := range list {
-		list[i].path = fmt.Sprintf("%s[%d]", path, i)
-	}
+func (c *conversion) walk(name string, above []descriptor, list []descriptor) {
 	// Rules are tried in order: values before patterns, and these before keys alone.
 	slices.SortStableFunc(list, func(a, b descriptor) int { return a.generality() - b.generality() })
 	for i, e := range list {
+		// Whether a call that fits this one, and none nested in it, may fit one after it.
+		hasFallback := slices.ContainsFunc(list[i+1:], func(other descriptor) bool {
+			return other.Key.text == e.Key.text && other.generality() > 0 && len(other.Descriptors) > 0
+		})
 		whole := append(slices.Clip(above), e)
-		c.convert(name, whole, hasFallback(list[i:]))
-		c.walk(name, whole, e.path+".descriptors", e.Descriptors)
+		c.convert(name, whole, hasFallback)
+		c.walk(name, whole, e.Descriptors)
 	}
 }
 
@@ -203,14 +204,6 @@ func (e *descriptor) generality() int {
 		return 1
 	}
 	return 0
-}
-
-// hasFallback reports whether a call that fits the first descriptor, and none nested in it, may fit one of the others.
-func hasFallback(list []descriptor) bool {
-	return slices.ContainsFunc(list[1:], func(other descriptor) bool {
-		return other.Key.text == list[0].Key.text && other.generality() > 0 &&
-			(len(other.Descriptors) > 0 || len(list[0].Descriptors) > 0)
-	})
 }
 
 // convert adds the rule of a descriptor, which is the last of whole, its tier and its report.
@@ -225,21 +218,18 @@ func (c *conversion) convert(name string, whole []descriptor, hasFallback bool) 
 		r.Entries = append(r.Entries, entry)
 	}
 	report := fromkong.Entry{
-		Plugin: "envoyproxy/ratelimit", Line: e.Key.line, Path: e.path,
+		Plugin: "envoyproxy/ratelimit", File: e.file, Line: e.Key.line, Path: e.path,
 		For:    name + ": " + strings.Join(r.Entries, ", "),
-		Limits: []string{}, Problems: []fromkong.Problem{}, Differences: []fromkong.Difference{},
+		Limits: []string{}, Differences: []fromkong.Difference{},
 	}
-	for _, problem := range problems(whole, &r) {
-		report.Problems = append(report.Problems, fromkong.Problem{Line: e.Key.line, Path: e.path, Message: problem})
-	}
+	report.Problems = c.problems(whole, &r, report.For)
 	report.Converted = len(report.Problems) == 0
 	if report.Converted {
-		if e.RateLimit != nil && !e.RateLimit.Unlimited {
+		if l := e.RateLimit; l != nil && !l.Unlimited {
 			r.Tier = c.addTier(name+"."+strings.Join(r.Entries, "."), &e)
-			unit := strings.ToLower(e.RateLimit.Unit)
-			report.Limits = append(report.Limits, fmt.Sprintf("%s: %d per %s", r.Tier, e.RateLimit.RequestsPerUnit, unit))
+			report.Limits = []string{fmt.Sprintf("%s: %d per %s", r.Tier, l.RequestsPerUnit, strings.ToLower(l.Unit))}
 		}
-		report.Differences = differences(&e, hasFallback)
+		report.Differences = c.differences(&e, r.Entries, hasFallback)
 		d := c.domains[name]
 		d.Rules = append(d.Rules, r)
 		c.domains[name] = d
@@ -251,44 +241,38 @@ func (c *conversion) convert(name string, whole []descriptor, hasFallback bool) 
 
 // addTier adds the tier of a rate limit, and returns its name, which is the limit's too.
 func (c *conversion) addTier(text string, e *descriptor) string {
-	name := strings.Map(func(r rune) rune {
-		switch {
-		case r == '=':
-			return '_'
-		case r < 128 && (r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r|32 >= 'a' && r|32 <= 'z'):
-			return r
-		}
-		return '-'
-	}, text)
+	name := unnamed.ReplaceAllString(strings.ReplaceAll(text, "=", "_"), "-")
 	name = name[:min(len(name), 56)]
 	unique := name
-	for n := 2; slices.ContainsFunc(c.config.Tiers, func(t tier) bool { return t.Name == unique }); n++ {
+	for n := 2; c.names[unique]; n++ {
 		unique = fmt.Sprintf("%s-%d", name, n)
 	}
-	l := limit{
-		Name: unique, Scope: schema.ScopeTenant, Limit: int64(e.RateLimit.RequestsPerUnit),
-		WindowSize: seconds[strings.ToLower(e.RateLimit.Unit)], Algorithm: schema.AlgorithmFixedWindow,
-	}
+	c.names[unique] = true
+	mode := ""
 	if e.ShadowMode {
-		l.Mode = schema.ModeShadow
+		mode = ", mode: shadow"
 	}
-	c.config.Tiers = append(c.config.Tiers, tier{unique, []limit{l}})
+	fmt.Fprintf(&c.tiers, "        - name: %q\n          limits: [{name: %[1]q, scope: tenant, limit: %d, "+
+		"window_size: %d, algorithm: fixed_window%s}]\n",
+		unique, e.RateLimit.RequestsPerUnit, seconds[strings.ToLower(e.RateLimit.Unit)], mode)
 	return unique
 }
 
-// problems returns why a descriptor, the last of whole, cannot be converted. It sets the tenant of the rule where all
-// values of a pattern share a limit.
-func problems(whole []descriptor, r *rule) (found []string) {
-	e := whole[len(whole)-1]
+// problems returns why a descriptor, the last of whole, cannot be converted, given what it is for. It sets the tenant
+// of the rule where all values of a pattern share a limit.
+func (c *conversion) problems(whole []descriptor, r *rule, of string) []fromkong.Problem {
+	e, found := whole[len(whole)-1], []fromkong.Problem{}
 	add := func(is bool, format string, args ...any) {
 		if is {
-			found = append(found, fmt.Sprintf(format, args...))
+			text := fmt.Sprintf(format, args...)
+			found = append(found, fromkong.Problem{Line: e.Key.line, Path: e.path, Message: text})
 		}
 	}
-	key := e.Key.text
+	first, key := c.places[of], e.Key.text
+	c.places[of] = cmp.Or(first, fmt.Sprintf("%s:%d", e.file, e.Key.line))
+	add(first != "", "key: %s has this key and value too, and envoyproxy/ratelimit takes only one: join them", first)
 	add(key == "" || strings.ContainsAny(key, "=*"), "key: %q, must be a text without = and *", key)
 	add(e.ShareThreshold && !strings.Contains(e.Value, "*"), "share_threshold: needs a value with *")
-	add(e.QuotaMode, "quota_mode: denies a call when all its quotas are spent, and this plugin when one limit is")
 	if slices.ContainsFunc(whole, func(part descriptor) bool { return part.ShareThreshold }) {
 		r.Tenant = strings.Join(r.Entries, "&")
 		varies := func(part descriptor) bool { return part.generality() > 0 && !part.ShareThreshold }
@@ -299,6 +283,7 @@ func problems(whole []descriptor, r *rule) (found []string) {
 	if l == nil {
 		return found
 	}
+	add(e.QuotaMode, "quota_mode: denies a call when all its quotas are spent, and this plugin when one limit is")
 	known := seconds[strings.ToLower(l.Unit)] > 0
 	add(!l.Unlimited && !known, "rate_limit.unit: %q, must be second, minute, hour, day, week, month or year", l.Unit)
 	add(!l.Unlimited && l.RequestsPerUnit == 0, "rate_limit.requests_per_unit: 0, must be at least 1: "+
@@ -308,14 +293,16 @@ func problems(whole []descriptor, r *rule) (found []string) {
 }
 
 // differences returns what works otherwise for a descriptor, in the order of reports.
-func differences(e *descriptor, hasFallback bool) []fromkong.Difference {
+func (c *conversion) differences(e *descriptor, entries []string, hasFallback bool) []fromkong.Difference {
 	l, found := e.RateLimit, []fromkong.Difference{}
 	counts := l != nil && !l.Unlimited
+	isInner := func(entry string) bool { return strings.Contains(strings.TrimSuffix(entry, "*"), "*") }
 	has := map[fromkong.Difference]bool{
 		"envoy-counters": counts, "envoy-all-or-none": counts, "envoy-override": counts,
 		"envoy-replaces": l != nil && len(l.Replaces) > 0, "envoy-fallback": hasFallback,
-		"envoy-unlimited": l != nil && l.Unlimited,
-		"envoy-metrics":   e.DetailedMetric || e.ValueToMetric, "envoy-metadata": len(e.Metadata) > 0,
+		"envoy-unlimited": l != nil && (l.Unlimited || e.ShadowMode),
+		"envoy-local":     counts && !c.shared, "envoy-wildcard": slices.ContainsFunc(entries, isInner),
+		"envoy-metrics": e.DetailedMetric || e.ValueToMetric, "envoy-metadata": len(e.Metadata) > 0,
 	}
 	for _, text := range Differences() {
 		if has[text.ID] {

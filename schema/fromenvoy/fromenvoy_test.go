@@ -3,6 +3,7 @@ package fromenvoy_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,18 +22,26 @@ var options = fromkong.Options{Redis: "redis.internal:6379", SideBySide: true, C
 }}
 
 func TestFilesAreConvertedAsTheGoldenFileShows(t *testing.T) {
-	text, err := os.ReadFile("testdata/rules.yml")
+	var files []fromenvoy.File
+	for _, name := range []string{"rules.yml", "more.yml"} {
+		text, err := os.ReadFile("testdata/" + name)
+		require.NoError(t, err)
+		files = append(files, fromenvoy.File{Name: name, Text: text})
+	}
+	result, err := fromenvoy.Convert(files, options)
 	require.NoError(t, err)
-	result, mapping, err := fromenvoy.Convert(text, options)
+	local, err := fromenvoy.Convert(files, fromkong.Options{})
 	require.NoError(t, err)
 	var out strings.Builder
-	fmt.Fprintf(&out, "-- config --\n%s-- mapping --\n%s-- report --\n", result.Text, mapping)
+	fmt.Fprintf(&out, "-- config --\n%s-- mapping --\n%s-- report --\n", result.Text, result.Mapping)
 	used := map[fromkong.Difference]bool{}
 	for _, e := range result.Entries {
-		fmt.Fprintf(&out, "%d %s: %s: %v %v\n", e.Line, e.Path, e.For, e.Limits, e.Differences)
+		fmt.Fprintf(&out, "%s:%d %s: %s: %v %v\n", e.File, e.Line, e.Path, e.For, e.Limits, e.Differences)
 		for _, p := range e.Problems {
 			fmt.Fprintf(&out, "  %s\n", p.Message)
 		}
+	}
+	for _, e := range slices.Concat(result.Entries, local.Entries) {
 		for _, d := range e.Differences {
 			used[d] = true
 		}
@@ -45,15 +54,15 @@ func TestFilesAreConvertedAsTheGoldenFileShows(t *testing.T) {
 
 func TestAFileThatIsNoConfigIsAnErrorThatSaysWhere(t *testing.T) {
 	for text, want := range map[string]string{
-		"domain: a\ndescriptors: [{key: b, limit: {}}]":                            "line 2: field limit not found",
+		"domain: a\ndescriptors: [{key: b, limit: {}}]":                            "a.yaml: is no config of envoyproxy/ratelimit: yaml: unmarshal errors:\n  line 2: field limit not found",
 		"domain: a\ndescriptors:\n- key: b\n  rate_limit: {requests_per_unit: -1}": "line 4: cannot unmarshal",
 		"descriptors: []":        "domain: is required",
 		"_format_version: '3.0'": "line 1: field _format_version",
 		"a: [":                   "is no config of envoyproxy/ratelimit: yaml",
 	} {
-		_, _, err := fromenvoy.Convert([]byte(text), options)
+		_, err := fromenvoy.Convert([]fromenvoy.File{{Name: "a.yaml", Text: []byte(text)}}, options)
 		assert.ErrorContains(t, err, want, text)
 	}
-	_, _, err := fromenvoy.Convert(nil, fromkong.Options{Redis: "redis"})
+	_, err := fromenvoy.Convert(nil, fromkong.Options{Redis: "redis"})
 	assert.ErrorContains(t, err, "--redis must be HOST:PORT")
 }

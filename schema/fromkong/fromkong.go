@@ -38,13 +38,15 @@ type Options struct {
 
 // Result is a converted file.
 type Result struct {
-	Text    []byte // of the file
-	Entries []Entry
+	Text    []byte  `json:"-"` // of the file
+	Mapping []byte  `json:"-"` // of Envoy's descriptors; nil: the file was Kong's
+	Entries []Entry `json:"entries"`
 }
 
 // Entry reports on one entry of Kong's plugins.
 type Entry struct {
 	Plugin      string       `json:"plugin"`
+	File        string       `json:"file,omitempty"` // where several can be read
 	Line        int          `json:"line"`
 	Path        string       `json:"path"`
 	For         string       `json:"for"` // whose requests it is for, in words

@@ -33,7 +33,7 @@ descriptors:
 `
 
 func TestAnImportedConfigLimitsTheDescriptorsThatItHasLimited(t *testing.T) {
-	result, mapping, err := fromenvoy.Convert([]byte(importedConfig), fromkong.Options{})
+	result, err := fromenvoy.Convert([]fromenvoy.File{{Text: []byte(importedConfig)}}, fromkong.Options{})
 	require.NoError(t, err)
 	require.Equal(t, len(result.Entries), result.Converted())
 	var deck struct{ Plugins []struct{ Config yaml.Node } }
@@ -41,7 +41,7 @@ func TestAnImportedConfigLimitsTheDescriptorsThatItHasLimited(t *testing.T) {
 	config, err := yaml.Marshal(&deck.Plugins[0].Config)
 	require.NoError(t, err)
 	w := newWorld(t, string(config))
-	w.Mapping, err = ParseMapping(mapping)
+	w.Mapping, err = ParseMapping(result.Mapping)
 	require.NoError(t, err)
 	for _, test := range []struct {
 		descriptor     string
