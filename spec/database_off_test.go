@@ -43,7 +43,7 @@ func (p *plane) withoutDatabase(config, mapping string) (*api, *grpc.ClientConn)
 	address, door := freeport.Address(p.t), freeport.Address(p.t)
 	a := p.run(p.command("serve", "--database", "off", "--config", config, "--listen", address, "--metrics-listen", "off",
 		"--envoy-listen", door, "--envoy-config", mapping,
-		"--forward-auth", headers, "--trusted-proxies", "127.0.0.1"), &api{url: "http://" + address})
+		"--forward-auth", headers, "--forward-auth-proxies", "127.0.0.1"), &api{url: "http://" + address})
 	await.That(p.t, "the process is ready", func() bool { return a.status("/readyz") == http.StatusOK })
 	conn, err := grpc.NewClient(door, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(p.t, err)

@@ -43,7 +43,7 @@ func forwardFlags(t *testing.T, proxies string) []string {
 	mapping := filepath.Join(t.TempDir(), "forward-auth.yml")
 	text := recipe(t, "yaml", "header.X-Tenant") + "tier_from: [static.enterprise]\n"
 	require.NoError(t, os.WriteFile(mapping, []byte(text), 0o600))
-	return []string{"--forward-auth", mapping, "--trusted-proxies", proxies}
+	return []string{"--forward-auth", mapping, "--forward-auth-proxies", proxies}
 }
 
 // backend returns the address of a server behind a proxy, which answers what it got.
@@ -166,5 +166,5 @@ func TestTheRecipeForCaddyPassesDenialsOnAsThePluginAnswersThem(t *testing.T) {
 		"X-Forwarded-For", "192.0.2.1")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusNotFound, got.Status, got.Body)
-	require.Contains(t, got.Body, "--trusted-proxies")
+	require.Contains(t, got.Body, "--forward-auth-proxies")
 }

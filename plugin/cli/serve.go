@@ -153,7 +153,7 @@ func (c *call) serveFlags() (*server.Settings, *configFlags) {
 	c.abuseFlags(s)
 	c.check(func() error { return c.checkNoDatabase(s) })
 	c.check(func() error {
-		if err := s.Validate(); err != nil {
+		if err := s.Validate(config.file != ""); err != nil {
 			return wrong("%v", err)
 		}
 		return nil
@@ -236,8 +236,11 @@ func parsesFile[T any](parse func(text []byte) (T, error), to *T) func(file stri
 func (c *call) doorFlags(s *server.Settings) {
 	f := c.flags
 	f.Func("forward-auth", "a YAML `file` that says which headers name tenants, users and endpoints: proxies of "+
-		"--trusted-proxies may ask at /v1/ratelimit/forward-auth, as docs/doors.md says; it requires --config (default: none "+
-		"may)", parsesFile(forward.ParseMapping, &s.Forward))
+		"--forward-auth-proxies may ask at /v1/ratelimit/forward-auth, as docs/doors.md says; it requires --config "+
+		"(default: none may)", parsesFile(forward.ParseMapping, &s.Forward))
+	f.Func("forward-auth-proxies", "a comma-separated list of `networks`, such as 10.1.2.3/32, of the proxies that may "+
+		"ask by forward auth, and whose X-Forwarded-For counts there; --trusted-proxies may not ask (default: none)",
+		reads(server.ParseProxies, &s.ForwardProxies))
 	f.StringVar(&s.Envoy.Listen, "envoy-listen", "",
 		"the `address` of Envoy's rate limit protocol (gRPC), host:port, which requires --config and --envoy-config; if other "+
 			"machines can reach it, --envoy-client-ca (or --envoy-insecure) is required (default: none)")

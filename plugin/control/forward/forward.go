@@ -103,8 +103,8 @@ const (
 func New(o Options) *Door {
 	d := &Door{Options: o, answers: promauto.With(o.Metrics).NewCounterVec(prometheus.CounterOpts{
 		Name: "rate_limiter_forward_auth_answers_total",
-		Help: "Answers to proxies that ask before they pass a request on. untrusted: --trusted-proxies does not name the " +
-			"peer; malformed: the address has other parameters than deny=403; unavailable: the policies are not loaded yet.",
+		Help: "Answers to proxies that ask before they pass a request on. untrusted: --forward-auth-proxies does not name " +
+			"the peer; malformed: the address has other parameters than deny=403; unavailable: the policies are not loaded yet.",
 	}, []string{"answer"})}
 	for _, answer := range []string{allowed, denied, untrusted, malformed, unavailable} {
 		d.answers.WithLabelValues(answer)
@@ -119,7 +119,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, err := denyStatus(r)
 	switch {
 	case !trusted:
-		d.fail(w, untrusted, http.StatusNotFound, "only a proxy that --trusted-proxies names may ask")
+		d.fail(w, untrusted, http.StatusNotFound, "only a proxy that --forward-auth-proxies names may ask")
 	case err != nil:
 		d.fail(w, malformed, http.StatusBadRequest, err.Error())
 	case !d.Ready():

@@ -136,7 +136,7 @@ func TestWhatIsNotDecidedSpendsNothingAndHasAStatusThatNginxTakesForAnError(t *t
 		}
 	}
 	got := w.ask("?deny=403", "GET /", acme, "Peer: 198.51.100.7:99", "X-Forwarded-For: 192.0.2.1")
-	if got.Code != 404 || !strings.Contains(got.Body.String(), "--trusted-proxies") {
+	if got.Code != 404 || !strings.Contains(got.Body.String(), "--forward-auth-proxies") {
 		t.Errorf("an untrusted peer: %d %s", got.Code, got.Body)
 	}
 	w.ready = false

@@ -136,11 +136,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 	if err != nil {
 		return nil, err
 	}
-	door, err := s.newForward(d, numbers, log)
-	if err != nil {
-		return nil, err
-	}
-	server := newDraining(s.httpServer(rest, pages, door), monitor, log)
+	server := newDraining(s.httpServer(rest, pages, s.newForward(d, numbers, log)), monitor, log)
 	background = append(background, monitor.Run)
 	server.background = background
 	if s.Envoy.Listen != "" {

@@ -183,9 +183,6 @@ func (d *decider) openReservations(config *schema.Config) (*reservation.Keeper, 
 
 // newEnvoy returns the server of Envoy's protocol.
 func (s *Settings) newEnvoy(d *decider, numbers prometheus.Registerer, log *slog.Logger) (*envoy.Server, error) {
-	if s.Config == nil {
-		return nil, errors.New("--envoy-listen: the process decides nothing without the plugin's config: give --config")
-	}
 	encryption, err := s.Envoy.TLS.config(log)
 	if err != nil {
 		return nil, err
@@ -201,17 +198,14 @@ func (s *Settings) newEnvoy(d *decider, numbers prometheus.Registerer, log *slog
 }
 
 // newForward returns the door of forward auth, or nil if it is off.
-func (s *Settings) newForward(d *decider, numbers prometheus.Registerer, log *slog.Logger) (*forward.Door, error) {
-	switch {
-	case s.Forward == nil:
-		return nil, nil
-	case s.Config == nil:
-		return nil, errors.New("--forward-auth: the process decides nothing without the plugin's config: give --config")
+func (s *Settings) newForward(d *decider, numbers prometheus.Registerer, log *slog.Logger) *forward.Door {
+	if s.Forward == nil {
+		return nil
 	}
 	return forward.New(forward.Options{
-		Mapping: s.Forward, Decider: d.rest.Decider, ClientOf: s.TrustedProxies.clientBehind,
+		Mapping: s.Forward, Decider: d.rest.Decider, ClientOf: s.ForwardProxies.clientBehind,
 		Metrics: numbers, Log: log, Ready: d.ready,
-	}), nil
+	})
 }
 
 // ready reports whether the policies of the database are loaded, if there is one.

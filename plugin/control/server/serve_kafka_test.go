@@ -187,7 +187,7 @@ func TestKafkaNeedsTheRightsOfKeeperAndValidSettings(t *testing.T) {
 		t.Errorf("without keeper: %v", err)
 	}
 	s.Kafka.SASL = "PLAIN"
-	if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "kafka-sasl: give kafka-user") {
+	if err := s.Validate(false); err == nil || !strings.Contains(err.Error(), "kafka-sasl: give kafka-user") {
 		t.Errorf("a password is missing: %v", err)
 	}
 }

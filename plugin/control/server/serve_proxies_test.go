@@ -21,6 +21,7 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/forward"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 )
@@ -225,5 +226,31 @@ func TestSignInsBehindATrustedProxyHaveABudgetOfGuessesForEachClient(t *testing.
 	}
 	if limited := guesses(is(other), forged("")); limited != 10 {
 		t.Errorf("%d of 70 guesses of an untrusted peer that forges addresses are limited, want 10", limited)
+	}
+}
+
+func TestOnlyTheProxiesOfForwardAuthAskAndNotThoseInFrontOfTheAPI(t *testing.T) {
+	mapping, err := forward.ParseMapping([]byte("tenant_from: [header.X-Tenant]"))
+	require.NoError(t, err)
+	var s *Settings
+	d := deciding(t, strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1), func(changed *Settings) {
+		s = changed
+		s.NoDatabase, s.Forward = true, mapping
+		s.TrustedProxies, s.ForwardProxies = parseProxies(t, "10.0.0.0/8"), parseProxies(t, "192.0.2.1")
+	})
+	server, err := s.assemble(d, nil, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	for peer, want := range map[string]int{
+		"192.0.2.1:5": http.StatusOK, "10.0.0.1:5": http.StatusNotFound, "192.0.2.2:5": http.StatusNotFound,
+	} {
+		r := httptest.NewRequest(http.MethodGet, forward.Path, http.NoBody)
+		r.RemoteAddr = peer
+		r.Header.Set("X-Tenant", "victim")
+		r.Header.Set("X-Forwarded-For", "192.0.2.1")
+		got := httptest.NewRecorder()
+		server.http.Handler.ServeHTTP(got, r)
+		if got.Code != want {
+			t.Errorf("%s asks: %d %s, want %d", peer, got.Code, got.Body, want)
+		}
 	}
 }

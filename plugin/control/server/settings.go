@@ -25,7 +25,7 @@ type Settings struct {
 	Listen         string
 	TLS            TLSFiles
 	InsecureHTTP   bool
-	TrustedProxies Proxies // in front of the process, or asking by forward auth
+	TrustedProxies Proxies // in front of the REST API and the portal
 	MetricsListen  string  // "": none
 	MetricsRemote  bool
 	NewSubjects    int
@@ -43,11 +43,13 @@ type Settings struct {
 
 	Abuse abuse.Options // of the leader; its Log is not used
 
-	Config   *routeconfig.Config // for decisions; nil: the process decides nothing
-	Portal   Portal
-	Envoy    Envoy
-	Forward  *forward.Mapping // of forward auth; nil: there is none
-	Database Database
+	Config  *routeconfig.Config // for decisions; nil: the process decides nothing
+	Portal  Portal
+	Envoy   Envoy
+	Forward *forward.Mapping // of forward auth; nil: there is none
+	// ForwardProxies may ask by forward auth. They are not TrustedProxies, through which any client reaches the process.
+	ForwardProxies Proxies
+	Database       Database
 	// NoDatabase means that there is none: the doors decide by the config alone. Then Database is not used, and Usage,
 	// DenialRecent, Portal, Kafka and Keeper must be zero.
 	NoDatabase bool
@@ -73,7 +75,7 @@ type Envoy struct {
 // validate returns an error that names the flag of a setting that is malformed or unsafe.
 func (e *Envoy) validate() error {
 	switch err := checkListen(e.Listen); {
-	case e.Listen == "" && (e.Mapping != nil || e.TLS.Cert != "" || e.Insecure):
+	case e.Listen == "" && (e.Mapping != nil || e.TLS.Cert+e.TLS.Key+e.TLS.ClientCA != "" || e.Insecure):
 		return errors.New("--envoy-listen: is required with other flags of Envoy, such as 127.0.0.1:8081")
 	case e.Listen == "":
 		return nil
@@ -96,8 +98,9 @@ type Database struct {
 	Connect func() (*pgxpool.Config, error) // reads the connection string
 }
 
-// Validate returns an error that names the flag of a setting that is malformed or unsafe.
-func (s *Settings) Validate() error {
+// Validate returns an error that names the flag of a setting that is malformed or unsafe. decides means that Config will
+// be there, which may be read later.
+func (s *Settings) Validate(decides bool) error {
 	if err := checkListen(s.Listen); err != nil {
 		return fmt.Errorf("--listen: %q: %w", s.Listen, err)
 	}
@@ -123,14 +126,27 @@ func (s *Settings) Validate() error {
 		return fmt.Errorf("--listen: other machines reach %s, and what they send would be unencrypted: "+
 			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
 	}
-	if s.NoDatabase && s.Forward == nil && s.Envoy.Listen == "" {
+	return s.validateDoors(decides)
+}
+
+func (s *Settings) validateDoors(decides bool) error {
+	if err := s.Envoy.validate(); err != nil {
+		return err
+	}
+	none := s.Forward == nil && s.Envoy.Listen == ""
+	switch {
+	case s.NoDatabase && none:
 		return errors.New("--database: off leaves only the doors for other proxies: give --envoy-listen or --forward-auth, " +
 			"or a connection string")
+	case s.Forward != nil && len(s.ForwardProxies) == 0:
+		return errors.New("--forward-auth: only proxies may ask: name their addresses by --forward-auth-proxies")
+	case s.Forward == nil && len(s.ForwardProxies) > 0:
+		return errors.New("--forward-auth-proxies: these may ask nothing without a mapping: give --forward-auth")
+	case !none && !decides:
+		return errors.New("--config: is required with --envoy-listen and --forward-auth: without the plugin's config the " +
+			"process decides nothing")
 	}
-	if s.Forward != nil && len(s.TrustedProxies) == 0 {
-		return errors.New("--forward-auth: only proxies may ask: name their addresses by --trusted-proxies")
-	}
-	return s.Envoy.validate()
+	return nil
 }
 
 func checkListen(address string) error {
