@@ -67,7 +67,7 @@ func (s *Server) loadedPlan() (*resolve.Plan, error) {
 	policies := s.Decider.Policies.Load()
 	if !isLoaded(policies) {
 		// The config alone does not decide, because a row may ban the caller.
-		return nil, unavailable("warming up: the policies of the database are not loaded yet")
+		return nil, unavailable(admit.WarmingUp)
 	}
 	return policies, nil
 }

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"math"
@@ -44,6 +45,17 @@ func unitOf(l *limit.Limit) rls.RateLimitResponse_RateLimit_Unit {
 		}
 	}
 	return rls.RateLimitResponse_RateLimit_UNKNOWN
+}
+
+// answerOf returns the answer to a call, but for the statuses of its descriptors.
+func (s *Server) answerOf(call *rls.RateLimitRequest, whole *admit.Exchange, draft bool) *rls.RateLimitResponse {
+	answer := unlimited(call)
+	if whole.Decision.Denied() {
+		answer.OverallCode = rls.RateLimitResponse_OVER_LIMIT
+		answer.RawBody = bytes.Clone(whole.Response.Body) // its memory is used again
+	}
+	answer.ResponseHeadersToAdd = s.headersOf(whole, draft)
+	return answer
 }
 
 // setStatus sets the answer about one descriptor: its own limit that binds.
@@ -106,18 +118,21 @@ func (s *Server) draft(d *decision.Decision) []*core.HeaderValue {
 }
 
 // limitOf returns the limit that a descriptor states for itself, for a cost. Its bucket belongs to the descriptor and
-// the window: it is that of a tenant whose name no client can choose, because names of that form are hashed.
+// the window: it is that of a tenant whose name no client can choose. A name is hashed if it has this form or is longer
+// than 128 bytes, and here 32 are hashed.
 func limitOf(domain string, d *common.RateLimitDescriptor, cost int64) (*policy.Bound, error) {
 	stated := d.GetLimit()
 	window, known := windows[rls.RateLimitResponse_RateLimit_Unit(stated.GetUnit())]
 	if !known {
-		return nil, fmt.Errorf("unit: %s, must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", stated.GetUnit())
+		return nil, fmt.Errorf("unit: %s, must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR", stated.GetUnit())
 	}
 	if n := stated.GetUnitMultiplier(); n != nil {
 		window *= min(limit.Micros(n.GetValue()), limit.MaxWindow/window+1) // limit.New denies what is longer
 	}
-	quantity := int64(stated.GetRequestsPerUnit())
-	l, err := limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: window})
+	l, err := limit.Nothing(window)
+	if quantity := int64(stated.GetRequestsPerUnit()); quantity > 0 {
+		l, err = limit.New(limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity, Window: window})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +142,7 @@ func limitOf(domain string, d *common.RateLimitDescriptor, cost int64) (*policy.
 		fmt.Fprintf(sum, " %q=%q", e.GetKey(), e.GetValue())
 	}
 	p := &policy.Policy{Name: "descriptor", Scope: policy.Tenant, Accuracy: policy.Exact, Cost: -1, Pattern: -1, Limit: l}
-	key := policy.Key{Policy: p.Name, Group: policy.ByTenant, GroupID: fmt.Sprintf("sha256:%x", sum.Sum(nil))}
+	hash := sha256.Sum256(sum.Sum(nil))
+	key := policy.Key{Policy: p.Name, Group: policy.ByTenant, GroupID: fmt.Sprintf("sha256:%x", hash)}
 	return &policy.Bound{Policy: p, Key: key, Cost: max(cost, 1)}, nil
 }

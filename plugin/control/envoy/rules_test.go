@@ -52,6 +52,12 @@ func TestTheFirstRuleThatFitsADescriptorNamesItsTierAndTenant(t *testing.T) {
 		}
 		assert.Equal(t, want, got, text)
 	}
+	m, err = ParseMapping([]byte(`{domains: {edge: {tenant_from: [descriptor.user], tier_from: [descriptor.plan],
+  rules: [{entries: [plan, user], tier: ruled, tenant: ruled}]}}}`))
+	require.NoError(t, err)
+	var sourced admit.CallerRequest
+	require.True(t, m["edge"].read(callOf("edge", "plan=gold user=u").GetDescriptors()[0], &sourced))
+	assert.Equal(t, "gold u", sourced.Tier+" "+sourced.Tenant, "sources go before rules")
 	for text, want := range map[string]string{
 		"7": "domains.edge.rules: must be a list", "[{tier: a}]": "rules: [0]: must have entries",
 		"[{entries: [a], tier: b, unit: c}]": "rules: [0]: must have", "[]": "maps nothing",

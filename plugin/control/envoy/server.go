@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,14 +25,16 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 )
 
-// What callers may take of the process. Messages in memory are at most maxCalls × maxMessage: 256 MiB.
+// What callers may take of the process. A message of empty descriptors takes 1.7 MB decoded, so all are at most
+// maxCalls × 1.7 MB: 880 MB, until they are denied. Those that wait for Redis take 0.3 MB each: 160 MB.
 const (
 	maxConnections = 1024
 	maxStreams     = 128 // calls at once on one connection
-	maxCalls       = 2048
-	maxMessage     = 128 << 10 // bytes
-	maxHeaders     = 16 << 10  // bytes of a call's headers
-	window         = 64 << 10  // bytes that a caller may send ahead of what is read, on a stream and on a connection
+	maxCalls       = 512
+	maxChecks      = 64       // of health, beside maxCalls: a busy service is healthy
+	maxMessage     = 32 << 10 // bytes
+	maxHeaders     = 16 << 10 // bytes of a call's headers
+	window         = 64 << 10 // bytes that a caller may send ahead of what is read, on a stream and on a connection
 
 	handshakeTime = 5 * time.Second
 	idleTime      = 5 * time.Minute
@@ -59,7 +62,7 @@ func NewServer(o Options) *Server {
 	s.register()
 	s.memory.New = func() any { return new(admit.Joint) }
 	options := []grpc.ServerOption{
-		grpc.InTapHandle(s.begin), grpc.ConnectionTimeout(handshakeTime),
+		grpc.InTapHandle(s.begin), grpc.UnaryInterceptor(s.handle), grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: pingAfter, Timeout: pingTime}),
@@ -74,16 +77,31 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// begin counts a call before its message is read, and denies it if too many are in progress.
-func (s *Server) begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
-	if s.calls.Add(1) > maxCalls {
+// begin counts a call before its message is read, and denies it if too many are in progress. A call that reaches no
+// handler gives its place back when its context ends.
+func (s *Server) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
+	most := int64(maxCalls)
+	if strings.HasPrefix(call.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		most += maxChecks
+	}
+	if s.calls.Add(1) > most {
 		s.calls.Add(-1)
-		err := status.Errorf(codes.ResourceExhausted, "%d calls are in progress already: retry later", maxCalls)
+		err := status.Errorf(codes.ResourceExhausted, "%d calls are in progress already: retry later", most)
 		s.count(nil, err)
 		return nil, err
 	}
-	context.AfterFunc(ctx, func() { s.calls.Add(-1) })
-	return ctx, nil
+	return context.WithValue(ctx, placeKey{}, context.AfterFunc(ctx, func() { s.calls.Add(-1) })), nil
+}
+
+type placeKey struct{} // of what keeps a call's place beyond the end of its context
+
+// handle calls a handler, which gives the place of its call back.
+func (s *Server) handle(ctx context.Context, call any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if keep := ctx.Value(placeKey{}).(func() bool); !keep() {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	defer s.calls.Add(-1)
+	return next(ctx, call)
 }
 
 // Check implements gRPC's health service: the server is healthy from the first policies until it drains.
@@ -129,7 +147,7 @@ func (s *Server) register() {
 		return promauto.With(s.Metrics).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	s.answered = counter("rate_limiter_envoy_calls_total", "Calls of Envoy's rate limit protocol, by overall code, or by "+
-		"gRPC code if they failed. ResourceExhausted: too many were in progress.", "code")
+		"gRPC code if they failed. ResourceExhausted: too many were in progress. panic: on_internal_error decided.", "code")
 	s.ignored = counter("rate_limiter_envoy_ignored_total", "What calls named without effect: a domain that is not "+
 		"configured, a descriptor of which nothing is mapped, a limit that a descriptor may not state.", "what")
 	for _, what := range []string{ignoredDomain, ignoredDescriptor, ignoredLimit} {

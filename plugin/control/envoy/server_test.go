@@ -5,13 +5,17 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
@@ -20,7 +24,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
@@ -68,6 +74,200 @@ func TestTheServerIsHealthyFromTheFirstPoliciesUntilItDrains(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "OK; OK per-hour 10/HOUR 9 46m40s", describe(answer), "calls are answered while the server drains")
 	w.Stop(t.Context())
+}
+
+func TestACallKeepsItsPlaceUntilItsHandlerReturns(t *testing.T) {
+	w := newWorld(t, testConfig)
+	conn := w.serve()
+	entered, release, ended := make(chan bool), make(chan bool), make(chan error, 1)
+	w.during = func(ctx context.Context) {
+		entered <- true
+		<-release
+		ended <- ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-entered
+		cancel()
+	}()
+	_, err := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, callOf("edge", "tenant=a plan=hour"))
+	require.Equal(t, codes.Canceled, status.Code(err))
+	// This comes after the reset of the call, on the same connection.
+	_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	time.Sleep(20 * time.Millisecond)
+	require.EqualValues(t, 1, w.calls.Load(), "calls, while the handler runs")
+	close(release)
+	require.NoError(t, <-ended, "the end of the call must not end the call of Redis")
+	await.That(t, "no call is in progress", func() bool { return w.calls.Load() == 0 })
+}
+
+func TestCallsAndHealthChecksHaveBounds(t *testing.T) {
+	w := newWorld(t, testConfig)
+	conn := w.serve()
+	outcome := func() string {
+		_, byCall := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), callOf("edge", "tenant=a plan=hour"))
+		_, byCheck := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		await.That(t, "both have ended", func() bool { return w.calls.Load()%maxChecks == 0 })
+		return status.Code(byCall).String() + " " + status.Code(byCheck).String()
+	}
+	require.Equal(t, "OK OK", outcome())
+	w.calls.Store(maxCalls)
+	require.Equal(t, "ResourceExhausted OK", outcome(), "a busy service is healthy")
+	w.calls.Store(maxCalls + maxChecks)
+	require.Equal(t, "ResourceExhausted ResourceExhausted", outcome())
+	w.calls.Store(0)
+	require.Equal(t, "OK OK", outcome())
+	require.EqualValues(t, 3, testutil.ToFloat64(w.answered.WithLabelValues("ResourceExhausted")))
+}
+
+func TestCallsThatAreTooLongAreErrorsThatSayByHowMuch(t *testing.T) {
+	w := newWorld(t, testConfig)
+	client := rls.NewRateLimitServiceClient(w.serve())
+	_, err := client.ShouldRateLimit(t.Context(), callOf("edge", "tenant="+strings.Repeat("x", 64<<10)))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.ErrorContains(t, err, "received message larger than max (65562 vs. 32768)")
+	headers := metadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("x", maxHeaders))
+	_, err = client.ShouldRateLimit(headers, callOf("edge", "tenant=a"))
+	require.ErrorContains(t, err, "header list size")
+}
+
+// The bound of memory in the comment of the constants counts with these sizes.
+func TestADecodedMessageHasAtMostTheBytesThatTheBoundCountsWith(t *testing.T) {
+	entries := bytes.Repeat([]byte{0x0a, 0}, maxEntries)
+	admitted := bytes.Repeat(append([]byte{0x12, byte(len(entries))}, entries...), maxDescriptors)
+	domain := bytes.Repeat([]byte("x"), maxMessage-len(admitted)-4)
+	admitted = append(binary.AppendUvarint(append(admitted, 0x0a), uint64(len(domain))), domain...)
+	for name, c := range map[string]struct {
+		raw  []byte
+		most int64
+	}{
+		"empty descriptors": {bytes.Repeat([]byte{0x12, 0}, maxMessage/2), 1_750_000},
+		"empty entries":     {bytes.Repeat([]byte{0x12, 2, 0x0a, 0}, maxMessage/4), 1_750_000},
+		"empty limits":      {bytes.Repeat([]byte{0x12, 2, 0x12, 0}, maxMessage/4), 1_750_000},
+		"all that may be":   {admitted, 330_000},
+	} {
+		before := heap()
+		call := new(rls.RateLimitRequest)
+		require.NoError(t, proto.Unmarshal(c.raw, call))
+		grown := int64(heap()) - int64(before)
+		runtime.KeepAlive(call)
+		t.Logf("%s: %d bytes become %d", name, len(c.raw), grown)
+		assert.LessOrEqual(t, grown, c.most, name)
+	}
+}
+
+func TestEachConnectionIsToldItsBoundsAndOneMoreThanMayBeWaits(t *testing.T) {
+	w := newWorld(t, testConfig)
+	w.serve()
+	await.That(t, "the door is open", func() bool {
+		conn, err := net.Dial("tcp", w.Listen)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	var conns [maxConnections + 1]*caller
+	for i := range conns {
+		conns[i] = w.dial()
+	}
+	var told *http2.SettingsFrame
+	for _, c := range conns[:maxConnections] {
+		frame, err := c.framer.ReadFrame()
+		require.NoError(t, err)
+		told = frame.(*http2.SettingsFrame)
+	}
+	for id, want := range map[http2.SettingID]uint32{
+		http2.SettingMaxConcurrentStreams: maxStreams, http2.SettingInitialWindowSize: window,
+		http2.SettingMaxHeaderListSize: maxHeaders,
+	} {
+		got, _ := told.Value(id)
+		require.Equal(t, want, got, id)
+	}
+	last := conns[maxConnections]
+	require.NoError(t, last.conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err := last.framer.ReadFrame()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	_ = conns[0].conn.Close()
+	require.NoError(t, last.conn.SetReadDeadline(time.Time{}))
+	_, err = last.framer.ReadFrame()
+	require.NoError(t, err)
+}
+
+// inFakeTime serves connections in memory, in a bubble of fake time.
+func inFakeTime(t *testing.T, test func(t *testing.T, listener *bufconn.Listener)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w, listener := newWorld(t, testConfig), bufconn.Listen(4<<10)
+		ended := make(chan error, 1)
+		go func() { ended <- w.grpc.Serve(listener) }()
+		defer func() {
+			w.grpc.Stop()
+			require.NoError(t, <-ended)
+		}()
+		test(t, listener)
+	})
+}
+
+func TestAConnectionWithoutCallsEndsWhen(t *testing.T) {
+	for name, c := range map[string]struct {
+		greets, answers bool
+		pings           time.Duration // between pings of the caller; 0: none
+		after           time.Duration
+		why             string // as the server says
+	}{
+		"no handshake is made":       {after: handshakeTime},
+		"a ping has no answer":       {greets: true, after: pingAfter + pingTime},
+		"it is idle":                 {greets: true, answers: true, after: idleTime, why: "max_idle"},
+		"it is idle, though it asks": {greets: true, answers: true, pings: leastPing, after: idleTime, why: "max_idle"},
+		"it asks too often":          {greets: true, answers: true, pings: 1e9, after: 5e9, why: "too_many_pings"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFakeTime(t, func(t *testing.T, listener *bufconn.Listener) {
+				conn, err := listener.DialContext(t.Context())
+				require.NoError(t, err)
+				defer conn.Close()
+				require.NoError(t, conn.SetReadDeadline(time.Now().Add(2*idleTime)))
+				began, framer := time.Now(), http2.NewFramer(conn, conn)
+				if c.greets {
+					_, err = conn.Write([]byte(http2.ClientPreface))
+					require.NoError(t, err)
+					require.NoError(t, framer.WriteSettings())
+				}
+				var mu sync.Mutex // of writes
+				if c.pings > 0 {
+					go func() {
+						for err := error(nil); err == nil; {
+							time.Sleep(c.pings)
+							mu.Lock()
+							err = framer.WritePing(false, [8]byte{1})
+							mu.Unlock()
+						}
+					}()
+				}
+				why := ""
+				for {
+					frame, err := framer.ReadFrame()
+					if err != nil {
+						break
+					}
+					switch f := frame.(type) {
+					case *http2.GoAwayFrame:
+						why = string(f.DebugData())
+					case *http2.PingFrame:
+						if c.answers && !f.IsAck() {
+							mu.Lock()
+							_ = framer.WritePing(true, f.Data) // the server may have ended the connection
+							mu.Unlock()
+						}
+					}
+				}
+				require.Equal(t, c.why, why)
+				require.InDelta(t, c.after.Seconds(), time.Since(began).Seconds(), 1)
+				time.Sleep(2 * c.pings) // so that the pings end
+			})
+		})
+	}
 }
 
 // caller is a client that speaks HTTP/2 by hand.

@@ -7,12 +7,12 @@
 package envoy
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"slices"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -27,6 +27,7 @@ import (
 
 const (
 	maxDescriptors = 100
+	maxEntries     = 32       // of a descriptor
 	maxText        = 16 << 10 // bytes of a key or a value
 )
 
@@ -45,10 +46,28 @@ type Options struct {
 
 // ShouldRateLimit decides about the descriptors of a call. A call that is malformed, late or early is an error; then
 // nothing was spent, and failure_mode_deny of the proxy decides.
-func (s *Server) ShouldRateLimit(ctx context.Context, call *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
-	answer, err := s.answer(ctx, call)
-	s.count(answer, err)
-	return answer, err
+func (s *Server) ShouldRateLimit(ctx context.Context, call *rls.RateLimitRequest) (a *rls.RateLimitResponse, _ error) {
+	defer func() {
+		if cause := recover(); cause != nil { // it would end the process
+			s.answered.WithLabelValues("panic").Inc()
+			a = s.fault(call, fmt.Errorf("panic: %v\n%s", cause, debug.Stack()))
+		}
+	}()
+	a, err := s.answer(ctx, call)
+	s.count(a, err)
+	return a, err
+}
+
+// fault answers a call about which nothing could be decided.
+func (s *Server) fault(call *rls.RateLimitRequest, why error) *rls.RateLimitResponse {
+	s.Log.Error("decide a call of Envoy: on_internal_error applies", "error", why)
+	whole := new(admit.Exchange)
+	s.Decider.Fault(whole)
+	answer := s.answerOf(call, whole, false)
+	for _, of := range answer.Statuses {
+		s.setStatus(of, &whole.Decision)
+	}
+	return answer
 }
 
 func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
@@ -64,7 +83,7 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 		return unlimited(call), nil
 	}
 	if !s.Ready() {
-		return nil, status.Error(codes.Unavailable, "warming up: the policies of the database are not loaded yet")
+		return nil, status.Error(codes.Unavailable, admit.WarmingUp)
 	}
 	joint := s.memory.Get().(*admit.Joint)
 	defer s.memory.Put(joint)
@@ -72,9 +91,8 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	answer := unlimited(call)
 	if len(places) == 0 {
-		return answer, nil
+		return unlimited(call), nil
 	}
 	// The deadline is of the answer: if it ended a call of Redis, that would count as one that Redis was too slow for.
 	whole, err := s.Decider.AdmitAll(context.WithoutCancel(ctx), s.Peeker, joint)
@@ -82,20 +100,12 @@ func (s *Server) answer(ctx context.Context, call *rls.RateLimitRequest) (*rls.R
 		return nil, status.Error(codes.InvalidArgument, "descriptors: "+err.Error())
 	}
 	if err != nil {
-		s.Log.Error("decide a call of Envoy: on_internal_error applies", "error", err)
+		return s.fault(call, err), nil
 	}
-	if whole.Decision.Denied() {
-		answer.OverallCode = rls.RateLimitResponse_OVER_LIMIT
-		answer.RawBody = bytes.Clone(whole.Response.Body) // its memory is used again
-	}
+	answer := s.answerOf(call, whole, mapped.draftHeaders)
 	for i, place := range places {
-		d := &joint.Parts[i].Decision
-		if err != nil { // nothing was decided about a part alone
-			d = &whole.Decision
-		}
-		s.setStatus(answer.Statuses[place], d)
+		s.setStatus(answer.Statuses[place], &joint.Parts[i].Decision)
 	}
-	answer.ResponseHeadersToAdd = s.headersOf(whole, mapped.draftHeaders)
 	return answer, nil
 }
 
@@ -123,6 +133,8 @@ func checkDescriptor(d *common.RateLimitDescriptor) error {
 	switch {
 	case len(d.GetEntries()) == 0:
 		return fmt.Errorf("entries: at least one is required")
+	case len(d.GetEntries()) > maxEntries:
+		return fmt.Errorf("entries: %d, must be at most %d", len(d.GetEntries()), maxEntries)
 	case d.GetHitsAddend().GetValue() > identity.MaxCallerCost:
 		return fmt.Errorf("hits_addend: %d, must be at most %d", d.GetHitsAddend().GetValue(), int64(identity.MaxCallerCost))
 	case d.GetIsNegativeHits():

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
 
 // describe returns an answer as a text: the overall code, then each status with its limit, what remains and the reset.
@@ -130,6 +132,67 @@ func TestALimitInADescriptorCountsOnlyWhereItMay(t *testing.T) {
 	assert.Equal(t, "OK; OK descriptor 2/UNKNOWN 0 1h46m40s", describe(w.call(stated("draft"))))
 	assert.Equal(t, "OVER_LIMIT; OVER_LIMIT descriptor 2/UNKNOWN 0 1h46m40s", describe(w.call(stated("draft"))))
 	assert.Equal(t, "OK; OK per-minute 20/MINUTE 16 40s", describe(w.call(callOf("draft", "tenant=acme plan=minute"))))
+	other := stated("draft")
+	other.Descriptors[0].Entries[0].Value = "beta"
+	assert.Equal(t, "OK; OK descriptor 2/UNKNOWN 1 1h46m40s", describe(w.call(other)), "a bucket of its own")
+}
+
+func TestAStatedLimitOfZeroDeniesTheCallAndSpendsNothing(t *testing.T) {
+	w := newWorld(t, testConfig)
+	call := callOf("draft", "tenant=acme plan=minute", "tenant=beta plan=hour")
+	call.Descriptors[1].Limit = &common.RateLimitDescriptor_RateLimitOverride{Unit: units.RateLimitUnit_HOUR}
+	denied := w.call(call)
+	assert.Equal(t, "OVER_LIMIT; OK; OVER_LIMIT descriptor 0/HOUR 0 0s", describe(denied))
+	assert.Contains(t, lines(denied), "x-ratelimit-remaining: 0")
+	assert.Contains(t, string(denied.GetRawBody()), `"violated-policies":["descriptor"]`)
+	assert.Zero(t, w.takes.Load())
+}
+
+func TestNoNameOfATenantIsThatOfTheBucketOfADescriptor(t *testing.T) {
+	w := newWorld(t, `{on_missing_user: skip, tiers: [{name: victim, limits: [
+  {name: descriptor, scope: tenant, limit: 9, window_size: 3600, algorithm: fixed_window}]}]}`)
+	long := strings.Repeat("x", 100)
+	call := callOf("draft", "key="+long+" tenant=acme")
+	call.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{
+		RequestsPerUnit: 9, Unit: units.RateLimitUnit_HOUR,
+	}
+	require.Equal(t, "OK; OK descriptor 9/HOUR 8 46m40s", describe(w.call(call)))
+	// Names of more than 128 bytes are hashed, and this is what the bucket's name is a hash of.
+	hashed := fmt.Sprintf(`"draft" %d "key"=%q "tenant"="acme"`, 3600*limit.Second, long)
+	text := callOf("draft", "tenant= plan=victim")
+	text.Descriptors[0].Entries[0].Value = hashed
+	assert.Equal(t, "OK; OK descriptor 9/HOUR 8 46m40s", describe(w.call(text)), "the first of 9")
+}
+
+func TestTheBodyOfAnAnswerIsItsOwn(t *testing.T) {
+	w := newWorld(t, testConfig)
+	var answers []*rls.RateLimitResponse
+	var bodies []string
+	for i := range 20 {
+		call := callOf("edge", "tenant=a plan=hour", fmt.Sprint("tenant=b plan=", []string{"hour", "minute"}[i%2]))
+		call.HitsAddend = 1000
+		answers = append(answers, w.call(call))
+		bodies = append(bodies, string(answers[i].GetRawBody()))
+	}
+	for i, answer := range answers {
+		require.Equal(t, bodies[i], string(answer.GetRawBody()), "answer %d, after the others", i)
+	}
+}
+
+func TestAPanicIsAnsweredAsTheConfigSaysAndCounted(t *testing.T) {
+	for mode, want := range map[string]string{"open": "OK; OK; OK", "closed": "OVER_LIMIT; OVER_LIMIT; OVER_LIMIT"} {
+		w := newWorld(t, strings.Replace(testConfig, "{", "{on_internal_error: "+mode+", ", 1))
+		var log strings.Builder
+		w.Server.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.during = func(context.Context) { panic("a fault") }
+		answer := w.call(callOf("edge", "tenant=a plan=hour", "tenant=b plan=hour"))
+		assert.Equal(t, want, describe(answer))
+		assert.Equal(t, mode == "closed", strings.Contains(string(answer.GetRawBody()), `"status":503`))
+		assert.Contains(t, log.String(), "a fault")
+		assert.EqualValues(t, 1, testutil.ToFloat64(w.answered.WithLabelValues("panic")))
+		w.during = nil
+		assert.Equal(t, "OK; OK per-hour 10/HOUR 9 46m40s", describe(w.call(callOf("edge", "tenant=a plan=hour"))))
+	}
 }
 
 func TestAMalformedCallIsAnErrorThatNamesTheField(t *testing.T) {
@@ -154,17 +217,15 @@ func TestAMalformedCallIsAnErrorThatNamesTheField(t *testing.T) {
 		"descriptors[0].hits_addend: 2000000000": changed(func(c *rls.RateLimitRequest) {
 			c.Descriptors[0].HitsAddend = wrapperspb.UInt64(2e9)
 		}),
-		"descriptors[0].is_negative_hits": changed(func(c *rls.RateLimitRequest) { c.Descriptors[0].IsNegativeHits = true }),
-		"descriptors[0].limit: unit: UNKNOWN, must be": changed(func(c *rls.RateLimitRequest) {
+		"descriptors[0].is_negative_hits":                changed(func(c *rls.RateLimitRequest) { c.Descriptors[0].IsNegativeHits = true }),
+		"descriptors[0].entries: 33, must be at most 32": callOf("edge", strings.Repeat("tenant=a ", 33)),
+		"limit: unit: UNKNOWN, must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR": changed(func(c *rls.RateLimitRequest) {
 			c.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1}
 		}),
 		"descriptors[0].limit: window": changed(func(c *rls.RateLimitRequest) {
 			c.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{
 				RequestsPerUnit: 1, Unit: units.RateLimitUnit_YEAR, UnitMultiplier: wrapperspb.UInt32(1 << 31),
 			}
-		}),
-		"descriptors[0].limit: limit: must be between": changed(func(c *rls.RateLimitRequest) {
-			c.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{Unit: units.RateLimitUnit_DAY}
 		}),
 	} {
 		_, err := w.ShouldRateLimit(t.Context(), call)

@@ -56,6 +56,7 @@ type world struct {
 	ready    bool
 	storeErr error
 	takes    atomic.Int64
+	during   func(ctx context.Context) // called in each take; nil: nothing
 }
 
 // take returns the takes of buckets, which are counted and may fail.
@@ -63,6 +64,9 @@ func (w *world) take(buckets *memory.Store) admit.TakeFunc {
 	return func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 		if w.takes.Add(1); w.storeErr != nil {
 			return w.storeErr
+		}
+		if w.during != nil {
+			w.during(ctx)
 		}
 		return buckets.Take(ctx, bounds, statuses)
 	}

@@ -123,7 +123,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		d.fail(w, malformed, http.StatusBadRequest, err.Error())
 	case !d.Ready():
-		d.fail(w, unavailable, http.StatusServiceUnavailable, "warming up: the policies of the database are not loaded yet")
+		d.fail(w, unavailable, http.StatusServiceUnavailable, admit.WarmingUp)
 	default:
 		d.decide(w, r, client, status)
 	}

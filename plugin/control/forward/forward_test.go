@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -18,7 +19,9 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/promtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -42,6 +45,8 @@ type world struct {
 	*Door
 	registry *prometheus.Registry
 	ready    bool
+	during   func(ctx context.Context) // called in each take; nil: nothing
+	cancel   func()                    // ends the question that is asked
 }
 
 func newWorld(t *testing.T) *world {
@@ -56,12 +61,18 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	mapping, err := ParseMapping([]byte(testMapping))
 	require.NoError(t, err)
+	w := &world{T: t, registry: prometheus.NewRegistry(), ready: true}
+	buckets := memory.New(memory.Options{Now: func() limit.Micros { return now }, MaxBuckets: 100})
 	decider := &admit.Decider{
 		Now: func() limit.Micros { return now }, Renderer: response.New(parsed, nil),
-		Buckets: memory.New(memory.Options{Now: func() limit.Micros { return now }, MaxBuckets: 100}),
+		Buckets: admit.TakeFunc(func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+			if w.during != nil {
+				w.during(ctx)
+			}
+			return buckets.Take(ctx, bounds, statuses)
+		}),
 	}
 	decider.Policies.Store(plan)
-	w := &world{T: t, registry: prometheus.NewRegistry(), ready: true}
 	w.Door = New(Options{
 		Mapping: mapping, Decider: decider, Ready: func() bool { return w.ready }, Metrics: w.registry,
 		ClientOf: func(r *http.Request) (netip.Addr, bool) {
@@ -89,8 +100,24 @@ func (w *world) ask(query, request string, lines ...string) *httptest.ResponseRe
 		r.Header.Add(name, value)
 	}
 	got := httptest.NewRecorder()
-	w.ServeHTTP(got, r)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	w.cancel = cancel
+	w.ServeHTTP(got, r.WithContext(ctx))
+	require.Equal(w, "no-store", got.Header().Get("Cache-Control"), "of %d", got.Code)
 	return got
+}
+
+func TestAProxyThatStopsWaitingDoesNotEndTheCallOfRedis(t *testing.T) {
+	w := newWorld(t)
+	w.during = func(ctx context.Context) {
+		w.cancel()
+		require.NoError(t, ctx.Err())
+	}
+	w.ask("", "GET /", "X-Tenant: acme")
+	w.during = nil
+	got := w.ask("", "GET /", "X-Tenant: acme")
+	require.Equal(t, "1", got.Header().Get("X-RateLimit-Remaining"), "both questions have spent")
 }
 
 func TestAProxyIsAnsweredWithThePluginsDecision(t *testing.T) {

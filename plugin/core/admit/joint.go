@@ -22,11 +22,11 @@ var ErrTooMany = fmt.Errorf("their limits have more than %d buckets together", m
 type Part struct {
 	Facts  CallerRequest
 	Asks   bool          // it spends nothing, and is denied if what it costs has no room
-	Beside *policy.Bound // one more limit, without a namespace; nil: none
+	Beside *policy.Bound // one more limit, without a namespace, or [limit.Nothing]; nil: none
 	Exchange
 
 	pool *pool // of what the part spends, or asks
-	take int   // bounds that are in the pool; fair shares decide about the others
+	take int   // bounds that are in the pool; the others are decided without their buckets
 	fair bool  // some bound is shared fairly
 }
 
@@ -145,7 +145,12 @@ func (j *Joint) resolve(ctx context.Context, p *Part) error {
 	}
 	d.Grow()
 	p.take = len(d.Statuses)
-	if p.fair = d.Resolution.Fair && j.dr.Shares != nil && p.take > 0; p.fair {
+	p.fair = d.Resolution.Fair && j.dr.Shares != nil && p.take > 0
+	switch last := p.take - 1; {
+	case last >= 0 && d.Resolution.Bounds[last].Policy.Limit.Capacity() == 0:
+		d.Statuses[last] = decision.Status{Wait: limit.Never, Now: j.now, Source: decision.Memory}
+		d.Statuses[last].Reset, p.take = j.now, last
+	case p.fair:
 		p.take = j.dr.Shares.Cap(d, j.now)
 	}
 	if p.pool = &j.spent; p.Asks {

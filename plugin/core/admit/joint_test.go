@@ -6,15 +6,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const jointConfig = `{on_missing_tenant: skip, on_missing_user: skip, tiers: [{name: a, limits: [
@@ -138,12 +141,15 @@ func TestAPartThatIsDeniedBeforeItsBucketsKeepsTheOthersFromSpending(t *testing.
 	require.Len(t, *observed, 1)
 }
 
-func TestOfTwoLimitsOfOneBucketTheSmallerCounts(t *testing.T) {
-	const tiers = `{tiers: [{name: a, limits: [{name: year, scope: tenant, limit: 9, window_size: 31536000,
-  algorithm: fixed_window}]}, {name: b, limits: [{name: year, scope: tenant, limit: 2, window_size: 31536000,
-  algorithm: fixed_window}]}]}`
-	for _, order := range []string{"ab", "ba"} {
-		decider, _ := callerDeciderOf(t, tiers)
+func TestOfTwoLimitsOfOneBucketTheEnforcedOneCountsElseTheSmaller(t *testing.T) {
+	const tiers = `{tiers: [{name: a, limits: [{name: year, scope: tenant, limit: 2, window_size: 31536000,
+  algorithm: fixed_window}]}, {name: b, limits: [{name: year, scope: tenant, limit: SIZE-B,
+  window_size: 31536000, algorithm: fixed_window, mode: MODE-B}]}]}`
+	for _, c := range []struct{ order, mode, size string }{
+		{"ab", "enforce", "9"}, {"ba", "enforce", "9"}, {"ab", "shadow", "1"}, {"ba", "shadow", "1"},
+	} {
+		order := c.order
+		decider, _ := callerDeciderOf(t, strings.NewReplacer("MODE-B", c.mode, "SIZE-B", c.size).Replace(tiers))
 		buckets := decider.Buckets.(*shelf)
 		parts := make([]admit.Part, 2)
 		for i := range parts {
@@ -160,6 +166,55 @@ func TestOfTwoLimitsOfOneBucketTheSmallerCounts(t *testing.T) {
 				parts[1].Decision.Resolution.Bounds[0].Policy.Limit.Capacity(),
 			})
 		}
+	}
+}
+
+func TestOfWhatABucketWasChargedOnlyTheFirstPartIsTold(t *testing.T) {
+	decider, _ := callerDeciderOf(t, jointConfig)
+	buckets := decider.Buckets.(*shelf)
+	decider.Buckets = admit.TakeFunc(func(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+		err := buckets.Take(ctx, bounds, statuses)
+		for i := range statuses {
+			statuses[i].Charged = true
+		}
+		return err
+	})
+	charged := map[string]int{}
+	parts := make([]admit.Part, 3)
+	for i := range parts {
+		parts[i].Facts.Caller = identity.Caller{Tenant: []string{"x", "x", "y"}[i], Tier: "a"}
+	}
+	_, err := decider.AdmitAll(t.Context(), buckets, &admit.Joint{Parts: parts})
+	require.NoError(t, err)
+	for i := range parts {
+		for at, s := range parts[i].Decision.Statuses {
+			if s.Charged {
+				charged[fmt.Sprint(i, parts[i].Decision.Resolution.Bounds[at].Policy.Name)]++
+			}
+		}
+	}
+	require.Equal(t, map[string]int{"0all": 1, "0tenants": 1, "2tenants": 1}, charged)
+}
+
+func TestACallWithTwoBansWaitsForTheLaterEnd(t *testing.T) {
+	decider, _ := callerDeciderOf(t, jointConfig)
+	decider.Now = func() limit.Micros { return now }
+	rows := policy.Rows{Version: 1}
+	for i, tenant := range []string{"a-minute", "an-hour"} {
+		end := time.UnixMicro(int64(now + []limit.Micros{60, 3600}[i]*limit.Second))
+		rows.Overrides = append(rows.Overrides, policytest.Override(int64(i+1),
+			schema.Override{Tenant: tenant, Kind: schema.KindBan, ExpiresAt: end}))
+	}
+	snapshot, faults := policy.NewSnapshot(rows, nil)
+	require.Empty(t, faults)
+	decider.Policies.Store(decider.Policies.Load().With(snapshot))
+	for _, order := range [][]string{{"a-minute", "an-hour"}, {"an-hour", "a-minute"}} {
+		parts := make([]admit.Part, 2)
+		parts[0].Facts.Tenant, parts[1].Facts.Tenant = order[0], order[1]
+		whole, err := decider.AdmitAll(t.Context(), decider.Buckets.(*shelf), &admit.Joint{Parts: parts})
+		require.NoError(t, err)
+		require.Equal(t, decision.Banned, whole.Decision.Reason)
+		require.Equal(t, 3600*limit.Second, whole.Decision.RetryAfter, "of %v", order)
 	}
 }
 
@@ -187,14 +242,15 @@ func TestAFairShareThatDeniesAPartKeepsTheOthersFromSpendingUnlessItIsInShadow(t
   limit: 600, window_size: 60, mode: MODE, fair: {default: 1}}]}}`, "MODE", mode, 1))
 		shares := &caps{denied: "x"}
 		decider.Shares = shares
-		parts := make([]admit.Part, 2)
-		parts[0].Facts.Tenant, parts[1].Facts.Tenant = "x", "y"
+		parts := make([]admit.Part, 3)
+		parts[0].Facts.Tenant, parts[1].Facts.Tenant, parts[2].Facts.Tenant = "x", "y", "z"
+		parts[2].Asks = true
 		whole, err := decider.AdmitAll(t.Context(), decider.Buckets.(*shelf), &admit.Joint{Parts: parts})
 		require.NoError(t, err)
 		require.Equal(t, denied, whole.Decision.Denied(), mode)
 		require.Equal(t, denied, parts[0].Decision.Denied(), mode)
 		require.Equal(t, denied, decider.Buckets.(*shelf).takes == 0, mode)
-		require.Equal(t, []string{"x", "y"}, shares.counted)
+		require.Equal(t, []string{"x", "y"}, shares.counted, "what asks is no demand")
 	}
 }
 

@@ -184,6 +184,13 @@ func New(spec Spec) (Limit, error) {
 	}
 }
 
+// Nothing returns a fixed window that admits nothing. It has no bucket: a store may divide by its capacity.
+func Nothing(window Micros) (Limit, error) {
+	l, err := New(Spec{Algorithm: FixedWindow, Quantity: 1, Window: window})
+	l.spec.Quantity, l.spec.Burst, l.size, l.soft, l.hard = 0, 0, 0, 0, 0
+	return l, err
+}
+
 // FieldError reports one field of a spec that is out of range. Where fields contradict each other it is the field that
 // the schema names for that: a reader gets one fault for each cause.
 type FieldError = calendar.FieldError
