@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -268,9 +269,11 @@ func (s *Settings) listenAndServe(ctx context.Context, d *drainingServer, log *s
 	d.drain(s.DrainTime)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ShutdownTime)
 	defer cancel()
+	var stopped sync.WaitGroup // both doors have all of the time
 	if d.envoy != nil {
-		d.envoy.Stop(ending)
+		stopped.Go(func() { d.envoy.Stop(ending) })
 	}
+	defer stopped.Wait()
 	if err := d.http.Shutdown(ending); err != nil {
 		err = errors.Join(err, d.http.Close())
 		log.Warn("requests were aborted, because they took longer than --shutdown-time", "error", err)

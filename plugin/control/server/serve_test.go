@@ -20,16 +20,23 @@ import (
 	"testing"
 	"time"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
 )
 
@@ -201,6 +208,68 @@ func TestADrainingServerAnswersInTimeAndClosesItsConnections(t *testing.T) {
 	if status, closes := request("/other"); status != http.StatusNoContent || !closes {
 		t.Errorf("while it drains /other answers %d, closes %v", status, closes)
 	}
+}
+
+func TestBothDoorsEndAtOnceAndFinishWhatRuns(t *testing.T) {
+	text := strings.Replace(onPort(t, 1), "strategy: redis", "strategy: local", 1)
+	d := deciding(t, text, func(s *Settings) { s.NoDatabase = true })
+	entered, release := make(chan bool), make(chan bool)
+	take := d.rest.Decider.Buckets.Take
+	d.rest.Decider.Buckets = admit.TakeFunc(func(ctx context.Context, b []policy.Bound, s []decision.Status) error {
+		entered <- true
+		<-release
+		return take(ctx, b, s)
+	})
+	mapping, err := envoy.ParseMapping([]byte("domains: {edge: {tenant_from: [descriptor.tenant]}}"))
+	require.NoError(t, err)
+	s := &Settings{
+		Listen: freeport.Address(t), ShutdownTime: 2 * await.Longest, Config: d.config,
+		Envoy: Envoy{Listen: freeport.Address(t), Mapping: mapping},
+	}
+	log := slog.New(slog.DiscardHandler)
+	monitor, err := metrics.NewServer(metrics.ServerOptions{Metrics: metrics.New("1", metrics.Sources{}), Log: log})
+	require.NoError(t, err)
+	server := newDraining(&http.Server{
+		ReadHeaderTimeout: time.Minute, WriteTimeout: time.Minute, Handler: http.NotFoundHandler(),
+	}, monitor, log)
+	server.envoy, err = s.newEnvoy(d, prometheus.NewRegistry(), log)
+	require.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- server.envoy.Run(t.Context()) }()
+	go func() { ended <- s.listenAndServe(ctx, server, log) }()
+	open := func(address string) bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}
+	await.That(t, "the API is served", func() bool { return open(s.Listen) })
+	conn, err := grpc.NewClient(s.Envoy.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	called := make(chan error, 1)
+	go func() {
+		_, err := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &rls.RateLimitRequest{
+			Domain: "edge", Descriptors: []*common.RateLimitDescriptor{{
+				Entries: []*common.RateLimitDescriptor_Entry{{Key: "tenant", Value: "acme"}},
+			}},
+		}, grpc.WaitForReady(true))
+		called <- err
+	}()
+	select {
+	case <-entered:
+	case err := <-called:
+		t.Fatalf("the call took nothing: %v", err)
+	}
+	end()
+	await.That(t, "the API ends, although a call of Envoy runs", func() bool { return !open(s.Listen) })
+	await.That(t, "the door for Envoy takes no more calls", func() bool { return !open(s.Envoy.Listen) })
+	close(release)
+	require.NoError(t, <-called, "the call that ran")
+	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
 }
 
 func TestAPortThatIsInUseIsTheOnlyFault(t *testing.T) {

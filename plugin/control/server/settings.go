@@ -43,12 +43,11 @@ type Settings struct {
 
 	Abuse abuse.Options // of the leader; its Log is not used
 
-	Config  *routeconfig.Config // for decisions; nil: the process decides nothing
-	Portal  Portal
-	Envoy   Envoy
-	Forward *forward.Mapping // of forward auth; nil: there is none
-	// ForwardProxies may ask by forward auth. They are not TrustedProxies, through which any client reaches the process.
-	ForwardProxies Proxies
+	Config         *routeconfig.Config // for decisions; nil: the process decides nothing
+	Portal         Portal
+	Envoy          Envoy
+	Forward        *forward.Mapping // of forward auth; nil: there is none
+	ForwardProxies Proxies          // that may ask; not TrustedProxies, through which any client reaches the process
 	Database       Database
 	// NoDatabase means that there is none: the doors decide by the config alone. Then Database is not used, and Usage,
 	// DenialRecent, Portal, Kafka and Keeper must be zero.
@@ -98,8 +97,7 @@ type Database struct {
 	Connect func() (*pgxpool.Config, error) // reads the connection string
 }
 
-// Validate returns an error that names the flag of a setting that is malformed or unsafe. decides means that Config will
-// be there, which may be read later.
+// Validate returns an error that names the flag of a setting that is malformed or unsafe. decides: Config will be set.
 func (s *Settings) Validate(decides bool) error {
 	if err := checkListen(s.Listen); err != nil {
 		return fmt.Errorf("--listen: %q: %w", s.Listen, err)
@@ -126,27 +124,16 @@ func (s *Settings) Validate(decides bool) error {
 		return fmt.Errorf("--listen: other machines reach %s, and what they send would be unencrypted: "+
 			"give --tls-cert and --tls-key, or --insecure-http if a proxy in front terminates TLS", s.Listen)
 	}
-	return s.validateDoors(decides)
-}
-
-func (s *Settings) validateDoors(decides bool) error {
-	if err := s.Envoy.validate(); err != nil {
-		return err
-	}
-	none := s.Forward == nil && s.Envoy.Listen == ""
-	switch {
+	switch none := s.Forward == nil && s.Envoy.Listen == ""; {
 	case s.NoDatabase && none:
 		return errors.New("--database: off leaves only the doors for other proxies: give --envoy-listen or --forward-auth, " +
 			"or a connection string")
-	case s.Forward != nil && len(s.ForwardProxies) == 0:
-		return errors.New("--forward-auth: only proxies may ask: name their addresses by --forward-auth-proxies")
-	case s.Forward == nil && len(s.ForwardProxies) > 0:
-		return errors.New("--forward-auth-proxies: these may ask nothing without a mapping: give --forward-auth")
+	case (s.Forward == nil) != (len(s.ForwardProxies) == 0):
+		return errors.New("--forward-auth: only proxies may ask: name their addresses by --forward-auth-proxies, beside it")
 	case !none && !decides:
-		return errors.New("--config: is required with --envoy-listen and --forward-auth: without the plugin's config the " +
-			"process decides nothing")
+		return errors.New("--config: is required with --envoy-listen and --forward-auth: nothing is decided without it")
 	}
-	return nil
+	return s.Envoy.validate()
 }
 
 func checkListen(address string) error {
