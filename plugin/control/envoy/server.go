@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,6 @@ import (
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -25,18 +25,20 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 )
 
-// What callers may take of the process. A message of empty descriptors takes 1.7 MB decoded, so all are at most
-// maxCalls × 1.7 MB: 880 MB, until they are denied. Those that wait for Redis take 0.3 MB each: 160 MB.
+// What callers may take of the process. Decoded, a message takes 1 MB at most: all calls take at most maxCalls × 1 MB,
+// 512 MB.
 const (
 	maxConnections = 1024
+	maxOfPeer      = 256 // connections of one address
 	maxStreams     = 128 // calls at once on one connection
 	maxCalls       = 512
-	maxChecks      = 64       // of health, beside maxCalls: a busy service is healthy
-	maxMessage     = 32 << 10 // bytes
-	maxHeaders     = 16 << 10 // bytes of a call's headers
-	window         = 64 << 10 // bytes that a caller may send ahead of what is read, on a stream and on a connection
+	maxChecks      = 64        // of health, beside maxCalls: a busy service is healthy
+	maxMessage     = 192 << 10 // bytes: Envoy's longest path, 60 KiB, in three descriptors
+	maxHeaders     = 16 << 10  // bytes of a call's headers
+	window         = 64 << 10  // bytes that a caller may send ahead of what is read, on a stream and on a connection
 
 	handshakeTime = 5 * time.Second
+	callTime      = 2 * time.Second // until a message has arrived
 	idleTime      = 5 * time.Minute
 	pingAfter     = 30 * time.Second // of silence
 	pingTime      = 10 * time.Second // until a caller that does not answer is disconnected
@@ -54,6 +56,7 @@ type Server struct {
 	draining atomic.Bool
 
 	answered, ignored *prometheus.CounterVec
+	closed            prometheus.Counter
 }
 
 // NewServer returns a server. It does no I/O.
@@ -63,6 +66,7 @@ func NewServer(o Options) *Server {
 	s.memory.New = func() any { return new(admit.Joint) }
 	options := []grpc.ServerOption{
 		grpc.InTapHandle(s.begin), grpc.UnaryInterceptor(s.handle), grpc.ConnectionTimeout(handshakeTime),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: pingAfter, Timeout: pingTime}),
@@ -78,7 +82,7 @@ func NewServer(o Options) *Server {
 }
 
 // begin counts a call before its message is read, and denies it if too many are in progress. A call that reaches no
-// handler gives its place back when its context ends.
+// handler in time gives its place back when its context ends.
 func (s *Server) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
 	most := int64(maxCalls)
 	if strings.HasPrefix(call.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
@@ -90,7 +94,9 @@ func (s *Server) begin(ctx context.Context, call *tap.Info) (context.Context, er
 		s.count(nil, err)
 		return nil, err
 	}
-	return context.WithValue(ctx, placeKey{}, context.AfterFunc(ctx, func() { s.calls.Add(-1) })), nil
+	limited, cancel := context.WithTimeout(ctx, callTime)
+	context.AfterFunc(ctx, cancel)
+	return context.WithValue(limited, placeKey{}, context.AfterFunc(limited, func() { s.calls.Add(-1) })), nil
 }
 
 type placeKey struct{} // of what keeps a call's place beyond the end of its context
@@ -120,7 +126,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("--envoy-listen: %w", err)
 	}
 	defer context.AfterFunc(ctx, s.grpc.Stop)()
-	if err := s.grpc.Serve(netutil.LimitListener(listener, maxConnections)); !errors.Is(err, grpc.ErrServerStopped) {
+	fair := &fairListener{Listener: listener, closed: s.closed, open: map[netip.Addr]int{}}
+	if err := s.grpc.Serve(fair); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -150,6 +157,10 @@ func (s *Server) register() {
 		"gRPC code if they failed. ResourceExhausted: too many were in progress. panic: on_internal_error decided.", "code")
 	s.ignored = counter("rate_limiter_envoy_ignored_total", "What calls named without effect: a domain that is not "+
 		"configured, a descriptor of which nothing is mapped, a limit that a descriptor may not state.", "what")
+	s.closed = promauto.With(s.Metrics).NewCounter(prometheus.CounterOpts{
+		Name: "rate_limiter_envoy_connections_closed_total",
+		Help: "Connections of callers closed at once, because too many were open, or too many of one address.",
+	})
 	for _, what := range []string{ignoredDomain, ignoredDescriptor, ignoredLimit} {
 		s.ignored.WithLabelValues(what)
 	}

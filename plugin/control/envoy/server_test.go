@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
@@ -124,40 +125,47 @@ func TestCallsAndHealthChecksHaveBounds(t *testing.T) {
 func TestCallsThatAreTooLongAreErrorsThatSayByHowMuch(t *testing.T) {
 	w := newWorld(t, testConfig)
 	client := rls.NewRateLimitServiceClient(w.serve())
-	_, err := client.ShouldRateLimit(t.Context(), callOf("edge", "tenant="+strings.Repeat("x", 64<<10)))
-	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.ErrorContains(t, err, "received message larger than max (65562 vs. 32768)")
+	path := strings.Repeat("x", 60<<10) // as long as Envoy lets a client make it
+	_, err := client.ShouldRateLimit(t.Context(), callOf("edge", "tenant=a path=/"+path, "tenant=b path=/"+path))
+	require.NoError(t, err)
+	for want, call := range map[string]*rls.RateLimitRequest{
+		"descriptors[0].entries[0]: its key or value has 65536 bytes": callOf("edge", "tenant="+strings.Repeat("x", 64<<10)),
+		"descriptors[1].entries: 33, must be at most 32":              callOf("edge", "a=b", strings.Repeat("a=b ", 33)),
+		"descriptors: 101, must be at most 100":                       callOf("edge", make([]string, 101)...),
+		"received message larger than max":                            callOf("edge", "a="+strings.Repeat("x", maxMessage)),
+	} {
+		_, err := client.ShouldRateLimit(t.Context(), call)
+		require.ErrorContains(t, err, want)
+	}
 	headers := metadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("x", maxHeaders))
 	_, err = client.ShouldRateLimit(headers, callOf("edge", "tenant=a"))
 	require.ErrorContains(t, err, "header list size")
 }
 
-// The bound of memory in the comment of the constants counts with these sizes.
+// The bound of memory in the comment of the constants counts with this size.
 func TestADecodedMessageHasAtMostTheBytesThatTheBoundCountsWith(t *testing.T) {
 	entries := bytes.Repeat([]byte{0x0a, 0}, maxEntries)
 	admitted := bytes.Repeat(append([]byte{0x12, byte(len(entries))}, entries...), maxDescriptors)
 	domain := bytes.Repeat([]byte("x"), maxMessage-len(admitted)-4)
 	admitted = append(binary.AppendUvarint(append(admitted, 0x0a), uint64(len(domain))), domain...)
-	for name, c := range map[string]struct {
-		raw  []byte
-		most int64
-	}{
-		"empty descriptors": {bytes.Repeat([]byte{0x12, 0}, maxMessage/2), 1_750_000},
-		"empty entries":     {bytes.Repeat([]byte{0x12, 2, 0x0a, 0}, maxMessage/4), 1_750_000},
-		"empty limits":      {bytes.Repeat([]byte{0x12, 2, 0x12, 0}, maxMessage/4), 1_750_000},
-		"all that may be":   {admitted, 330_000},
+	inOne := binary.AppendUvarint([]byte{0x12}, maxMessage-4)
+	for name, raw := range map[string][]byte{
+		"empty descriptors": bytes.Repeat([]byte{0x12, 0}, maxMessage/2),
+		"empty entries":     append(inOne, bytes.Repeat([]byte{0x0a, 0}, maxMessage/2-2)...),
+		"empty limits":      append(inOne, bytes.Repeat([]byte{0x12, 0}, maxMessage/2-2)...),
+		"all that may be":   admitted,
 	} {
 		before := heap()
 		call := new(rls.RateLimitRequest)
-		require.NoError(t, proto.Unmarshal(c.raw, call))
+		require.NoError(t, newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, call), name)
 		grown := int64(heap()) - int64(before)
 		runtime.KeepAlive(call)
-		t.Logf("%s: %d bytes become %d", name, len(c.raw), grown)
-		assert.LessOrEqual(t, grown, c.most, name)
+		t.Logf("%s: %d bytes become %d", name, len(raw), grown)
+		assert.LessOrEqual(t, grown, int64(1_000_000), name)
 	}
 }
 
-func TestEachConnectionIsToldItsBoundsAndOneMoreThanMayBeWaits(t *testing.T) {
+func TestConnectionsBeyondTheMostAreClosedAndThoseOfOneAddressBeforeOthers(t *testing.T) {
 	w := newWorld(t, testConfig)
 	w.serve()
 	await.That(t, "the door is open", func() bool {
@@ -167,35 +175,65 @@ func TestEachConnectionIsToldItsBoundsAndOneMoreThanMayBeWaits(t *testing.T) {
 		}
 		return err == nil
 	})
-	var conns [maxConnections + 1]*caller
-	for i := range conns {
-		conns[i] = w.dial()
-	}
-	var told *http2.SettingsFrame
-	for _, c := range conns[:maxConnections] {
+	isOpen := func(c *caller) (*http2.SettingsFrame, bool) {
 		frame, err := c.framer.ReadFrame()
-		require.NoError(t, err)
-		told = frame.(*http2.SettingsFrame)
+		settings, _ := frame.(*http2.SettingsFrame)
+		return settings, err == nil
+	}
+	var settings *http2.SettingsFrame
+	var open []*caller
+	for host := 1; len(open) < maxConnections; host++ {
+		for range maxOfPeer {
+			c, ok := w.dialFrom(fmt.Sprint("127.0.1.", host)), false
+			settings, ok = isOpen(c)
+			require.True(t, ok, "%d", len(open))
+			open = append(open, c)
+		}
+		_, ok := isOpen(w.dialFrom(fmt.Sprint("127.0.1.", host)))
+		require.False(t, ok, "one more of an address")
 	}
 	for id, want := range map[http2.SettingID]uint32{
 		http2.SettingMaxConcurrentStreams: maxStreams, http2.SettingInitialWindowSize: window,
 		http2.SettingMaxHeaderListSize: maxHeaders,
 	} {
-		got, _ := told.Value(id)
+		got, _ := settings.Value(id)
 		require.Equal(t, want, got, id)
 	}
-	last := conns[maxConnections]
-	require.NoError(t, last.conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-	_, err := last.framer.ReadFrame()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	_ = conns[0].conn.Close()
-	require.NoError(t, last.conn.SetReadDeadline(time.Time{}))
-	_, err = last.framer.ReadFrame()
-	require.NoError(t, err)
+	_, ok := isOpen(w.dialFrom("127.0.2.1"))
+	require.False(t, ok, "one more of all")
+	_ = open[0].conn.Close()
+	await.That(t, "its place is free", func() bool {
+		_, ok := isOpen(w.dialFrom("127.0.2.1"))
+		return ok
+	})
+	require.GreaterOrEqual(t, testutil.ToFloat64(w.closed), float64(maxConnections/maxOfPeer+1))
+}
+
+func TestACallWhoseMessageDoesNotArriveEnds(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, w *world, listener *bufconn.Listener) {
+		conn, err := listener.DialContext(t.Context())
+		require.NoError(t, err)
+		defer conn.Close()
+		began, c := time.Now(), w.speak(conn)
+		c.stream += 2
+		require.NoError(t, c.framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: c.stream, BlockFragment: c.headers, EndHeaders: true,
+		}))
+		require.NoError(t, c.framer.WriteData(c.stream, false, c.message[:8]))
+		for ended := false; !ended; {
+			frame, err := c.framer.ReadFrame()
+			require.NoError(t, err)
+			headers, is := frame.(*http2.HeadersFrame)
+			ended = is && headers.StreamEnded()
+		}
+		require.Equal(t, callTime, time.Since(began))
+		synctest.Wait()
+		require.Zero(t, w.calls.Load())
+	})
 }
 
 // inFakeTime serves connections in memory, in a bubble of fake time.
-func inFakeTime(t *testing.T, test func(t *testing.T, listener *bufconn.Listener)) {
+func inFakeTime(t *testing.T, test func(t *testing.T, w *world, listener *bufconn.Listener)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w, listener := newWorld(t, testConfig), bufconn.Listen(4<<10)
@@ -205,7 +243,7 @@ func inFakeTime(t *testing.T, test func(t *testing.T, listener *bufconn.Listener
 			w.grpc.Stop()
 			require.NoError(t, <-ended)
 		}()
-		test(t, listener)
+		test(t, w, listener)
 	})
 }
 
@@ -223,7 +261,7 @@ func TestAConnectionWithoutCallsEndsWhen(t *testing.T) {
 		"it asks too often":          {greets: true, answers: true, pings: 1e9, after: 5e9, why: "too_many_pings"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inFakeTime(t, func(t *testing.T, listener *bufconn.Listener) {
+			inFakeTime(t, func(t *testing.T, _ *world, listener *bufconn.Listener) {
 				conn, err := listener.DialContext(t.Context())
 				require.NoError(t, err)
 				defer conn.Close()
@@ -280,15 +318,24 @@ type caller struct {
 	stream  uint32
 }
 
-func (w *world) dial() *caller {
+func (w *world) dial() *caller { return w.dialFrom("127.0.0.1") }
+
+// dialFrom connects from an address of the loopback.
+func (w *world) dialFrom(address string) *caller {
 	w.Helper()
-	conn, err := net.Dial("tcp", w.Listen)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	conn, err := dialer.Dial("tcp", w.Listen)
 	require.NoError(w, err)
 	w.Cleanup(func() { _ = conn.Close() })
+	return w.speak(conn)
+}
+
+// speak begins HTTP/2 on a connection.
+func (w *world) speak(conn net.Conn) *caller {
+	w.Helper()
 	c := &caller{T: w.T, conn: conn, framer: http2.NewFramer(conn, conn), stream: 1}
-	_, err = conn.Write([]byte(http2.ClientPreface))
-	require.NoError(w, err)
-	require.NoError(w, c.framer.WriteSettings())
+	_, _ = conn.Write([]byte(http2.ClientPreface)) // the server may have closed the connection
+	_ = c.framer.WriteSettings()
 	var headers bytes.Buffer
 	encoder := hpack.NewEncoder(&headers)
 	for _, pair := range [][2]string{

@@ -27,8 +27,8 @@ import (
 
 const (
 	maxDescriptors = 100
-	maxEntries     = 32       // of a descriptor
-	maxText        = 16 << 10 // bytes of a key or a value
+	maxEntries     = 32         // of a descriptor
+	maxText        = 64<<10 - 1 // bytes of a key or a value: Envoy's longest header has 60 KiB
 )
 
 // Options configures a Server. All fields but TLS are required.

@@ -211,7 +211,7 @@ func TestAMalformedCallIsAnErrorThatNamesTheField(t *testing.T) {
 		"descriptors: at least one is required": callOf("edge"),
 		"descriptors: 101, must be at most 100": callOf("edge", many...),
 		"descriptors[1].entries: at least one":  callOf("edge", "tenant=a", ""),
-		"descriptors[0].entries[1]: its key or value has 65536 bytes, must be at most 16384": callOf("edge",
+		"descriptors[0].entries[1]: its key or value has 65536 bytes, must be at most 65535": callOf("edge",
 			"tenant=a b="+strings.Repeat("x", 64<<10)),
 		"hits_addend: 2000000000, must be at most": changed(func(c *rls.RateLimitRequest) { c.HitsAddend = 2e9 }),
 		"descriptors[0].hits_addend: 2000000000": changed(func(c *rls.RateLimitRequest) {

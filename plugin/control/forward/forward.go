@@ -95,7 +95,6 @@ const (
 	allowed     = "allowed"
 	denied      = "denied"
 	untrusted   = "untrusted"
-	malformed   = "malformed"
 	unavailable = "unavailable"
 )
 
@@ -104,9 +103,9 @@ func New(o Options) *Door {
 	d := &Door{Options: o, answers: promauto.With(o.Metrics).NewCounterVec(prometheus.CounterOpts{
 		Name: "rate_limiter_forward_auth_answers_total",
 		Help: "Answers to proxies that ask before they pass a request on. untrusted: --forward-auth-proxies does not name " +
-			"the peer; malformed: the address has other parameters than deny=403; unavailable: the policies are not loaded yet.",
+			"the peer; unavailable: the policies are not loaded yet.",
 	}, []string{"answer"})}
-	for _, answer := range []string{allowed, denied, untrusted, malformed, unavailable} {
+	for _, answer := range []string{allowed, denied, untrusted, unavailable} {
 		d.answers.WithLabelValues(answer)
 	}
 	d.memory.New = func() any { return new(exchange) }
@@ -116,33 +115,19 @@ func New(o Options) *Door {
 // ServeHTTP implements [http.Handler]. It answers what it cannot decide with statuses that nginx takes for errors.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client, trusted := d.ClientOf(r)
-	status, err := denyStatus(r)
 	switch {
 	case !trusted:
 		d.fail(w, untrusted, http.StatusNotFound, "only a proxy that --forward-auth-proxies names may ask")
-	case err != nil:
-		d.fail(w, malformed, http.StatusBadRequest, err.Error())
 	case !d.Ready():
 		d.fail(w, unavailable, http.StatusServiceUnavailable, admit.WarmingUp)
 	default:
-		d.decide(w, r, client, status)
+		d.decide(w, r, client)
 	}
 }
 
-// denyStatus returns the status that denials are answered with, 0: their own.
-func denyStatus(r *http.Request) (int, error) {
-	query := r.URL.Query()
-	if deny := query["deny"]; len(deny) == 1 && deny[0] == "403" && len(query) == 1 {
-		return http.StatusForbidden, nil
-	}
-	if r.URL.RawQuery != "" {
-		return 0, errors.New("query: must be absent or deny=403: correct the address that the proxy asks at")
-	}
-	return 0, nil
-}
-
-// decide answers with the decision. If status is not 0, a denial has this status.
-func (d *Door) decide(w http.ResponseWriter, r *http.Request, client netip.Addr, status int) {
+// decide answers with the decision. With the query deny=403 a denial has this status, for nginx. Caddy sends the query
+// of the client.
+func (d *Door) decide(w http.ResponseWriter, r *http.Request, client netip.Addr) {
 	x := d.memory.Get().(*exchange)
 	defer d.memory.Put(x)
 	d.Mapping.read(&x.facts, r.Header)
@@ -161,10 +146,10 @@ func (d *Door) decide(w http.ResponseWriter, r *http.Request, client netip.Addr,
 		d.answer(w, allowed, http.StatusOK, nil)
 		return
 	}
-	if status != 0 {
-		header.Set(statusHeader, strconv.Itoa(x.Response.Status))
-	} else {
-		status = x.Response.Status
+	status := x.Response.Status
+	if r.URL.RawQuery == "deny=403" {
+		header.Set(statusHeader, strconv.Itoa(status))
+		status = http.StatusForbidden
 	}
 	d.answer(w, denied, status, x.Response.Body)
 }
