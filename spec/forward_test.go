@@ -145,8 +145,8 @@ func TestTheRecipeForCaddyPassesDenialsOnAsThePluginAnswersThem(t *testing.T) {
 	control := p.serve(forwardFlags(t, "127.0.0.1")...)
 	proxy := caddy(t, backend(t), strings.TrimPrefix(control.url, "http://"))
 	send := func() answer {
-		got, err := proxy.send(http.MethodPost, "/records?deny=403&x=1", "a body", "apikey", "alices-key", "X-Tenant", "other",
-			"X-User", "u_1", "X-Forwarded-Uri", "/free", "X-Forwarded-Method", "GET")
+		got, err := proxy.send(http.MethodPost, "/records?deny=403&x=1", "a body", "apikey", "alices-key",
+			"X-Tenant", "other", "X-User", "u_1", "X-Forwarded-Uri", "/free", "X-Forwarded-Method", "GET")
 		require.NoError(t, err)
 		return got
 	}

@@ -20,7 +20,7 @@ type CallerRequest struct {
 	Repeated       string // a header that must name one of these, and has several values; "": none
 }
 
-// WarmingUp is what callers are told before there are policies to decide by: a row may ban them.
+// WarmingUp is what callers read before there are policies to decide by: a row may ban them.
 const WarmingUp = "warming up: the policies of the database are not loaded yet"
 
 // Target splits an endpoint into method and path ("GET /records/{id}"; a pattern stands for the requests that it
