@@ -44,7 +44,8 @@ type Options struct {
 	// would deny; at level debug also the lines of go-redis, which has one logger for the whole process. Default: nothing
 	// is logged.
 	Log *slog.Logger
-	// Observe is called with every request and its decision, for example to count them. It must not block.
+	// Observe is called with every request and its decision, for example to count them. It must not block, nor change or
+	// keep the slices of the decision.
 	Observe func(Request, Decision)
 	// Now is the clock of this process, for tests and simulations. It must not go back, and Redis keeps its own.
 	// Default: the clock of the system, whose steps do not move buckets.
@@ -96,6 +97,9 @@ func New(o Options) (*Limiter, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.LeaseShare = max(cmp.Or(o.LeaseShare, lease.DefaultSharePct), 0); o.LeaseShare > lease.MaxSharePct {
 		return nil, fmt.Errorf("lease share %d: must be at most %d percent", o.LeaseShare, lease.MaxSharePct)
+	}
+	if min(int64(o.Budget), int64(o.MaxBuckets), int64(o.Nodes)) < 0 {
+		return nil, errors.New("Budget, MaxBuckets and Nodes: must not be negative")
 	}
 	if err := o.Config.Validate(); err != nil {
 		return nil, err
@@ -216,6 +220,11 @@ func (l *Limiter) logUndecided(err error) {
 func (l *Limiter) Close(ctx context.Context) error {
 	l.closed.Store(true)
 	l.stop()
+	select {
+	case <-l.ended:
+		return l.err
+	default:
+	}
 	select {
 	case <-l.ended:
 		return l.err

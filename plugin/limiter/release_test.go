@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,7 +110,13 @@ tiers: [{name: a, limits: [{name: hourly, scope: tenant, limit: 1, window_size: 
 }
 
 func TestACallOfAModelSettlesLimitsOfTokensAndOfMoney(t *testing.T) {
-	config := parse(t, `
+	for _, source := range []string{"prices", "header.X"} { // a call is charged by its price, whatever a limit reads in Kong
+		t.Run(source, func(t *testing.T) { settleACall(t, source) })
+	}
+}
+
+func settleACall(t *testing.T, source string) {
+	config := parse(t, strings.ReplaceAll(`
 llm: {model: header.M, prompt_tokens: header.P, completion_tokens: header.C, prices: [
   {model: gpt-4o, prompt: "2.5", completion: "10"}]}
 tiers:
@@ -120,7 +127,7 @@ tiers:
       - {name: minis, scope: tenant, limit: 20000000, unit: usd, window_size: 86400, algorithm: fixed_window,
          match: {model: "o3*"}, settle: {reserve: 1000000, sources: [{from: prices}]}}
       - {name: tokens, scope: tenant, limit: 1000000, window_size: 86400, algorithm: fixed_window,
-         settle: {reserve: 5000, sources: [{from: header.X}]}}`)
+         settle: {reserve: 5000, sources: [{from: header.X}]}}`, "from: prices", "from: "+source))
 	l, err := limiter.New(limiter.Options{Config: config})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, l.Close(context.Background())) }()

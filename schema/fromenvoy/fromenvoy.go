@@ -287,7 +287,7 @@ func (c *conversion) problems(whole []descriptor, r *rule, of string) []fromkong
 	known := seconds[strings.ToLower(l.Unit)] > 0
 	add(!l.Unlimited && !known, "rate_limit.unit: %q, must be second, minute, hour, day, week, month or year", l.Unit)
 	add(!l.Unlimited && l.RequestsPerUnit == 0, "rate_limit.requests_per_unit: 0, must be at least 1: "+
-		"to deny a caller, ban its tenant (ratelimit override add --kind ban), or deny the request in Envoy")
+		"what it denied is admitted now, or limited by the next rule that fits: deny these requests in Envoy")
 	add(l.Unlimited && known, "rate_limit.unit: must be absent beside unlimited")
 	return found
 }

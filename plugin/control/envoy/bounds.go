@@ -70,15 +70,59 @@ func eachField(message []byte, number protowire.Number, do func(place int, value
 	return n
 }
 
+// shares counts what is in use, of all callers and of each address.
+type shares struct {
+	most, mostOfOne int
+
+	mu  sync.Mutex
+	all int
+	of  map[netip.Addr]int
+}
+
+func newShares(most, mostOfOne int) *shares {
+	return &shares{most: most, mostOfOne: mostOfOne, of: map[netip.Addr]int{}}
+}
+
+// take takes one for an address, and reports whether there was one: beyond the most for all, so many more are there.
+func (s *shares) take(by netip.Addr, more int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= s.most+more || s.of[by] >= s.mostOfOne+more {
+		return false
+	}
+	s.all++
+	s.of[by]++
+	return true
+}
+
+func (s *shares) release(by netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.of[by]--; s.of[by] == 0 {
+		delete(s.of, by)
+	}
+}
+
+// inUse returns how many are in use.
+func (s *shares) inUse() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+// addressOf returns the address of a peer; the zero value: it has none.
+func addressOf(peer net.Addr) netip.Addr {
+	at, _ := netip.ParseAddrPort(peer.String())
+	return at.Addr()
+}
+
 // fairListener closes connections beyond the most of all callers, or of one address. It does not let them wait: those
 // of others come after them.
 type fairListener struct {
 	net.Listener
+	open   *shares
 	closed prometheus.Counter
-
-	mu   sync.Mutex
-	all  int
-	open map[netip.Addr]int
 }
 
 // Accept implements [net.Listener].
@@ -88,32 +132,12 @@ func (l *fairListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		if l.take(peer.Addr()) {
-			return &countedConn{conn, sync.OnceFunc(func() { l.release(peer.Addr()) })}, nil
+		by := addressOf(conn.RemoteAddr())
+		if l.open.take(by, 0) {
+			return &countedConn{conn, sync.OnceFunc(func() { l.open.release(by) })}, nil
 		}
 		l.closed.Inc()
 		_ = conn.Close()
-	}
-}
-
-func (l *fairListener) take(peer netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all == maxConnections || l.open[peer] == maxOfPeer {
-		return false
-	}
-	l.all++
-	l.open[peer]++
-	return true
-}
-
-func (l *fairListener) release(peer netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.open[peer]--; l.open[peer] == 0 {
-		delete(l.open, peer)
 	}
 }
 

@@ -62,7 +62,7 @@ func flag(to *bool) func(yaml.Node) error {
 // read fills r with what the domain reads from a descriptor, and reports whether that is anything. Of entries with one
 // key the first counts.
 func (d *domain) read(descriptor *common.RateLimitDescriptor, r *admit.CallerRequest) (found bool) {
-	found = d.Read(r, func(key string) string {
+	found = d.Read(r, func(key string, _ bool) string {
 		for _, entry := range descriptor.GetEntries() {
 			if entry.GetKey() == key && entry.GetValue() != "" {
 				return entry.GetValue()

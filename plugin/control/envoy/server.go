@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
@@ -32,6 +33,7 @@ const (
 	maxOfPeer      = 256 // connections of one address
 	maxStreams     = 128 // calls at once on one connection
 	maxCalls       = 512
+	maxCallsOfPeer = 384       // calls of one address: no single caller keeps others away
 	maxChecks      = 64        // of health, beside maxCalls: a busy service is healthy
 	maxMessage     = 192 << 10 // bytes: Envoy's longest path, 60 KiB, in three descriptors
 	maxHeaders     = 16 << 10  // bytes of a call's headers
@@ -51,8 +53,8 @@ type Server struct {
 	healthpb.UnimplementedHealthServer // a stream, such as Watch, would outlast the end of the process
 	Options
 	grpc     *grpc.Server
-	memory   sync.Pool    // of *admit.Joint
-	calls    atomic.Int64 // in progress
+	memory   sync.Pool // of *admit.Joint
+	calls    *shares   // in progress
 	draining atomic.Bool
 
 	answered, ignored *prometheus.CounterVec
@@ -61,7 +63,7 @@ type Server struct {
 
 // NewServer returns a server. It does no I/O.
 func NewServer(o Options) *Server {
-	s := &Server{Options: o}
+	s := &Server{Options: o, calls: newShares(maxCalls, maxCallsOfPeer)}
 	s.register()
 	s.memory.New = func() any { return new(admit.Joint) }
 	options := []grpc.ServerOption{
@@ -81,32 +83,44 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// begin counts a call before its message is read, and denies it if too many are in progress. A call that reaches no
-// handler in time gives its place back when its context ends.
+// begin counts a call before its message is read, and denies it if too many are in progress, of all or of its address. A
+// call that reaches no handler in time gives its place back when its context ends.
 func (s *Server) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
-	most := int64(maxCalls)
+	more := 0
 	if strings.HasPrefix(call.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-		most += maxChecks
+		more = maxChecks
 	}
-	if s.calls.Add(1) > most {
-		s.calls.Add(-1)
-		err := status.Errorf(codes.ResourceExhausted, "%d calls are in progress already: retry later", most)
+	by := netip.Addr{}
+	if p, ok := peer.FromContext(ctx); ok {
+		by = addressOf(p.Addr)
+	}
+	if !s.calls.take(by, more) {
+		err := status.Errorf(codes.ResourceExhausted, "%d calls are in progress already, or %d from this address: retry later",
+			maxCalls, maxCallsOfPeer)
 		s.count(nil, err)
 		return nil, err
 	}
+	release := func() { s.calls.release(by) }
 	limited, cancel := context.WithTimeout(ctx, callTime)
 	context.AfterFunc(ctx, cancel)
-	return context.WithValue(limited, placeKey{}, context.AfterFunc(limited, func() { s.calls.Add(-1) })), nil
+	return context.WithValue(limited, placeKey{}, place{context.AfterFunc(limited, release), release}), nil
 }
 
-type placeKey struct{} // of what keeps a call's place beyond the end of its context
+// place is that of a call among those in progress. keep keeps it beyond the end of the call's context.
+type place struct {
+	keep    func() bool
+	release func()
+}
+
+type placeKey struct{} // of the place of a call
 
 // handle calls a handler, which gives the place of its call back.
 func (s *Server) handle(ctx context.Context, call any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if keep := ctx.Value(placeKey{}).(func() bool); !keep() {
+	p := ctx.Value(placeKey{}).(place)
+	if !p.keep() {
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	defer s.calls.Add(-1)
+	defer p.release()
 	return next(ctx, call)
 }
 
@@ -126,7 +140,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("--envoy-listen: %w", err)
 	}
 	defer context.AfterFunc(ctx, s.grpc.Stop)()
-	fair := &fairListener{Listener: listener, closed: s.closed, open: map[netip.Addr]int{}}
+	fair := &fairListener{Listener: listener, open: newShares(maxConnections, maxOfPeer), closed: s.closed}
 	if err := s.grpc.Serve(fair); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -97,29 +98,36 @@ func TestACallKeepsItsPlaceUntilItsHandlerReturns(t *testing.T) {
 	_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 	require.NoError(t, err)
 	time.Sleep(20 * time.Millisecond)
-	require.EqualValues(t, 1, w.calls.Load(), "calls, while the handler runs")
+	require.EqualValues(t, 1, w.calls.inUse(), "calls, while the handler runs")
 	close(release)
 	require.NoError(t, <-ended, "the end of the call must not end the call of Redis")
-	await.That(t, "no call is in progress", func() bool { return w.calls.Load() == 0 })
+	await.That(t, "no call is in progress", func() bool { return w.calls.inUse() == 0 })
 }
 
 func TestCallsAndHealthChecksHaveBounds(t *testing.T) {
 	w := newWorld(t, testConfig)
 	conn := w.serve()
-	outcome := func() string {
+	held := 0
+	outcome := func(by netip.Addr, hold int) string {
+		for ; held < hold; held++ {
+			require.True(t, w.calls.take(by, maxCalls))
+		}
 		_, byCall := rls.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), callOf("edge", "tenant=a plan=hour"))
 		_, byCheck := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
-		await.That(t, "both have ended", func() bool { return w.calls.Load()%maxChecks == 0 })
+		await.That(t, "both have ended", func() bool { return w.calls.inUse() == held })
 		return status.Code(byCall).String() + " " + status.Code(byCheck).String()
 	}
-	require.Equal(t, "OK OK", outcome())
-	w.calls.Store(maxCalls)
-	require.Equal(t, "ResourceExhausted OK", outcome(), "a busy service is healthy")
-	w.calls.Store(maxCalls + maxChecks)
-	require.Equal(t, "ResourceExhausted ResourceExhausted", outcome())
-	w.calls.Store(0)
-	require.Equal(t, "OK OK", outcome())
-	require.EqualValues(t, 3, testutil.ToFloat64(w.answered.WithLabelValues("ResourceExhausted")))
+	own, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	require.Equal(t, "OK OK", outcome(own, 0))
+	require.Equal(t, "OK OK", outcome(other, maxCallsOfPeer), "another address has all that it may have")
+	require.Equal(t, "ResourceExhausted OK", outcome(own, maxCalls), "a busy service is healthy")
+	require.Equal(t, "ResourceExhausted ResourceExhausted", outcome(own, maxCalls+maxChecks))
+	for ; held > 0; held-- {
+		w.calls.release(map[bool]netip.Addr{true: other, false: own}[held <= maxCallsOfPeer])
+	}
+	require.Equal(t, "OK OK", outcome(own, maxCallsOfPeer-1))
+	require.Equal(t, "ResourceExhausted OK", outcome(own, maxCallsOfPeer), "an address has a bound of its own")
+	require.EqualValues(t, 4, testutil.ToFloat64(w.answered.WithLabelValues("ResourceExhausted")))
 }
 
 func TestCallsThatAreTooLongAreErrorsThatSayByHowMuch(t *testing.T) {
@@ -228,7 +236,7 @@ func TestACallWhoseMessageDoesNotArriveEnds(t *testing.T) {
 		}
 		require.Equal(t, callTime, time.Since(began))
 		synctest.Wait()
-		require.Zero(t, w.calls.Load())
+		require.Zero(t, w.calls.inUse())
 	})
 }
 
@@ -444,7 +452,7 @@ func TestOtherCallersAreAnsweredAndMemoryIsBoundedWhile(t *testing.T) {
 			grown := int64(heap()) - int64(before)
 			t.Logf("p99 %s, under attack %s; the heap grew by %d KB", quiet, loud, grown>>10)
 			assert.Less(t, grown, int64(32<<20), "bytes of the heap")
-			await.That(t, "no call is in progress", func() bool { return w.calls.Load() == 0 })
+			await.That(t, "no call is in progress", func() bool { return w.calls.inUse() == 0 })
 		})
 	}
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/response"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/metrics"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/usage"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
@@ -90,6 +92,7 @@ func newWorld(t *testing.T, config string) *world {
 	decider := &admit.Decider{
 		Now: func() limit.Micros { return now }, Buckets: w.take(buckets), Renderer: response.New(parsed, nil),
 		FailClosed: parsed.OnInternalError == schema.FailClosed,
+		Observers:  []admit.Observer{metrics.New("test", metrics.Sources{}), usage.NewCounter()},
 	}
 	decider.Policies.Store(plan)
 	w.Server = NewServer(Options{

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,14 +49,16 @@ func ParseMapping(text []byte) (*Mapping, error) {
 	return &Mapping{m}, err
 }
 
-// read fills r with what the headers of a request name. Of a header with several values the client may have sent some.
+// read fills r with what the headers of a request name. Of a header with several values the client may have sent some,
+// also where a proxy has folded them into one by commas.
 func (m *Mapping) read(r *admit.CallerRequest, headers http.Header) {
 	repeated := ""
-	m.Read(r, func(name string) string {
-		switch values := headers.Values(name); len(values) {
-		case 0:
+	m.Read(r, func(name string, isName bool) string {
+		values := headers.Values(name)
+		switch {
+		case len(values) == 0:
 			return ""
-		case 1:
+		case len(values) == 1 && !(isName && strings.Contains(values[0], ",")):
 			return values[0]
 		}
 		repeated = name

@@ -138,6 +138,7 @@ func TestAProxyIsAnsweredWithThePluginsDecision(t *testing.T) {
 		{"", "GET /records", []string{acme, other, "X-User: u_1"}, "200  0", ""},
 		{"", "GET /", []string{acme, other}, "429  0", `"violated-policies":["per-tenant"]`},
 		{"", "GET /", []string{acme, "X-Tenant: evil", other}, "400  ", "The header X-Tenant must be sent once"},
+		{"", "GET /", []string{"X-Tenant: acme,evil", other}, "400  ", "and hold one value, without a comma"},
 		{"?deny=403", "GET /", []string{acme, acme, other}, "403 400 ", "The header X-Tenant must be sent once"},
 	} {
 		got := w.ask(c.query, c.request, c.lines...)
@@ -151,7 +152,7 @@ func TestAProxyIsAnsweredWithThePluginsDecision(t *testing.T) {
 		}
 	}
 	promtest.WantValues(t, promtest.CheckGathered(t, "testdata/metrics.golden", w.registry),
-		"rate_limiter_forward_auth_answers_total ", map[string]float64{"allowed": 4, "denied": 6})
+		"rate_limiter_forward_auth_answers_total ", map[string]float64{"allowed": 4, "denied": 7})
 }
 
 func TestWhatIsNotDecidedSpendsNothingAndHasAStatusThatNginxTakesForAnError(t *testing.T) {

@@ -35,6 +35,9 @@ var fields = [...]struct {
 	}},
 }
 
+// firstTarget is the place of the first field that says what a request is for.
+const firstTarget = 5
+
 // source is a place that a text is read from.
 type source struct {
 	key  string // of a text of the request; "": text is what is read
@@ -100,14 +103,14 @@ func exampleOf(form string) string {
 }
 
 // Read replaces r by what the request has, and reports whether that is anything. textOf returns the text of a key, or
-// "" if the request lacks it.
-func (m *Mapping) Read(r *admit.CallerRequest, textOf func(key string) string) (found bool) {
+// "" if the request lacks it. isName says that the text names whom the request is from, and not what it is for.
+func (m *Mapping) Read(r *admit.CallerRequest, textOf func(key string, isName bool) string) (found bool) {
 	*r = admit.CallerRequest{}
 	for i := range fields {
 		for _, s := range m.sources[i] {
 			text := s.text
 			if s.key != "" {
-				text = textOf(s.key)
+				text = textOf(s.key, i < firstTarget)
 			}
 			if text != "" {
 				fields[i].set(r, text)

@@ -69,7 +69,7 @@ func request(ctx context.Context, method string, identify Identify) limiter.Requ
 	if identify != nil {
 		r = identify(ctx, method)
 	}
-	if r.Path == "" {
+	if r.Method == "" && r.Path == "" {
 		r.Method, r.Path = "POST", method
 	}
 	if r.Endpoint == "" {

@@ -77,6 +77,9 @@ type shareHistogram struct {
 }
 
 func (f *fullnessHistograms) observe(scope policy.Scope, used, size int64) {
+	if size == 0 { // a limit of nothing, which Envoy may state
+		return
+	}
 	s, share := &f[scope], (used*perLimit+size-1)/size
 	i, _ := slices.BinarySearch(fullnessEnds[:], share)
 	s.buckets[i].Add(1)
