@@ -99,7 +99,7 @@ func New(o Options) (*Limiter, error) {
 		return nil, fmt.Errorf("lease share %d: must be at most %d percent", o.LeaseShare, lease.MaxSharePct)
 	}
 	if min(int64(o.Budget), int64(o.MaxBuckets), int64(o.Nodes)) < 0 {
-		return nil, errors.New("Budget, MaxBuckets and Nodes: must not be negative")
+		return nil, errors.New("the options Budget, MaxBuckets and Nodes must not be negative")
 	}
 	if err := o.Config.Validate(); err != nil {
 		return nil, err

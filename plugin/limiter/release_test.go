@@ -110,7 +110,7 @@ tiers: [{name: a, limits: [{name: hourly, scope: tenant, limit: 1, window_size: 
 }
 
 func TestACallOfAModelSettlesLimitsOfTokensAndOfMoney(t *testing.T) {
-	for _, source := range []string{"prices", "header.X"} { // a call is charged by its price, whatever a limit reads in Kong
+	for _, source := range []string{"prices", "header.X"} { // whatever a limit reads in Kong
 		t.Run(source, func(t *testing.T) { settleACall(t, source) })
 	}
 }

@@ -83,8 +83,8 @@ func NewServer(o Options) *Server {
 	return s
 }
 
-// begin counts a call before its message is read, and denies it if too many are in progress, of all or of its address. A
-// call that reaches no handler in time gives its place back when its context ends.
+// begin counts a call before its message is read, and denies it if too many are in progress, of all or of its address.
+// A call that reaches no handler in time gives its place back when its context ends.
 func (s *Server) begin(ctx context.Context, call *tap.Info) (context.Context, error) {
 	more := 0
 	if strings.HasPrefix(call.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {

@@ -58,7 +58,7 @@ func (p *prices) at(now limit.Micros) *settle.Calls {
 // request is settled by.
 func (p *Plan) bindCall(id *identity.Identity, bound *policy.Bound, r *Resolution) {
 	rule := bound.Policy.Settle
-	// With an llm record calls are read wherever a limit settles. A caller states them, and then money is charged by prices.
+	// With an llm record calls are read wherever a limit settles. A caller states them: prices charge limits of money.
 	stated := p.forCallers && bound.Policy.Unit != ""
 	if p.config.LLM.Model != "" || rule.NeedsCalls() || stated {
 		r.Calls = p.prices.at(r.now)
