@@ -336,12 +336,12 @@ func (k *Keeper) settle(
 	}
 	e.Use = use
 	began := e.begin(settling, k.ledger.millis())
-	all := record.settlements(use, e.isLate())
+	all, unsettled := record.SettlementsOf(&use, e.isLate())
 	if err := admits(e.Org, record.least(all)); err != nil {
 		return s, false, err
 	}
-	if record != nil && record.hasUnits() && use.Call == (Used{}) {
-		return s, false, ErrUsed
+	if unsettled != nil {
+		return s, false, unsettled
 	}
 	if present, err := k.swap(ctx, key, value, began, 0); err != nil || !bytes.Equal(present, began) {
 		return s, false, err

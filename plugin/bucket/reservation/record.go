@@ -180,23 +180,16 @@ func slotOutcome(measured Outcome, released, taken *decision.Status, err error) 
 	return Ended
 }
 
-// SettlementsOf returns the settlement of each bound to what was used; nil: that is unknown. It returns ErrUsed where
-// only a call can settle.
-func (r *Record) SettlementsOf(u *Use, late bool) ([]Settlement, error) {
+// SettlementsOf returns the settlement of each bound to what was used; nil: that is unknown. Without a call that is the
+// same of each. The nil record has no bounds. The error is ErrUsed if only a call can settle all bounds.
+func (r *Record) SettlementsOf(u *Use, late bool) (all []Settlement, err error) {
 	switch {
+	case r == nil:
+		return nil, nil
 	case u == nil:
 		return slices.Repeat([]Settlement{{Outcome: Unmeasured}}, len(r.Bounds)), nil
 	case r.hasUnits() && u.Call == (Used{}):
-		return nil, ErrUsed
-	}
-	return r.settlements(*u, late), nil
-}
-
-// settlements returns the settlement of each bound to what was used. Without a call that is the same of each; nil: of
-// no bound.
-func (r *Record) settlements(u Use, late bool) []Settlement {
-	if r == nil {
-		return nil
+		err = ErrUsed
 	}
 	call := settle.Call{
 		Model: u.Call.Model, Provider: u.Call.Provider, Prompt: u.Call.Prompt, Completion: u.Call.Completion,
@@ -209,7 +202,7 @@ func (r *Record) settlements(u Use, late bool) []Settlement {
 			return u.Actual, settle.Measured
 		}
 		return p.Settle.Charge(&call, u.Actual, p.Unit != "")
-	})
+	}), err
 }
 
 // hasUnits reports whether limits of tokens and of money have reserved.

@@ -284,10 +284,12 @@ func moneyRecord(t *testing.T, from string, matches ...*schema.Match) *Record {
 func TestACallThatACallerStatesIsChargedItsPriceInEachLimitOfMoney(t *testing.T) {
 	for _, from := range []string{schema.SourcePrices, "log.ai.*.usage.cost"} {
 		r := moneyRecord(t, from, nil, nil)
-		all := r.settlements(Use{Actual: 300, Call: Used{Model: "gpt-4o", Prompt: 5, Completion: 2}}, false)
+		all, err := r.SettlementsOf(&Use{Actual: 300, Call: Used{Model: "gpt-4o", Prompt: 5, Completion: 2}}, false)
+		require.NoError(t, err)
 		assert.Equal(t, []int64{7, 7}, []int64{all[0].Actual, all[1].Actual}, from)
 		assert.True(t, all[0].Call != nil && all[1].Call == nil, "%s: one has the call", from)
-		all = r.settlements(Use{Actual: 300, Call: Used{Model: "foreign", Prompt: 5}}, false)
+		all, err = r.SettlementsOf(&Use{Actual: 300, Call: Used{Model: "foreign", Prompt: 5}}, false)
+		require.NoError(t, err)
 		assert.True(t, all[0].Outcome == Unmeasured && r.cost(0, all[0]) == 20, "%s: the price is unknown", from)
 	}
 }
