@@ -27,8 +27,10 @@ func (c codec) Unmarshal(data mem.BufferSlice, to any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, to)
 	}
+	text := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer text.Free()
 	place, entries := 0, 0 // of the first descriptor with too many
-	descriptors := eachField(data.Materialize(), 2, func(at int, descriptor []byte) {
+	descriptors := eachField(text.ReadOnlyData(), 2, func(at int, descriptor []byte) {
 		if n := eachField(descriptor, 1, nil); entries == 0 && n > maxEntries {
 			place, entries = at, n
 		}
@@ -41,7 +43,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, to any) error {
 		long := &common.RateLimitDescriptor{Entries: make([]*common.RateLimitDescriptor_Entry, entries)}
 		call.Domain, call.Descriptors = "?", append(slices.Repeat([]*common.RateLimitDescriptor{one}, place), long)
 	default:
-		return c.CodecV2.Unmarshal(data, to)
+		return c.CodecV2.Unmarshal(mem.BufferSlice{text}, to)
 	}
 	return nil
 }

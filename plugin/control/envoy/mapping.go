@@ -18,9 +18,9 @@ type Mapping map[string]*domain
 type domain struct {
 	mapping.Mapping
 	rules          []rule
-	index          map[string][]int // of rules, by the place and text of their last entry without wildcard; "": none
-	draftHeaders   bool             // clients read the headers that Envoy itself writes, in place of those of the policies
-	overridesLimit bool             // the limit that a descriptor states counts, beside those of policies
+	index          map[indexed][]int // of rules, by their last entry without a wildcard
+	draftHeaders   bool              // clients read the headers that Envoy itself writes, in place of those of the policies
+	overridesLimit bool              // the limit that a descriptor states counts, beside those of policies
 }
 
 // ParseMapping parses a mapping in YAML. The error has the path of a field that is wrong.

@@ -25,6 +25,12 @@ type pattern struct {
 	parts []string // of the value, between wildcards; nil: any value
 }
 
+// indexed is an entry without a wildcard, and its place in a descriptor; the zero value: a rule has none.
+type indexed struct {
+	at    int
+	entry string // key=value
+}
+
 // parseRules parses a list such as [{entries: [plan=gold, user], tier: gold}].
 func (d *domain) parseRules(node yaml.Node) error {
 	var list []struct {
@@ -35,12 +41,12 @@ func (d *domain) parseRules(node yaml.Node) error {
 	if err := node.Decode(&list); err != nil {
 		return fmt.Errorf("must be a list such as [{entries: [plan=gold, user], tier: gold}]: %w", err)
 	}
-	d.index = map[string][]int{}
+	d.index = map[indexed][]int{}
 	for i, item := range list {
 		if len(item.Entries) == 0 || item.Tier == "" || len(item.Unknown) > 0 {
 			return fmt.Errorf("[%d]: must have entries and a tier, may have a tenant, and nothing else", i)
 		}
-		r, id := rule{tier: item.Tier, tenant: item.Tenant}, ""
+		r, id := rule{tier: item.Tier, tenant: item.Tenant}, indexed{}
 		for at, text := range item.Entries {
 			key, value, hasValue := strings.Cut(text, "=")
 			p := pattern{key: key}
@@ -48,7 +54,7 @@ func (d *domain) parseRules(node yaml.Node) error {
 				p.parts = strings.Split(value, "*")
 			}
 			if len(p.parts) == 1 {
-				id = fmt.Sprint(at, text)
+				id = indexed{at, text}
 			}
 			r.entries = append(r.entries, p)
 		}
@@ -88,9 +94,12 @@ func fits(parts []string, value string) bool {
 
 // apply sets the tier and the tenant by the first rule that fits, unless sources have set them.
 func (d *domain) apply(entries []*common.RateLimitDescriptor_Entry, r *admit.CallerRequest) (found bool) {
-	candidates := slices.Clone(d.index[""])
+	if len(d.rules) == 0 {
+		return false
+	}
+	candidates := slices.Clone(d.index[indexed{}])
 	for i, e := range entries {
-		candidates = append(candidates, d.index[fmt.Sprint(i, e.GetKey()+"="+e.GetValue())]...)
+		candidates = append(candidates, d.index[indexed{i, e.GetKey() + "=" + e.GetValue()}]...)
 	}
 	slices.Sort(candidates)
 	at := slices.IndexFunc(candidates, func(i int) bool { return d.rules[i].fits(entries) })
