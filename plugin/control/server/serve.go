@@ -138,8 +138,7 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(s.httpServer(rest, pages, s.newForward(d, numbers, log)), monitor, log)
-	background = append(background, monitor.Run)
-	server.background = background
+	server.background = append(background, monitor.Run)
 	if s.Envoy.Listen != "" {
 		if server.envoy, err = s.newEnvoy(d, numbers, log); err != nil {
 			return nil, err
