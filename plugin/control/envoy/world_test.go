@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -13,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -77,12 +76,7 @@ func (w *world) take(buckets *memory.Store) admit.TakeFunc {
 // newWorld returns a world with a config.
 func newWorld(t *testing.T, config string) *world {
 	t.Helper()
-	var document any
-	require.NoError(t, yaml.Unmarshal([]byte(config), &document))
-	raw, err := json.Marshal(document)
-	require.NoError(t, err)
-	parsed, _, err := schema.Parse(raw)
-	require.NoError(t, err)
+	parsed := policytest.Config(t, config)
 	plan, err := resolve.ForCallers(parsed)
 	require.NoError(t, err)
 	mapping, err := ParseMapping([]byte(testMapping))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -24,7 +25,7 @@ import (
 // its own.
 func callerDeciderOf(t testing.TB, text string) (*admit.Decider, *diary) {
 	t.Helper()
-	config := parsed(t, text)
+	config := policytest.Config(t, text)
 	plan, err := resolve.ForCallers(config)
 	require.NoError(t, err)
 	observed := new(diary)

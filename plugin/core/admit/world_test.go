@@ -2,15 +2,14 @@ package admit_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -180,22 +179,10 @@ func read(r *response.Response) string {
 	return b.String() + string(r.Body)
 }
 
-// parsed returns the config of a text in YAML.
-func parsed(t testing.TB, text string) schema.Config {
-	t.Helper()
-	var document any
-	require.NoError(t, yaml.Unmarshal([]byte(text), &document), "parse YAML")
-	raw, err := json.Marshal(document)
-	require.NoError(t, err, "encode config")
-	config, _, err := schema.Parse(raw)
-	require.NoError(t, err, "parse config")
-	return config
-}
-
 // deciderOf returns the decider of a config in YAML, with buckets and a diary of its own.
 func deciderOf(t testing.TB, text string) (*admit.Decider, *shelf, *diary) {
 	t.Helper()
-	config := parsed(t, text)
+	config := policytest.Config(t, text)
 	snapshot, err := resolve.FromConfig(config)
 	require.NoError(t, err, "compile config")
 	buckets, observed := newShelf(), new(diary)

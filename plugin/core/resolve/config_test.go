@@ -1,7 +1,6 @@
 package resolve_test
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"slices"
@@ -10,28 +9,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"gopkg.in/yaml.v3"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
-// parse reads a config as an administrator writes it, in YAML.
-func parse(t testing.TB, text string) schema.Config {
-	t.Helper()
-	var document any
-	require.NoError(t, yaml.Unmarshal([]byte(text), &document), "parse YAML")
-	raw, err := json.Marshal(document)
-	require.NoError(t, err, "encode config")
-	config, _, err := schema.Parse(raw)
-	require.NoError(t, err, "parse config")
-	return config
-}
-
 func compile(t testing.TB, text string) *resolve.Plan {
 	t.Helper()
-	plan, err := resolve.FromConfig(parse(t, text))
+	plan, err := resolve.FromConfig(policytest.Config(t, text))
 	require.NoError(t, err, "compile config")
 	return plan
 }
@@ -70,7 +57,7 @@ func TestTheDocumentedConfigCompiles(t *testing.T) {
 }
 
 func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
-	config := parse(t, `
+	config := policytest.Config(t, `
 costs: {"GET /a*": 2, "GET /{x}/b": 3}
 tiers:
 - name: one
@@ -131,7 +118,7 @@ func TestEachFaultyFieldOfAnUncheckedLimitIsReported(t *testing.T) {
 }
 
 func TestASourceThatWasNeverCheckedIsAFault(t *testing.T) {
-	config := parse(t, `tiers: [{name: one, limits: [{name: a, scope: user, limit: 1, window_size: 1}]}, {name: two}]`)
+	config := policytest.Config(t, `tiers: [{name: one, limits: [{name: a, scope: user, limit: 1, window_size: 1}]}, {name: two}]`)
 	config.TenantFrom, config.TierFrom, config.UserFrom = []string{"moon"}, []string{"sun"}, []string{"star"}
 	_, err := resolve.FromConfig(config)
 	var faults schema.Faults

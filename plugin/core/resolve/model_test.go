@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -271,7 +272,7 @@ func compareWanted(t *rapid.T, what string, got, want wanted) {
 }
 
 func TestResolvingIsWhatLookingAtEveryRowSays(t *testing.T) {
-	config := parse(t, modelConfig)
+	config := policytest.Config(t, modelConfig)
 	plan := compile(t, modelConfig)
 	rapid.Check(t, func(t *rapid.T) {
 		rows := someRows(t)

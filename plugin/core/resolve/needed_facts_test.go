@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -106,7 +107,7 @@ func TestNoFactIsReadThatNoLimitNeeds(t *testing.T) {
 		{"a global limit per address", `global: {limits: [{name: g, scope: ip, limit: 1, window_size: 1}]}`, ip, nil},
 	}
 	for _, test := range tests {
-		config := parse(t, test.config)
+		config := policytest.Config(t, test.config)
 		for _, config.ObserveEndpoint = range []bool{false, true} {
 			want := test.want
 			if config.ObserveEndpoint {
@@ -140,7 +141,7 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 			User: []identity.Source{identity.CallerUser},
 		},
 	} {
-		plan, err := resolve.ForCallers(parse(t, `{`+sources+`, `+limits+`}`))
+		plan, err := resolve.ForCallers(policytest.Config(t, `{`+sources+`, `+limits+`}`))
 		require.NoError(t, err, "%s", limits)
 		want.CostHeader = -1
 		rules := plan.Rules
@@ -151,7 +152,7 @@ func TestForCallersTheConfigsSourcesAreNotRead(t *testing.T) {
 }
 
 func TestRowsBesideAPlanForCallersReadTheCallerToo(t *testing.T) {
-	plan, err := resolve.ForCallers(parse(t, `{}`))
+	plan, err := resolve.ForCallers(policytest.Config(t, `{}`))
 	require.NoError(t, err)
 	rows := policy.Rows{Overrides: numbered(schema.Override{Kind: schema.KindBan, Tenant: "acme", User: "u"})}
 	snapshot, faults := policy.NewSnapshot(rows, nil)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
@@ -72,7 +73,7 @@ func TestTheModelOfARequestIsReadWhereALimitNeedsItAlone(t *testing.T) {
 	long := string(make([]byte, 129))
 	assert.Empty(t, read(plan, []string{long, ""}, identity.Caller{}).Model, "a longer name than a pattern has is unknown")
 
-	callers, err := resolve.ForCallers(parse(t, money))
+	callers, err := resolve.ForCallers(policytest.Config(t, money))
 	require.NoError(t, err)
 	id = read(callers, nil, identity.Caller{Model: "gpt-4o", Provider: "openai"})
 	assert.Equal(t, [2]string{"gpt-4o", "openai"}, [2]string{id.Model, id.Provider}, "as the caller states")
