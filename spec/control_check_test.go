@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,43 +29,21 @@ func TestKongAndTheDecisionAPIShareOneBudget(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	kong, a := p.node("kong", p.dsn), p.serve()
-	var byKong, byAPI, denied, other atomic.Int64
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			for range 20 {
-				switch got, err := kong.send(http.MethodGet, "/records", "apikey", "alice"); {
-				case err == nil && got.Status == http.StatusOK:
-					byKong.Add(1)
-				case err == nil && got.Status == http.StatusTooManyRequests:
-					denied.Add(1)
-				default:
-					other.Add(1)
-				}
+	admitted := race(t, map[string]door{
+		"Kong": byHTTP(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }),
+		"the API": func() (bool, error) {
+			var d decision
+			got, err := a.send(http.MethodPost, check, checkAcme)
+			if err == nil {
+				err = json.Unmarshal([]byte(got.Body), &d)
 			}
-		})
-		group.Go(func() {
-			for range 20 {
-				var d decision
-				got, err := a.send(http.MethodPost, check, checkAcme)
-				switch {
-				case err != nil || got.Status != http.StatusOK || json.Unmarshal([]byte(got.Body), &d) != nil:
-					other.Add(1)
-				case d.Allowed:
-					byAPI.Add(1)
-				case d.RetryAfter > 0:
-					denied.Add(1)
-				}
+			if err == nil && (got.Status != http.StatusOK || !d.Allowed && d.RetryAfter <= 0) {
+				err = fmt.Errorf("%d: %s", got.Status, got.Body)
 			}
-		})
-	}
-	group.Wait()
-	t.Logf("admitted by Kong %d, by the API %d", byKong.Load(), byAPI.Load())
-	kongs, apis := byKong.Load(), byAPI.Load()
-	if kongs+apis != 60 || kongs == 0 || apis == 0 || denied.Load() != 100 || other.Load() != 0 {
-		t.Errorf("admitted %d and %d, want 60 together; denied %d, want 100; otherwise %d",
-			kongs, apis, denied.Load(), other.Load())
-	}
+			return d.Allowed, err
+		},
+	}, 4, 20)
+	require.EqualValues(t, 60, sum(t, admitted), "of 160")
 }
 
 func TestWithoutAConfigOnlyCallsThatNeedItAnswer503(t *testing.T) {

@@ -46,15 +46,15 @@ func byEnvoy(t *testing.T, conn *grpc.ClientConn, pairs ...string) door {
 	}
 }
 
-// race asks all doors at once, each by 3 callers, which ask a number of times, and returns how many each admitted.
-func race(t *testing.T, doors map[string]door, times int) map[string]int64 {
+// race asks all doors at once, each by some callers, which ask a number of times, and returns how many each admitted.
+func race(t *testing.T, doors map[string]door, callers, times int) map[string]int64 {
 	t.Helper()
 	counts := map[string]*atomic.Int64{}
 	var group sync.WaitGroup
 	for name, ask := range doors {
 		count := new(atomic.Int64)
 		counts[name] = count
-		for range 3 {
+		for range callers {
 			group.Go(func() {
 				for range times {
 					admitted, err := ask()
@@ -137,7 +137,7 @@ func TestKongEnvoyNginxAndAGoProgramSpendOneLimitOfTheDatabaseExactly(t *testing
 			return a.Header.Get("X-RateLimit-Limit") == strconv.Itoa(limit)
 		})
 	}
-	admitted := race(t, doors, 50)
+	admitted := race(t, doors, 3, 50)
 	if all := spent + sum(t, admitted); all != limit {
 		t.Errorf("all doors have admitted %d of 600, want %d", all, limit)
 	}

@@ -1,10 +1,10 @@
 package spec
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -59,52 +59,24 @@ func TestKongAndEnvoyShareOneBudgetAndADeniedCallSpendsNothing(t *testing.T) {
 	}
 	// Each call of Envoy takes from acme, which Kong's requests spend from too, and from a tenant of its own or, in every
 	// other, from one that is soon exhausted.
-	var byKong, byEnvoy, narrow, denied, other atomic.Int64
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			for range 20 {
-				switch got, err := kong.send(http.MethodGet, "/records", "apikey", "alice"); {
-				case err == nil && got.Status == http.StatusOK:
-					byKong.Add(1)
-				case err == nil && got.Status == http.StatusTooManyRequests:
-					denied.Add(1)
-				default:
-					other.Add(1)
-				}
+	var asked, narrow atomic.Int64
+	admitted := race(t, map[string]door{
+		"Kong": byHTTP(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }),
+		"Envoy": func() (bool, error) {
+			beside := []string{"narrow", "wide"}[asked.Add(1)%2]
+			got := ask(descriptor("tenant", "acme", "user", "u_1"), descriptor("tenant", beside)).GetOverallCode()
+			if got == rls.RateLimitResponse_OK && beside == "narrow" {
+				narrow.Add(1)
 			}
-		})
-		group.Go(func() {
-			for i := range 20 {
-				beside := "wide"
-				if i%2 == 0 {
-					beside = "narrow"
-				}
-				d := descriptor("tenant", beside)
-				answer := ask(descriptor("tenant", "acme", "user", "u_1"), d)
-				switch answer.GetOverallCode() {
-				case rls.RateLimitResponse_OK:
-					byEnvoy.Add(1)
-					if beside == "narrow" {
-						narrow.Add(1)
-					}
-				case rls.RateLimitResponse_OVER_LIMIT:
-					denied.Add(1)
-				default:
-					other.Add(1)
-				}
+			if got == rls.RateLimitResponse_UNKNOWN {
+				return false, errors.New("neither admitted nor denied")
 			}
-		})
-	}
-	group.Wait()
-	t.Logf("admitted by Kong %d, by Envoy's protocol %d", byKong.Load(), byEnvoy.Load())
-	kongs, envoys := byKong.Load(), byEnvoy.Load()
-	if kongs+envoys != 60 || kongs == 0 || envoys == 0 || denied.Load() != 100 || other.Load() != 0 {
-		t.Errorf("admitted %d and %d, want 60 together; denied %d, want 100; otherwise %d",
-			kongs, envoys, denied.Load(), other.Load())
-	}
+			return got == rls.RateLimitResponse_OK, nil
+		},
+	}, 4, 20)
+	require.EqualValues(t, 60, sum(t, admitted), "of 160")
 	// The ledger of the second descriptors: what was admitted, and nothing of what acme's limit denied.
-	for tenant, spent := range map[string]int64{"narrow": narrow.Load(), "wide": envoys - narrow.Load()} {
+	for tenant, spent := range map[string]int64{"narrow": narrow.Load(), "wide": admitted["Envoy"] - narrow.Load()} {
 		answer := ask(descriptor("tenant", tenant))
 		if left := int64(answer.GetStatuses()[0].GetLimitRemaining()); left != 60-spent-1 {
 			t.Errorf("%s has %d tokens left, want %d", tenant, left, 60-spent-1)

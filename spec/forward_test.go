@@ -124,7 +124,7 @@ func TestKongAndNginxShareOneBudgetAndTheRecipeAnswersAsThePlugin(t *testing.T) 
 	admitted := race(t, map[string]door{
 		"Kong":  byHTTP(func() (answer, error) { return kong.send(http.MethodGet, "/records", "apikey", "alice") }),
 		"nginx": byHTTP(func() (answer, error) { return proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key") }),
-	}, 20)
+	}, 3, 20)
 	require.EqualValues(t, 58, sum(t, admitted), "of 120 beside the two before")
 	got, err = proxy.send(http.MethodGet, "/records", "", "apikey", "alices-key")
 	require.NoError(t, err)
