@@ -115,8 +115,8 @@ type conversion struct {
 	entries []fromkong.Entry
 }
 
-// Convert converts config files, of which those of one domain are merged. The text of the result is a decK file with the
-// converted config. An error is about the files as a whole.
+// Convert converts config files, of which those of one domain are merged. The text of the result is a decK file with
+// the converted config. An error is about the files as a whole.
 func Convert(files []File, o fromkong.Options) (*fromkong.Result, error) {
 	c := &conversion{shared: o.Redis != "", domains: map[string]domain{}, entries: []fromkong.Entry{}}
 	c.names, c.places = map[string]bool{}, map[string]string{}

@@ -19,7 +19,7 @@ type domain struct {
 	mapping.Mapping
 	rules          []rule
 	index          map[indexed][]int // of rules, by their last entry without a wildcard
-	draftHeaders   bool              // clients read the headers that Envoy itself writes, in place of those of the policies
+	draftHeaders   bool              // clients read the headers that Envoy writes, in place of those of the policies
 	overridesLimit bool              // the limit that a descriptor states counts, beside those of policies
 }
 

@@ -138,24 +138,25 @@ func (s *Settings) assemble(d *decider, pool *pgxpool.Pool, log *slog.Logger) (*
 		return nil, err
 	}
 	server := newDraining(s.httpServer(rest, pages, s.newForward(d, numbers, log)), monitor, log)
-	server.background = append(background, monitor.Run)
+	background = append(background, monitor.Run)
 	if s.Envoy.Listen != "" {
 		if server.envoy, err = s.newEnvoy(d, numbers, log); err != nil {
 			return nil, err
 		}
-		server.background = append(server.background, server.envoy.Run)
+		background = append(background, server.envoy.Run)
 	}
 	if d.ledger != nil {
-		server.background = append(server.background, d.ledger.Run)
+		background = append(background, d.ledger.Run)
 	}
 	if tiers != nil {
-		server.background = append(server.background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
+		background = append(background, func(ctx context.Context) error { return tiers.Run(ctx, log) })
 	}
 	if s.Keeper != nil {
-		server.background = append(server.background, s.newLeading(d, tiers, options.Rows, numbers, log)...)
+		background = append(background, s.newLeading(d, tiers, options.Rows, numbers, log)...)
 	}
 	relays, err := s.newTopics(numbers, log)
-	server.background = append(server.background, relays...)
+	background = append(background, relays...)
+	server.background = background
 	return server, err
 }
 
