@@ -12,30 +12,36 @@ import (
 
 const day = 24 * time.Hour
 
-// period is a time that a page shows, in steps that the API has.
+// period is a time that a page shows.
 type period struct {
 	Name, Label string
-	Step        string // of the API; "": the page has no graph
+	Step        string // of the API, by which the page reads; "": the page has no graph
 	length      time.Duration
+	bucket      time.Duration // what a bar of the graph covers, in whole steps
 }
 
-func (p *period) step() time.Duration {
-	return map[string]time.Duration{"1m": time.Minute, "1h": time.Hour, "1d": day}[p.Step]
+// from returns the begin of the period's first bar, so that the last one is the current.
+func (p *period) from(now time.Time) time.Time {
+	return now.UTC().Truncate(p.bucket).Add(p.bucket - p.length)
 }
 
-// Periods of pages. The first one is the default, but for graphs of a limit, which show several windows. The API
-// returns at most 1,500 steps.
-var (
-	aDay    = period{"24h", "24 hours", "1m", day}
-	periods = []period{
-		{"1h", "hour", "1m", time.Hour},
-		aDay,
-		{"7d", "7 days", "1h", 7 * day},
-		{"30d", "30 days", "1d", 30 * day},
-		{"365d", "year", "1d", 365 * day},
+// reaching returns the period with as much time before it, in steps of which the API returns as many.
+func (p period) reaching(before time.Duration) period {
+	p.length += before
+	switch {
+	case p.length > 60*day:
+		p.Step, p.bucket = "1d", day
+	case p.length > day && p.Step == "1m":
+		p.Step, p.bucket = "1h", max(p.bucket, time.Hour)
 	}
+	p.length += p.bucket // of the first bar a part may be missing
+	return p
+}
+
+// Periods of the pages of tenants, and of denials.
+var (
 	usageSpans = []period{
-		{"today", "Today", "1h", day}, {"7d", "7 days", "1d", 7 * day}, {"30d", "30 days", "1d", 30 * day},
+		{"today", "Today", "1h", day, time.Hour}, {"7d", "7 days", "1d", 7 * day, day}, {"30d", "30 days", "1d", 30 * day, day},
 	}
 	denialSpans = []period{{Name: "24h", Label: "24 hours"}, {Name: "1h", Label: "1 hour"}, {Name: "7d", Label: "7 days"}}
 )
@@ -66,23 +72,23 @@ func (v *visit) historyByEndpoint(from time.Time, step string) (answers.UsageHis
 	return found, err
 }
 
-// pointsOf returns a value for each step of a history; a step without a row has 0.
-func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.UsageRow) int64) []graphPoint {
+// pointsOf returns a value for each step of a history, or for each of several together; one without a row has 0.
+func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.UsageRow) int64) []point {
 	byTime := map[int64]int64{}
 	for i := range h.Items {
-		byTime[h.Items[i].At.Unix()] += value(&h.Items[i])
+		byTime[h.Items[i].At.UTC().Truncate(step).Unix()] += value(&h.Items[i])
 	}
-	var points []graphPoint
+	var points []point
 	for at := h.From.UTC().Truncate(step); at.Before(h.To); at = at.Add(step) {
-		points = append(points, graphPoint{At: at, Value: byTime[at.Unix()]})
+		points = append(points, point{At: at, Value: byTime[at.Unix()]})
 	}
 	return points
 }
 
 // windowSums returns what was used of a window at each point: the sum since the window began if windows are fixed, else
 // of the last window. Steps before the first point are missing in the first sums.
-func windowSums(points []graphPoint, window time.Duration, fixed bool) []graphPoint {
-	sums := make([]graphPoint, len(points))
+func windowSums(points []point, window time.Duration, fixed bool) []point {
+	sums := make([]point, len(points))
 	var sum int64
 	first := 0 // the first point that sum has
 	for i, p := range points {
@@ -94,7 +100,7 @@ func windowSums(points []graphPoint, window time.Duration, fixed bool) []graphPo
 		for ; !points[first].At.After(begin); first++ {
 			sum -= points[first].Value
 		}
-		sums[i] = graphPoint{p.At, sum}
+		sums[i] = point{p.At, sum}
 	}
 	return sums
 }

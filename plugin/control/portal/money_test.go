@@ -50,8 +50,8 @@ func TestTheConsoleShowsUsageOfMoneyInDollars(t *testing.T) {
 		"limit":2000000,"unit":"usd","window_size":86400,"algorithm":"fixed_window","settles":true}]}`)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":5,"cost":500042,"unit":"usd"}]}`)
-	w.want(b.get("/portal/tenants/acme/usage?policy=llm-day&period=24h"), http.StatusOK, ">limit 2.00 USD<",
-		">1.00 USD<", "the highest is 0.500042 USD", "of the limit of 2.00 USD", "shadow denied, 0.500042 USD. The")
+	w.want(b.get("/portal/tenants/acme?policy=llm-day"), http.StatusOK, "limit llm-day 2.00 USD<", `data-unit="usd"`,
+		"the highest is 0.500042 USD", "25 % of the limit", "shadow denied, 0.500042 USD. The")
 	w.api.answer("GET /v1/ratelimit/usage/top", http.StatusOK,
 		`{"by":"cost","items":[{"org_id":"acme","cost":4200,"unit":"usd"}]}`)
 	w.want(b.get("/portal/top?by=cost&policy=llm-day"), http.StatusOK, ">0.0042 USD<")

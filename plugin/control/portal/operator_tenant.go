@@ -2,6 +2,8 @@ package portal
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"time"
@@ -20,7 +22,12 @@ type tenantView struct {
 	Usage     []answers.BucketUsage
 	NoUsage   string
 	MoreUsage int
-	Graph     graph
+	Policies  []string
+	Policy    string // that the graph shows; "": all requests
+	Words     string // its limit
+	Apart     bool   // the limit has no line, because the graph does not count what one of its buckets does
+	Graph     chart
+	Total     useSum
 	Denials   answers.DenialList
 	Abuse     answers.AbuseState
 }
@@ -51,73 +58,139 @@ func serveTenant(v *visit) error {
 	}
 	t.Usage = usage.Items[:min(len(usage.Items), maxBuckets)]
 	t.MoreUsage = len(usage.Items) - len(t.Usage)
-	requests, err := v.history(t.Org, v.portal.Now().Add(-aDay.length), aDay.Step, nil)
-	if err != nil {
+	if err := t.readGraph(v); err != nil {
 		return err
 	}
-	points := pointsOf(requests, aDay.step(), func(r *answers.UsageRow) int64 { return r.Admitted + r.Denied })
-	t.Graph = lineGraph(points, 0, "", "Requests of "+t.Org+" by minute")
 	return v.render("operator_tenant", t.Org, t)
 }
 
-// limitGraph draws the use of a limit. A window that is shorter than a step is counted by step, with what the limit
-// allows in a step; a longer one as it fills.
-func limitGraph(points []graphPoint, step time.Duration, l *answers.LimitInForce, title string) graph {
-	window := time.Duration(l.WindowSize) * time.Second
-	switch {
-	case window <= 0:
-		return lineGraph(points, 0, l.Unit, title)
-	case window <= step:
-		return lineGraph(points, l.Limit*int64(step/window), l.Unit, title)
+// readGraph reads the requests of the tenant over time, or what it used of the policy that the page's query names.
+func (t *tenantView) readGraph(v *visit) error {
+	span, now := rangeOf(v.r), v.portal.Now()
+	t.Policies, t.Policy = policiesOf(t.Limits.Limits), v.r.URL.Query().Get("policy")
+	var chosen answers.LimitInForce // the first one of the policy
+	isChosen := func(l answers.LimitInForce) bool { return l.Policy == t.Policy }
+	if at := slices.IndexFunc(t.Limits.Limits, isChosen); at >= 0 {
+		chosen = t.Limits.Limits[at]
+		t.Words = limitWords(&chosen, t.Org)
 	}
-	return lineGraph(windowSums(points, window, l.Algorithm == "fixed_window"), l.Limit, l.Unit, title)
+	if t.Apart = !isOwnTotal(&chosen) && chosen.WindowSize > 0; t.Apart {
+		chosen.WindowSize = 0
+	}
+	from, window := span.from(now), time.Duration(chosen.WindowSize)*time.Second
+	if window > span.bucket {
+		span = span.reaching(window)
+	}
+	more := url.Values{}
+	if t.Policy != "" {
+		more.Set("policy", t.Policy)
+	}
+	history, err := v.history(t.Org, span.from(now), span.Step, more)
+	if err != nil {
+		return err
+	}
+	for i := range history.Items {
+		t.Total.add(sumOf(&history.Items[i]))
+	}
+	t.Graph = t.graph(&history, &chosen, span.bucket, from)
+	changes, err := v.changesOfLimits(from, t.Org)
+	t.Graph.Marks = marksOf(changes)
+	t.Graph.Bands = bandsOf(t.Limits.Overrides, t.Policy, changes)
+	return err
+}
+
+// bandsOf returns the bands of the overrides that concern a policy, or all for "". One that was made since the first
+// change begins with it.
+func bandsOf(overrides []answers.OverrideInForce, policy string, changes []answers.AuditEntry) (bands []chartBand) {
+	for _, o := range overrides {
+		isOther := policy != "" && o.Policy != "" && o.Policy != policy
+		if isOther || len(bands) == maxBands {
+			continue
+		}
+		for i := range changes {
+			e := &changes[i]
+			if e.Kind == "override" && e.Operation == "insert" && e.Key == fmt.Sprint(o.ID) && o.From.IsZero() {
+				o.From = e.At
+			}
+		}
+		bands = append(bands, chartBand{fmt.Sprintf("override %d: %s", o.ID, overrideWords(o)), o.From, o.Until})
+	}
+	return bands
+}
+
+const (
+	maxBands = 5
+	maxMarks = 20
+)
+
+// graph returns the graph from a time on. A window that is longer than a bar is shown as it fills.
+func (t *tenantView) graph(
+	history *answers.UsageHistory, l *answers.LimitInForce, bucket time.Duration, from time.Time,
+) chart {
+	if t.Policy == "" {
+		c := requestsChart("Requests", history, bucket)
+		most, name := limitOfStep(t.Limits.Limits, bucket)
+		c.limit(name, most)
+		return c
+	}
+	spent := pointsOf(*history, bucket, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
+	window := time.Duration(l.WindowSize) * time.Second
+	c := &chart{Title: "Used of " + t.Policy, Step: bucket, Series: []series{{"Used", "accent", spent}}}
+	if window > bucket {
+		sums := windowSums(spent, window, l.Algorithm == "fixed_window")
+		shown := slices.IndexFunc(sums, func(p point) bool { return p.At.Add(bucket).After(from) })
+		c = levelChart(c.Title, sums[max(shown, 0):], bucket)
+		c.limit(l.Policy, l.Limit)
+	} else if window > 0 {
+		c.limit(l.Policy, l.Limit*int64(bucket/window))
+	}
+	c.Unit = cmp.Or(l.Unit, t.Total.Unit)
+	return *c
+}
+
+// changesOfLimits reads the last changes since a time of what a tenant may do, or all tenants for "".
+func (v *visit) changesOfLimits(since time.Time, tenant string) (changes []answers.AuditEntry, err error) {
+	query := url.Values{"since": {since.Format(time.RFC3339)}, "limit": {pageRows}}
+	if tenant != "" {
+		query.Set("tenant", tenant)
+	}
+	var found answers.Page[answers.AuditEntry]
+	if _, err := unavailable(v.get("/v1/ratelimit/audit", query, &found)); err != nil {
+		return nil, err
+	}
+	isOther := func(e answers.AuditEntry) bool { return !slices.Contains(kindsOfLimits, e.Kind) }
+	return slices.DeleteFunc(found.Items, isOther), nil
+}
+
+// marksOf returns the marks of the last changes.
+func marksOf(changes []answers.AuditEntry) (marks []chartMark) {
+	for i := range changes[:min(len(changes), maxMarks)] {
+		marks = append(marks, chartMark{auditWords(&changes[i]), changes[i].At})
+	}
+	return marks
+}
+
+// kindsOfLimits are the kinds of rows of the audit by which limits change.
+var kindsOfLimits = []string{"tier", "tenant", "policy", "override", "cost", "price"}
+
+// auditWords returns what an entry of the audit did, and who: "policy daily of acme changed by token:ann".
+func auditWords(e *answers.AuditEntry) string {
+	what := e.Kind + " " + e.Key
+	var row struct{ Name string }
+	for _, state := range []json.RawMessage{e.Before, e.After} {
+		if json.Unmarshal(state, &row) == nil && row.Name != "" {
+			what = e.Kind + " " + row.Name
+		}
+	}
+	if e.Tenant != "" && e.Kind != "tenant" {
+		what += " of " + e.Tenant
+	}
+	done := map[string]string{"insert": "added", "update": "changed", "delete": "removed"}[e.Operation]
+	return fmt.Sprintf("%s %s by %s", what, done, e.Actor)
 }
 
 // isOwnTotal reports whether a tenant has one bucket of a limit, so that its history is that of the bucket.
 func isOwnTotal(l *answers.LimitInForce) bool { return l.Scope == "tenant" }
-
-type usageView struct {
-	Org      string
-	Policies []string
-	Policy   string
-	Periods  []period
-	Period   period
-	Words    string
-	Apart    bool // the limit has no line, because the graph does not count what one of its buckets does
-	Graph    graph
-	Denied   graph
-	Total    useSum
-}
-
-// serveTenantUsage shows what a tenant used over time: its requests, or what it used of a limit.
-func serveTenantUsage(v *visit) error {
-	u := usageView{Org: v.org(), Policy: v.r.URL.Query().Get("policy"), Periods: periods}
-	var limits answers.InForce
-	_, err := unavailable(v.get(orgAPI(u.Org, "/ratelimit/policies"), url.Values{"limit": {pageRows}}, &limits))
-	if err != nil {
-		return err
-	}
-	u.Policies = policiesOf(limits.Limits)
-	var chosen answers.LimitInForce // the first one of the policy
-	isChosen := func(l answers.LimitInForce) bool { return l.Policy == u.Policy }
-	if at := slices.IndexFunc(limits.Limits, isChosen); at >= 0 {
-		chosen = limits.Limits[at]
-		u.Words = limitWords(&chosen, u.Org)
-	}
-	window := time.Duration(chosen.Window.Seconds()) * time.Second
-	suits := slices.IndexFunc(periods, func(p period) bool { return p.length > window })
-	u.Period = periodNamed(periods, v.r.URL.Query().Get("period"), max(suits, 0))
-	more := url.Values{}
-	if u.Policy != "" {
-		more.Set("policy", u.Policy)
-	}
-	history, err := v.history(u.Org, v.portal.Now().Add(-u.Period.length), u.Period.Step, more)
-	if err != nil {
-		return err
-	}
-	u.draw(&history, chosen)
-	return v.render("operator_usage", u.Org+": usage", &u)
-}
 
 // policiesOf returns the names of the policies of limits, each once.
 func policiesOf(limits []answers.LimitInForce) (names []string) {
@@ -127,25 +200,4 @@ func policiesOf(limits []answers.LimitInForce) (names []string) {
 		}
 	}
 	return names
-}
-
-// draw sets the graphs and the totals.
-func (u *usageView) draw(history *answers.UsageHistory, l answers.LimitInForce) {
-	for i := range history.Items {
-		u.Total.add(sumOf(&history.Items[i]))
-	}
-	step := u.Period.step()
-	denied := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Denied })
-	u.Denied = lineGraph(denied, 0, "", "Denied requests")
-	if u.Policy == "" {
-		admitted := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return r.Admitted })
-		u.Graph = lineGraph(admitted, 0, "", "Admitted requests")
-		return
-	}
-	spent := pointsOf(*history, step, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
-	if !isOwnTotal(&l) && l.WindowSize > 0 {
-		l.WindowSize, u.Apart = 0, true
-	}
-	l.Unit = cmp.Or(l.Unit, u.Total.Unit)
-	u.Graph = limitGraph(spent, step, &l, "Used of "+u.Policy)
 }

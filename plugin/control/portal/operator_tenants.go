@@ -29,7 +29,7 @@ func serveTenants(v *visit) error {
 
 // serveTop ranks tenants by what they used.
 func serveTop(v *visit) error {
-	filters := v.filters("by", "last", "policy")
+	filters := v.filters("by", "policy")
 	page := v.rankedPage()
 	var found answers.UsageTop
 	if err := v.readTop(filters, page, &found); err != nil {
@@ -42,8 +42,9 @@ func serveTop(v *visit) error {
 // readTop reads the rows of a ranking up to a page, and sets the filters that are missing.
 func (v *visit) readTop(filters url.Values, page *ranked, into *answers.UsageTop) error {
 	setDefault(filters, "by", "admitted")
-	setDefault(filters, "last", "24h")
-	return v.getShared("/v1/ratelimit/usage/top", page.query(filters), into)
+	query := page.query(filters)
+	query.Set("last", rangeOf(v.r).Name)
+	return v.getShared("/v1/ratelimit/usage/top", query, into)
 }
 
 // serveNearLimit shows the tenants that have used most of a limit lately.

@@ -251,7 +251,7 @@ func TestNamesAndReasonsOfOthersNeverBecomeMarkup(t *testing.T) {
 		WHERE t.name <> '' AND p.name = ''`, hostile)
 	b := w.signedIn(adminSecret)
 	of := "/portal/tenants/" + url.PathEscape(hostile)
-	for _, path := range append(consolePages, of, of+"/usage", of+"/overrides/new", of+"/overrides/1/end", of+"/forgive",
+	for _, path := range append(consolePages, of, of+"?policy=daily&range=7d", of+"/overrides/new", of+"/overrides/1/end", of+"/forgive",
 		"/portal/tenants?q="+url.QueryEscape(hostile), "/portal/audit?tenant="+url.QueryEscape(hostile),
 		"/portal/denials?tenant="+url.QueryEscape(hostile), "/portal/top?policy="+url.QueryEscape(hostile),
 	) {
@@ -273,10 +273,10 @@ func TestUsageOverTimeHasTheLimitDrawnIn(t *testing.T) {
 			rate_limiter.usage_names e, rate_limiter.usage_names p
 		WHERE t.name = 'acme' AND e.name = '' AND p.name IN ('', 'daily')`)
 	b := w.signedIn(viewerSecret)
-	w.want(b.get("/portal/tenants/acme/usage?policy=daily&period=1h"), http.StatusOK,
-		"limit 1,000,000", `class="limit"`, "the highest is 250", "Used of daily", "3 denied", "250 tokens")
-	page := w.want(b.get("/portal/tenants/acme/usage?period=24h"), http.StatusOK, "the highest is 7 ", "the highest is 3 ")
-	w.missing(page, `class="limit"`)
+	w.want(b.get("/portal/tenants/acme?policy=daily&range=1h"), http.StatusOK,
+		`data-line="1000000"`, "the highest is 250", "Used of daily", "3 denied", "250 tokens")
+	page := w.want(b.get("/portal/tenants/acme"), http.StatusOK, "the highest is 7 ", "the highest is 3 ", "per 15 minutes")
+	w.missing(page, "data-line")
 	w.missing(page, "has no line")
 }
 
@@ -292,8 +292,8 @@ func TestALimitWithoutALineSaysWhy(t *testing.T) {
 		w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, limits)
 		w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 			"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":50,"cost":50}]}`)
-		page := w.want(b.get("/portal/tenants/acme/usage?policy=daily"), http.StatusOK, why)
-		if drawn := strings.Contains(page.text, `class="limit"`); drawn != (scope == "tenant") {
+		page := w.want(b.get("/portal/tenants/acme?policy=daily"), http.StatusOK, why)
+		if drawn := strings.Contains(page.text, "data-line"); drawn != (scope == "tenant") {
 			t.Errorf("%s: a line is drawn: %v", scope, drawn)
 		}
 	}
@@ -389,7 +389,7 @@ func TestTheSearchOfTheConsoleLeadsToWhatDeniedARequestOrToATenant(t *testing.T)
 		"policy_for":"tenant","policy_id":17,"policy_version":31,"cost":3,"remaining":0,"penalty":6,
 		"request_ids":["`+id+`"]}]`)
 	b := w.signedIn(viewerSecret)
-	w.want(b.get("/portal/"), http.StatusOK, `action="/portal/search"`, "Tenant or request id")
+	w.want(b.get("/portal/"), http.StatusOK, `action="/portal/search"`, "Tenant, request or override id")
 	for q, to := range map[string]string{
 		"+" + id: "/portal/denials?request_id=" + id, "acme%2Feu": "/portal/tenants/acme%2Feu", "": "/portal/tenants",
 	} {

@@ -75,7 +75,7 @@ func New(o Options) (*Portal, error) {
 	}
 	p := &Portal{
 		Options: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		templates: template.Must(template.New("portal").Funcs(functions()).ParseFS(templateFiles, "templates/*.html")),
+		templates: template.Must(template.New("portal").Funcs(functions(o.Now)).ParseFS(templateFiles, "templates/*.html")),
 	}
 	var err error
 	if p.jar, err = session.NewJar(o.Key, o.Now); err != nil {
@@ -235,6 +235,7 @@ type page struct {
 	For     []api.Role // others get 403
 	Nav     string     // the label of its link in the navigation; "": none
 	Live    bool       // its template has a live part
+	Ranged  bool       // it shows a range of time, see ranges
 	Serve   func(*visit) error
 }
 
@@ -258,7 +259,7 @@ func pageOf[T any](template, title string, read func(*visit) (T, error)) func(*v
 // pages returns all pages for callers who are signed in.
 func pages() []page {
 	return slices.Concat([]page{
-		{Pattern: "GET /portal/{$}", For: everyone, Nav: "Overview", Serve: serveOverview},
+		{Pattern: "GET /portal/{$}", For: everyone, Nav: "Overview", Ranged: true, Serve: serveOverview},
 	}, operatorPages(), tenantPages())
 }
 

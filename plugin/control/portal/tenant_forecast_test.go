@@ -117,7 +117,7 @@ func TestAGraphHasAPointForEachStep(t *testing.T) {
 		{At: noon.Add(-2 * time.Hour), Admitted: 5}, {At: noon, Admitted: 7},
 	}}
 	points := pointsOf(h, time.Hour, func(r *rows.UsageRow) int64 { return r.Admitted })
-	want := []graphPoint{{h.From, 0}, {h.From.Add(time.Hour), 5}, {noon.Add(-time.Hour), 0}, {noon, 7}}
+	want := []point{{h.From, 0}, {h.From.Add(time.Hour), 5}, {noon.Add(-time.Hour), 0}, {noon, 7}}
 	require.Equal(t, want, points)
 }
 

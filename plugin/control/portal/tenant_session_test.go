@@ -170,7 +170,7 @@ func TestATenantSeesItsUsageAndDenialsAndNoNumbersOfOthers(t *testing.T) {
 	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
 	for _, span := range usageSpans {
 		a := s.want(b.get("/portal/org/usage?span="+span.Name), http.StatusOK,
-			"8,642", "2,468", "GET /a", "&lt;i&gt;b&lt;/i&gt;", "4,321", "limit 1,000")
+			"8,642", "2,468", "GET /a", "&lt;i&gt;b&lt;/i&gt;", "4,321", `data-line="1000"`)
 		if strings.Contains(a.text, "12,963") {
 			t.Errorf("%s counts the requests of another org", span.Name)
 		}

@@ -123,7 +123,7 @@ func TestThePlanShowsLimitsInWordsWithWhatIsUsedIfThatCanBeRead(t *testing.T) {
 	w.api.answer("GET /v1/orgs/acme", http.StatusNotFound, `{"status":404}`)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusServiceUnavailable, `{"status":503}`)
 	w.want(b.get("/portal/org"), http.StatusOK, "1,000 requests", "cannot be read at the moment", "UTC")
-	w.want(b.get("/portal/org/usage"), http.StatusOK, "<svg", "cannot be read at the moment")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, `class="chart"`, "cannot be read at the moment")
 	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusServiceUnavailable,
 		`{"status":503,"detail":"no rows"}`)
 	w.want(b.get("/portal/org"), http.StatusServiceUnavailable, "no rows")

@@ -29,12 +29,11 @@ type orgUsage struct {
 	Endpoints []useSum
 	Others    int // endpoints that Rest sums up
 	Rest      useSum
-	Admitted  graph
+	Admitted  chart
 	LimitOf   string // the name of the limit in the graph
 	Apart     bool   // some limits have no line, because there is one for each user, for example
-	Sum       *graph // of today, with a limit by the day; nil: there is none, or another time is shown
+	Sum       *chart // of today, with a limit by the day; nil: there is none, or another time is shown
 	SumOf     string // the name of that limit
-	Denied    *graph // nil: nothing was denied
 	Quotas    []orgQuota
 	NoUsage   bool // what is used now cannot be read
 }
@@ -86,23 +85,16 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 // draw sets the graphs, given the sums of each step.
 func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForce) {
 	u.From, u.To = steps.From, steps.To
-	step, unit := u.Span.step(), "hour"
-	if step > time.Hour {
-		unit = "day"
-	}
+	step := u.Span.bucket
 	most, name := limitOfStep(limits, step)
 	u.LimitOf = name
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
-	admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
-	u.Admitted = lineGraph(admitted, most, "", "Admitted requests by "+unit)
+	u.Admitted = requestsChart("Requests", &steps, step)
+	u.Admitted.limit(name, most)
 	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
-		g := lineGraph(windowSums(admitted, day, true), most, "", "Admitted requests since midnight UTC")
-		u.Sum, u.SumOf = &g, name
-	}
-	denied := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Denied })
-	if slices.ContainsFunc(denied, func(p graphPoint) bool { return p.Value > 0 }) {
-		g := lineGraph(denied, 0, "", "Denied requests by "+unit)
-		u.Denied = &g
+		admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
+		u.Sum, u.SumOf = levelChart("Admitted requests since midnight UTC", windowSums(admitted, day, true), step), name
+		u.Sum.limit(name, most)
 	}
 }
 

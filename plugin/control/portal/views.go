@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"math"
 	"net/http"
@@ -35,13 +36,18 @@ type layout struct {
 	Caller      api.Caller
 	Nav         []page
 	Notice      notice
+	Range       string        // the parameter that links keep, or ""
+	Ranges      []rangeLink   // of a page that shows a range
 	Body        template.HTML // rendered by a template
 }
 
 // layout returns the surroundings of a page for a caller, or for none.
 func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
-	l := &layout{Title: title, Path: r.URL.Path, Caller: caller}
+	l := &layout{Title: title, Path: r.URL.Path, Caller: caller, Range: keptRange(r, caller)}
 	for _, to := range pages() {
+		if to.Pattern == r.Pattern && to.Ranged {
+			l.Ranges = rangeLinks(r)
+		}
 		isOrgHome := caller.Role == api.Tenant && to.Path() == home // leads to the page of the org, which has a link
 		if to.Nav != "" && slices.Contains(to.For, caller.Role) && !isOrgHome {
 			l.Nav = append(l.Nav, to)
@@ -62,9 +68,10 @@ func (p *Portal) show(w http.ResponseWriter, status int, name string, l *layout,
 		return fmt.Errorf("render the layout: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
+	text := keepRange(page.String(), l.Range)
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
-	_, _ = page.WriteTo(w) // the client may have disconnected
+	_, _ = io.WriteString(w, text) // the client may have disconnected
 	return nil
 }
 
@@ -108,12 +115,13 @@ func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))
 }
 
-func functions() template.FuncMap {
+func functions(now func() time.Time) template.FuncMap {
 	return template.FuncMap{
 		"asset":   func(file string) string { return assetsPath + file },
 		"number":  number,
 		"percent": percent,
 		"when":    when,
+		"ago":     func(at time.Time) (template.HTML, error) { return ago(at, now()) },
 		"resets":  resets,
 		"segment": answers.PathSegment,
 		"dict":    dict,
@@ -169,6 +177,30 @@ func when(value any) (template.HTML, error) {
 	at = at.UTC()
 	text := `<time datetime="` + at.Format(time.RFC3339) + `">` + at.Format("2006-01-02 15:04:05") + ` UTC</time>`
 	return template.HTML(text), nil // #nosec G203 -- digits only
+}
+
+// ago returns how far an instant is from now, as a time element. The script of pages adds the instant in the reader's
+// zone, and follows the clock.
+func ago(at, now time.Time) (template.HTML, error) {
+	if at.IsZero() {
+		return when(at)
+	}
+	away, text := at.Sub(now), "now"
+	for i, u := range units {
+		n := int64(away.Abs()/time.Second) / u.seconds
+		if n == 0 {
+			continue
+		}
+		text = fmt.Sprintf("%d %s ago", n, [...]string{"d", "h", "min", "s"}[i])
+		if away > 0 {
+			text = "in " + strings.TrimSuffix(text, " ago")
+		}
+		break
+	}
+	at = at.UTC()
+	return template.HTML(fmt.Sprintf( // #nosec G203 -- digits only
+		`<time datetime="%s" title="%s UTC" data-relative>%s</time>`, at.Format(time.RFC3339),
+		at.Format("2006-01-02 15:04:05"), text)), nil
 }
 
 // resets returns when a bucket is full again, or its window ends: the end of a period by the clocks of its time zone.

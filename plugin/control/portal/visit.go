@@ -74,15 +74,16 @@ const (
 
 // renderLive answers with a live part, or with 304 if the browser has the same already.
 func (v *visit) renderLive(template string, data any) error {
-	part, err := v.portal.fragment(template+liveSuffix, data)
+	shown, err := v.portal.fragment(template+liveSuffix, data)
 	if err != nil {
 		return err
 	}
+	part := keepRange(string(shown), keptRange(v.r, v.caller))
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(part))
 	v.w.Header().Set("ETag", fmt.Sprintf("\"%x\"", sum.Sum64()))
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	http.ServeContent(v.w, v.r, "", time.Time{}, strings.NewReader(string(part)))
+	http.ServeContent(v.w, v.r, "", time.Time{}, strings.NewReader(part))
 	return nil
 }
 
@@ -104,7 +105,7 @@ type notice struct {
 
 // redirect answers with 303 to a path of the portal, which shows a notice.
 func (v *visit) redirect(path string, shown notice) error {
-	v.portal.redirect(v.w, v.r, path, shown)
+	v.portal.redirect(v.w, v.r, withRange(path, keptRange(v.r, v.caller), "&"), shown)
 	return nil
 }
 

@@ -30,18 +30,36 @@
     return answer.status;
   };
 
-  // Replaces the content of a part. What has the focus keeps it, also the link of the next page with another address, and
-  // tables stay where they are scrolled.
+  // Replaces the content of a part. What has the focus keeps it, also the link of the next page with another address,
+  // tables stay where they are scrolled, and details open.
   const replace = (element, html) => {
     const tagOf = (node) => node.rel === "next" ? "next" : node.cloneNode(false).outerHTML;
     const tables = () => [...element.querySelectorAll(".scroll")];
     const focused = document.activeElement !== element && element.contains(document.activeElement)
       ? tagOf(document.activeElement) : "";
-    const scrolled = tables().map((table) => table.scrollLeft);
+    const details = () => [...element.querySelectorAll("details")];
+    const scrolled = tables().map((table) => table.scrollLeft), opened = details().map(({ open }) => open);
     element.innerHTML = html;
+    details().forEach((part, i) => { part.open = opened[i] ?? part.open; });
+    window.drawCharts?.(element);
+    relate(element);
     if (focused) [...element.querySelectorAll("*")].find((node) => tagOf(node) === focused)?.focus({ preventScroll: true });
     tables().forEach((table, i) => { table.scrollLeft = scrolled[i] ?? 0; });
   };
+
+  // Times name the instant in the reader's zone when pointed at; those that are relative follow the clock.
+  const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const relate = (root) => root.querySelectorAll("time[datetime]").forEach((time) => {
+    const at = Date.parse(time.dateTime), away = (at - Date.now()) / 1000, far = Math.abs(away);
+    const [unit, size] = units.find(([, seconds]) => far >= seconds) ?? units.at(-1);
+    time.title = exact.format(at);
+    if ("relative" in time.dataset) {
+      time.textContent = far < 1 ? "now" : `${away > 0 ? "in " : ""}${Math.floor(far / size)} ${unit}${away < 0 ? " ago" : ""}`;
+    }
+  });
+  relate(document);
+  setInterval(() => document.hidden || relate(document), 10000);
 
   const leave = (part) => {
     part.reads?.abort();

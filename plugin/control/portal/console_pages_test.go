@@ -1,0 +1,112 @@
+package portal
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	chromium "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// openBusy starts a portal over a month of requests of eleven tenants, with waves by day, warnings and denials.
+func openBusy(t *testing.T) *realWorld {
+	t.Helper()
+	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
+	exec := func(sql string, args ...any) { pgtest.Exec(t, pool, sql, args...) }
+	exec(`INSERT INTO rate_limiter.tiers (name) VALUES ('basic'), ('pro'), ('enterprise')`)
+	exec(`INSERT INTO rate_limiter.usage_names (name) SELECT unnest(ARRAY['', 'daily', 'minute', 'GET /v1/records', 'acme',
+		'globex', 'initech', 'umbrella', 'hooli', 'stark-industries', 'wayne-enterprises', 'cyberdyne-systems', 'tyrell',
+		'soylent', 'wonka-industries'])`)
+	exec(`INSERT INTO rate_limiter.tenants (id, tier) SELECT name, (ARRAY['basic', 'pro', 'enterprise'])[1 + id % 3]
+		FROM rate_limiter.usage_names WHERE id > 4 AND id % 4 > 0`)
+	exec(`INSERT INTO rate_limiter.overrides (kind, tenant, policy, factor, reason, expires_at, author, starts_at, source)
+		VALUES ('multiplier', 'acme', 'minute', 1500, 'launch week', now() + interval '2 hours', 'ann', now() - interval '5 hours', 'scheduled')`)
+	exec(`INSERT INTO rate_limiter.overrides (kind, tenant, policy, "limit", reason, permanent, author)
+		VALUES ('custom_limit', 'globex', 'daily', 90000, 'a contract', true, 'ann')`)
+	f := &filler{TB: t, pool: pool}
+	f.fillUnrecorded(statement{`UPDATE rate_limiter.audit SET at = now() - interval '4 hours'`, nil})
+	exec(`UPDATE rate_limiter.usage_state SET hours_until = date_trunc('day', now() - interval '31 days', 'UTC'),
+		days_until = date_trunc('day', now() - interval '31 days', 'UTC')`)
+	exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	const wave = ` (1.2 + sin(extract(epoch FROM at) / 13751) + random() * .3) * (22 - n.id) `
+	for _, c := range []struct {
+		table, step, from, to string
+		scale                 int
+	}{
+		{"minutes", "1 minute", "now() - interval '25 hours'", "now()", 1},
+		{"hours", "1 hour", "now() - interval '9 days'", "now()", 60},
+		{"days", "1 day", "now() - interval '31 days'", "now()", 1440},
+	} {
+		late := map[bool]string{true: ", late", false: ""}[c.table == "days"]
+		exec(fmt.Sprintf(`INSERT INTO rate_limiter.usage_%[1]s (at, tenant, endpoint, policy, admitted, soft, denied,
+				shadow_denied, cost, remaining_min%[7]s)
+			SELECT at, n.id, 4, p.id, v, CASE WHEN n.id %% 3 = 0 THEN v / 12 ELSE 0 END, CASE WHEN n.id %% 2 = 1 THEN
+				greatest(0, v - 25 * %[4]d) / 3 ELSE 0 END, 0, CASE WHEN p.id = 1 THEN 0 ELSE v END,
+				CASE WHEN p.id > 1 THEN CASE WHEN n.id = 5 AND p.id = 3 THEN 12 ELSE 550 - n.id * 20 END END%[8]s
+			FROM (SELECT date_trunc('%[6]s', g, 'UTC') AS at FROM generate_series(%[3]s, %[9]s, interval '%[2]s') g) g,
+				rate_limiter.usage_names n, LATERAL (SELECT (`+wave+`* %[4]d)::bigint AS v) v,
+				(VALUES (1), (2), (3)) p (id) WHERE n.id > 4 %[5]s`,
+			c.table, c.step, c.from, c.scale, "ON CONFLICT DO NOTHING", strings.Fields(c.step)[1], late,
+			map[bool]string{true: ", false", false: ""}[late != ""], c.to))
+	}
+	exec(`UPDATE rate_limiter.usage_state SET hours_until = date_trunc('hour', now()), days_until = date_trunc('day', now(), 'UTC')`)
+	exec(`INSERT INTO rate_limiter.quota_notices (noticed_at, tenant, policy, endpoint, threshold, "limit", used, window_start,
+			window_end, exhausted_at, late)
+		SELECT now(), 'acme', 'daily', '', 80, 60000, 49100, date_trunc('day', now()), now() + interval '5 hours',
+			now() + interval '72 minutes', false`)
+	for n := range 3 {
+		r := policysync.Report{Node: fmt.Sprintf("edge-%d/ABCD", n), Version: 1, Source: policysync.FromPostgres}
+		require.NoError(t, r.Write(t.Context(), pool))
+	}
+	tier := func(name string, most int64) schema.Tier {
+		return schema.Tier{Name: name, Limits: []schema.Limit{
+			{Name: "daily", Scope: "tenant", Limit: most * 100, WindowSize: 86400, Algorithm: "fixed_window"},
+			{Name: "minute", Scope: "tenant", Limit: most, WindowSize: 60},
+		}}
+	}
+	return overDatabase(t, pool, rowsOf(t, rows.New(pool)), setting{
+		config: schema.Config{
+			DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+			Tiers: []schema.Tier{tier("free", 20), tier("basic", 40), tier("pro", 600), tier("enterprise", 6000)},
+		},
+		now: time.Now(),
+	})
+}
+
+func TestTheConsoleIsDrawnAndSoundOnEachScreen(t *testing.T) {
+	t.Parallel()
+	w := openBusy(t)
+	b := chromium.Start(t)
+	pages := []string{
+		"", "?range=1h", "?range=7d", "?range=30d", "tenants", "tenants?sort=denied&range=7d", "tenants/acme",
+		"tenants/acme?policy=daily&range=24h", "tenants/globex?range=30d", "top?range=1h",
+	}
+	wide := chromium.Screen{Name: "wide", Width: 1400, Height: 900}
+	dark, phoneDark := wide, chromium.Phone
+	dark.Name, dark.Dark, phoneDark.Name, phoneDark.Dark = "dark", true, "phone-dark", true
+	for _, screen := range []chromium.Screen{wide, dark, chromium.Phone, phoneDark} {
+		tab := b.Tab(t, screen)
+		tab.Open(w.server.URL + "/portal/")
+		tab.Fill("#token", adminSecret)
+		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
+		for _, page := range pages {
+			require.EqualValues(t, http.StatusOK, tab.Open(w.server.URL+"/portal/"+page), page)
+			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+				name := screen.Name + "-" + strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-").Replace(page)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
+			}
+			assert.Empty(t, append(tab.Faults(), tab.Audit()...), "%s: /portal/%s", screen.Name, page)
+		}
+	}
+}
