@@ -364,7 +364,10 @@ var bad = map[string][]row{
 	"nodes_faults_size": {{"faults": `["` + strings.Repeat("x", 64<<10) + `"]`}},
 	"nodes_leases":      {{"leases": -1}},
 	"nodes_zone_data":   {{"zone_data": strings.Repeat("x", 65)}},
-	"nodes_redis":       {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
+	"nodes_took": {
+		{"took": "{-1}"}, {"took": "{1,NULL}"}, {"took": "{{1}}"}, {"took": "{" + strings.Repeat("1,", 32) + "1}"},
+	},
+	"nodes_redis": {{"redis": "{}"}, {"redis": `["a"]`}, {"redis": `[{"name": 1}]`}, {"redis": `[{}]`}},
 	"nodes_instants": {
 		{"enforced_at": "infinity"},
 		{"first_reported_at": "-infinity"},

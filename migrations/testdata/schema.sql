@@ -1310,6 +1310,7 @@ CREATE TABLE rate_limiter.nodes (
     leases bigint,
     redis jsonb,
     zone_data text,
+    took bigint[],
     CONSTRAINT nodes_faults CHECK ((jsonb_typeof(faults) = 'array'::text)),
     CONSTRAINT nodes_faults_size CHECK ((octet_length((faults)::text) <= 65536)),
     CONSTRAINT nodes_instants CHECK (((LEAST(enforced_at, first_reported_at, reported_at) >= '1970-01-01 00:00:00+00'::timestamp with time zone) AND (GREATEST(enforced_at, first_reported_at, reported_at) < '9999-01-01 00:00:00+00'::timestamp with time zone))),
@@ -1318,6 +1319,7 @@ CREATE TABLE rate_limiter.nodes (
     CONSTRAINT nodes_redis CHECK (((jsonb_typeof(redis) = 'array'::text) AND (NOT (redis @? '$[*]?(!(@.type() == "object" && @."name".type() == "string"))'::jsonpath)) AND (octet_length((redis)::text) <= 65536))),
     CONSTRAINT nodes_redis_away CHECK ((NOT (redis @? 'strict $[*]?(@.type() != "object" || exists (@."away_since") && !(@."away_since".type() == "string" && @."away_since" like_regex "^(19[7-9]|[2-8][0-9][0-9])[0-9]-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-2][0-9]:[0-5][0-9])$"))'::jsonpath))),
     CONSTRAINT nodes_source CHECK ((source = ANY (ARRAY['postgres'::text, 'disk'::text, 'config'::text]))),
+    CONSTRAINT nodes_took CHECK (((cardinality(took) <= 32) AND (array_ndims(took) = 1) AND (array_position(took, NULL::bigint) IS NULL) AND (0 <= ALL (took)))),
     CONSTRAINT nodes_version CHECK ((version >= 0)),
     CONSTRAINT nodes_zone_data CHECK ((octet_length(zone_data) <= 64))
 );

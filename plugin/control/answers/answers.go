@@ -17,6 +17,8 @@ import (
 type Fleet struct {
 	rows.Fleet
 	rows.Reach
+
+	DecisionP99 float64 `json:"decision_p99_ms,omitempty" doc:"The milliseconds that 99 % of the decisions of live nodes did not exceed in about the last minute. Absent: there were none."`
 }
 
 // Warnings are about parts of a write that may be mistakes, and about nodes that could not be read after it.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -84,5 +85,6 @@ func (s *Server) fleet(ctx context.Context, in *fleetInput) (answers.Fleet, erro
 	if err == nil && in.wait() > 0 {
 		fleet, err = s.awaitNodes(ctx, cmp.Or(in.Version, fleet.Version), in.wait(), within)
 	}
-	return answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version)}, err
+	p99 := float64(fleet.DecisionP99()) / float64(time.Millisecond)
+	return answers.Fleet{Fleet: fleet, Reach: fleet.Reach(fleet.Version), DecisionP99: p99}, err
 }

@@ -36,6 +36,10 @@ type Report struct {
 type Condition struct {
 	Leases int     // buckets of which it holds tokens on lease
 	Redis  []Redis // each Redis that it uses
+
+	// Took counts the decisions of about the last minute by duration: element i has those of less than 2^i µs and at
+	// least half as long, the last one also longer ones.
+	Took []int64
 }
 
 // Redis describes one Redis that a node uses.
@@ -51,15 +55,15 @@ type Execer interface {
 
 // reportSQL writes a report. It takes durations instead of instants, so that all instants are the server's.
 const reportSQL = `INSERT INTO rate_limiter.nodes AS n
-		(node, version, enforced_at, reported_at, source, faults, leases, redis, zone_data)
+		(node, version, enforced_at, reported_at, source, faults, leases, redis, zone_data, took)
 	SELECT $1, $2, at - $3::interval, at, $4, $5, $6::bigint,
 		(SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('name', r ->> 'name',
 			'away_since', at - (r ->> 'away_seconds')::float8 * interval '1 second')) ORDER BY place), '[]')
-		FROM jsonb_array_elements($7::jsonb) WITH ORDINALITY AS used (r, place)), $8
+		FROM jsonb_array_elements($7::jsonb) WITH ORDINALITY AS used (r, place)), $8, $9::bigint[]
 	FROM clock_timestamp() at
 	ON CONFLICT (node) DO UPDATE SET version = excluded.version, reported_at = excluded.reported_at,
 		source = excluded.source, faults = excluded.faults, leases = excluded.leases, redis = excluded.redis,
-		zone_data = excluded.zone_data,
+		zone_data = excluded.zone_data, took = excluded.took,
 		enforced_at = CASE WHEN n.version = excluded.version AND n.source = excluded.source
 			THEN n.enforced_at ELSE excluded.enforced_at END`
 
@@ -76,7 +80,7 @@ func (r Report) Write(ctx context.Context, to Execer) error {
 	redis, redisErr := json.Marshal(r.reportedRedis())
 	if err = errors.Join(err, redisErr); err == nil {
 		_, err = to.Exec(ctx, reportSQL, r.Node, r.Version, r.Enforced, r.Source, faults, r.Leases, redis,
-			calendar.DataVersion)
+			calendar.DataVersion, r.Took)
 	}
 	if err != nil {
 		return fmt.Errorf("report: %w", err)

@@ -57,7 +57,7 @@ func notSilent(ctx context.Context, tx pgx.Tx, what, node string) error {
 // instants that the constraint nodes_instants admits.
 const nodeColumns = `node, version, enforced_at, first_reported_at, reported_at,
 	reported_at >= clock_timestamp() - $1::interval AS live, source, faults, coalesce(leases, 0) AS leases, redis,
-	coalesce(zone_data, '') AS zone_data`
+	coalesce(zone_data, '') AS zone_data, coalesce(took, '{}') AS took`
 
 // Node describes a node by its last report.
 type Node struct {
@@ -73,6 +73,8 @@ type Node struct {
 	Leases   int64       `json:"leases"              doc:"Buckets of which it holds tokens."`
 	Redis    []NodeRedis `json:"redis,omitempty"     doc:"Each Redis that the node uses, those that do not answer first."`
 	ZoneData string      `json:"zone_data,omitempty" doc:"The version of the time zones by which it counts periods." example:"2025c"`
+
+	Took []int64 `json:"decision_times,omitempty" doc:"Decisions of about the last minute by duration: item i, from 0, counts those of less than 2^i µs, and at least half as long."`
 }
 
 // NodeRedis describes a Redis that a node uses.
@@ -117,7 +119,7 @@ type Fleet struct {
 // fleetSQL reads the newest 2,000 reports, as many as the trigger nodes_bound keeps: several transactions together may
 // insert more. After 4 MB of their details, the newest first, it leaves out those of the other nodes.
 const fleetSQL = `SELECT ` + nodeColumns + ` FROM (
-		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases, zone_data,
+		SELECT node, version, enforced_at, first_reported_at, reported_at, source, leases, zone_data, took,
 			CASE WHEN bytes <= 4194304 THEN redis END AS redis,
 			CASE WHEN bytes <= 4194304 THEN faults ELSE jsonb_build_array(jsonb_build_object('table', 'nodes', 'key', node,
 				'field', 'faults', 'problem', 'left out, as its Redis: newer reports have 4 MB of details')) END AS faults
@@ -136,6 +138,30 @@ func (s *DB) Fleet(ctx context.Context, within time.Duration) (Fleet, error) {
 		f.Nodes, err = collect[Node](ctx, s.pool, fleetSQL, within)
 	}
 	return f, fail("read the fleet", err)
+}
+
+// DecisionP99 returns the duration that 99 % of the decisions of live nodes did not exceed in about the last minute, or
+// 0 without any.
+func (f Fleet) DecisionP99() time.Duration {
+	var counts [32]float64
+	var all float64
+	for _, n := range f.Nodes {
+		for i, count := range n.Took[:min(len(n.Took), len(counts))] {
+			if n.Live {
+				counts[i] += float64(count)
+				all += float64(count)
+			}
+		}
+	}
+	rank := all * 0.99
+	for i, count := range counts {
+		if count > 0 && rank <= count {
+			end := float64(uint64(1) << i)
+			return time.Duration((end/2 + end/2*rank/count) * float64(time.Microsecond))
+		}
+		rank -= count
+	}
+	return 0
 }
 
 // Spread returns the time from the last change until all live nodes enforced it. It ignores nodes that first reported

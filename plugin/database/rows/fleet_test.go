@@ -56,6 +56,7 @@ func TestFleetHasTheLeasesAndTheRedisOfEachNode(t *testing.T) {
 	s, pool := open(t)
 	r := policysync.Report{Node: "new", Source: policysync.FromPostgres, Condition: policysync.Condition{
 		Leases: 12, Redis: []policysync.Redis{{Name: "here:6379"}, {Name: "away:6379", AwaySeconds: 60}},
+		Took: []int64{0, 0, 0, 0, 0, 0, 0, 80, 20},
 	}}
 	require.NoError(t, r.Write(t.Context(), pool))
 	fleet, err := s.Fleet(t.Context(), time.Minute)
@@ -66,6 +67,14 @@ func TestFleetHasTheLeasesAndTheRedisOfEachNode(t *testing.T) {
 	if away := n.Away(); n.Leases != 12 || len(n.Redis) != 2 || len(away) != 1 ||
 		away[0].Name != "away:6379" || n.ReportedAt.Sub(*away[0].AwaySince) != time.Minute {
 		t.Errorf("the node is %+v, want 12 leases and one Redis that is away for a minute", n)
+	}
+	silent := rows.Node{Took: []int64{20: 1e9}}
+	fleet.Nodes = append(fleet.Nodes, silent, rows.Node{Live: true}, rows.Node{Live: true, Took: []int64{40: 5}})
+	if p99 := fleet.DecisionP99(); p99 != 249600*time.Nanosecond { // the 19th of 20 between 128 and 256 µs
+		t.Errorf("99 %% of the decisions took at most %v", p99)
+	}
+	if p99 := (rows.Fleet{Nodes: []rows.Node{silent}}).DecisionP99(); p99 != 0 {
+		t.Errorf("without decisions 99 %% took at most %v", p99)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -322,13 +323,32 @@ func orAny(most int) int {
 }
 
 // observer is an admit.Observer. It logs the requests that policies in log mode would have denied, and counts denials
-// of the meta limit.
+// of the meta limit, and decisions by duration.
 type observer struct {
 	log        *slog.Logger
 	metaDenied atomic.Uint64
+	took       [durations]atomic.Int64 // since the last report, as policysync.Condition has them
+	recent     [durations]float64      // before it
+}
+
+// durations is the number of durations that reports distinguish: the last one begins at 4 s.
+const durations = 24
+
+// recentDurations returns the decisions of about the last minute by duration. Reports alone call it, one every 5 s.
+func (o *observer) recentDurations() []int64 {
+	const kept = 11. / 12 // of a minute of reports
+	list := make([]int64, durations)
+	for i := range list {
+		o.recent[i] = o.recent[i]*kept + float64(o.took[i].Swap(0))
+		list[i] = int64(o.recent[i] + 0.5)
+	}
+	return list
 }
 
 func (o *observer) Observe(d *decision.Decision) {
+	if d.Took > 0 {
+		o.took[min(bits.Len64(uint64(d.Took)), durations-1)].Add(1)
+	}
 	if d.Reason == decision.MetaLimited || d.ShadowReason == decision.MetaLimited {
 		o.metaDenied.Add(1)
 	}

@@ -28,6 +28,7 @@ func (e *Engine) condition() (c policysync.Condition) {
 		c.Leases += stats.Lease.Leases
 		c.Redis = append(c.Redis, policysync.Redis{Name: stats.Name, AwaySeconds: stats.UnavailableFor.Seconds()})
 	}
+	c.Took = e.observer.recentDurations()
 	return c
 }
 
