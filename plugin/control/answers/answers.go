@@ -181,6 +181,26 @@ type NearLimit struct {
 	At        time.Time `json:"at"                  doc:"The last minute in which the limit was counted there."`
 }
 
+// OrgUsages has orgs with what they used.
+type OrgUsages struct {
+	From  time.Time  `json:"from"  doc:"The begin of the first step that was summed up."`
+	To    time.Time  `json:"to"    doc:"The end of the last one."`
+	Count int        `json:"count" doc:"How many orgs there are; items has at most limit of them."`
+	Items []OrgUsage `json:"items"`
+}
+
+// OrgUsage is what an org used, and what bounds it.
+type OrgUsage struct {
+	Org       string     `json:"org_id"`
+	Tier      string     `json:"tier"`
+	Source    string     `json:"tier_source"       doc:"As in get-org-policies."`
+	Admitted  int64      `json:"admitted"          doc:"Requests."`
+	Soft      int64      `json:"soft"              doc:"Of admitted: requests above a soft threshold."`
+	Denied    int64      `json:"denied"            doc:"Requests."`
+	Overrides int64      `json:"overrides"         doc:"Overrides of the org that have not ended."`
+	Nearest   *NearLimit `json:"nearest,omitempty" doc:"The limit of which most was used. Absent: none was counted."`
+}
+
 // BucketUsage is the current state of a bucket.
 type BucketUsage struct {
 	Policy   string `json:"policy"              doc:"The name of the policy."                                                                                                                                                             example:"daily"`

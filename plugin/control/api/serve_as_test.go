@@ -158,7 +158,8 @@ var may = map[string]string{
 		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-audit get-fleet
 		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost list-prices get-price
 		get-document diff-document
-		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top list-near-limit export-usage
+		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top get-usage-total list-org-usage
+		list-near-limit export-usage
 		list-quota-notices`,
 	"y...???": `create-policy put-policy put-policy-by-id delete-policy create-override put-override delete-override
 		create-general-override put-general-override delete-general-override create-general-webhook

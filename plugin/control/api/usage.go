@@ -49,6 +49,14 @@ func (s *Server) registerUsage() {
 		"The requests of all processes that report usage, without the last seconds. They are summed up from "+
 		"minutes for at most 2 hours, from hours for at most 2 days, else from days. A time of which shorter steps may "+
 		"have been dropped is summed up from longer ones."), "rank the usage", s.usageTop)
+	serve(s, all.operation("get-usage-total", http.MethodGet, "/usage/history",
+		"Show what all orgs together used over time\n"+
+			"A row has the requests of one step, without the last seconds. Steps are as those that usage/top sums up: "+
+			"minutes for at most 2 hours, hours for at most 2 days, else days."), "sum up the usage", s.usageTotal)
+	serve(s, all.operation("list-org-usage", http.MethodGet, "/usage/orgs",
+		"List all orgs with their tier, usage, nearest limit and overrides\n"+
+			"The orgs that have usage, a tier or a time zone. The nearest limit is the one of which most was used in the last "+
+			"hour, as near-limit has it."), "list the usage of orgs", s.orgUsage)
 	serve(s, all.operation("list-near-limit", http.MethodGet, "/near-limit",
 		"List the orgs that have used most of a limit lately\n"+
 			"For each org and policy: the least that was left in the last minutes, from the usage history, beside "+

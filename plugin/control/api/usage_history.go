@@ -150,11 +150,14 @@ type UsageTopQuery struct {
 const defaultTop = 24 * time.Hour
 
 // Resolve implements [huma.Resolver].
-func (in *UsageTopQuery) Resolve(huma.Context) []error {
-	if in.Last != "" && !in.From.IsZero() {
-		return []error{fault("query.last", "takes the place of from: give only one of them", in.Last)}
+func (in *UsageTopQuery) Resolve(huma.Context) []error { return checkLast(in.Last, in.From) }
+
+// checkLast returns the fault of a parameter last, which takes the place of from.
+func checkLast(last string, from time.Time) []error {
+	if last != "" && !from.IsZero() {
+		return []error{fault("query.last", "takes the place of from: give only one of them", last)}
 	}
-	return checkSpan("query.last", in.Last, 0)
+	return checkSpan("query.last", last, 0)
 }
 
 // checkSpan returns the fault of a length of time at a path; most 0: any length is valid. An empty text is valid.

@@ -134,6 +134,21 @@ func (s *DB) EndedOverrides(ctx context.Context, f OverrideFilter) ([]EndedOverr
 		selectEnded+w.String()+" ORDER BY id"+limitTo(f.Max), w.args...)
 }
 
+// OverridesByTenant returns how many overrides each tenant has that have not ended.
+func (s *DB) OverridesByTenant(ctx context.Context) (map[string]int64, error) {
+	type count struct {
+		Tenant string
+		Count  int64
+	}
+	list, err := readAll[count](ctx, s.pool, "count overrides", `SELECT tenant, count(*) FROM rate_limiter.overrides
+		WHERE tenant <> '' AND (expires_at IS NULL OR expires_at > clock_timestamp()) GROUP BY tenant`)
+	counts := map[string]int64{}
+	for _, c := range list {
+		counts[c.Tenant] = c.Count
+	}
+	return counts, err
+}
+
 func (o Override) rowKey() any     { return o.ID }
 func (o Override) revision() int64 { return o.Revision }
 func (Override) table() any        { return overrideTable }

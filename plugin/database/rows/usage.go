@@ -48,6 +48,7 @@ const (
 // UsageQuery selects a usage history of a tenant.
 type UsageQuery struct {
 	Tenant     string // "": requests without one
+	AllTenants bool   // the sums of all, whatever Tenant is
 	From, To   time.Time
 	Step       UsageStep
 	Endpoint   *string // nil: all endpoints
@@ -225,7 +226,9 @@ func policyIs(parameter string) string {
 func (q *UsageQuery) sql() (string, []any) {
 	const id = `(SELECT id FROM rate_limiter.usage_names WHERE name = %s)`
 	rows := where{args: []any{q.From, q.To}}
-	rows.add("tenant = "+id, q.Tenant)
+	if !q.AllTenants {
+		rows.add("tenant = "+id, q.Tenant)
+	}
 	if q.Endpoint != nil {
 		rows.add("endpoint = "+id, *q.Endpoint)
 	}

@@ -17,10 +17,10 @@ const MaxUsageTop = 1000
 
 // UsageTopQuery selects the tenants that used most in a time.
 type UsageTopQuery struct {
-	By       string // one of UsageRankings
+	By       string // one of UsageRankings; "": all tenants with requests, in no order
 	From, To time.Time
 	Policy   string // "": the requests themselves, and the cost of all policies together
-	Max      int    // tenants; at most MaxUsageTop
+	Max      int    // tenants; at most MaxUsageTop. All have no maximum
 }
 
 // OrgRanking is what a tenant used.
@@ -44,9 +44,9 @@ type UsageTop struct {
 	Items []OrgRanking `json:"items" doc:"The org that used most is first. Orgs without any are not listed."`
 }
 
-// topStep returns the step that a ranking reads: minutes for at most 2 hours, hours for at most 2 days, else days.
+// StepFor returns the step that a sum over all tenants reads: minutes for at most 2 hours, hours for at most 2 days, else days.
 // Where the rows of a step may have been dropped, it returns a longer one.
-func topStep(from, to, now time.Time) UsageStep {
+func StepFor(from, to, now time.Time) UsageStep {
 	const day = 24 * time.Hour
 	length, age := to.Sub(from), now.Sub(from)
 	switch {
@@ -61,13 +61,13 @@ func topStep(from, to, now time.Time) UsageStep {
 // UsageTop returns the tenants that used most of a column between two times, which it extends to whole steps. Tenants
 // without any are not listed.
 func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (UsageTop, error) {
-	if !slices.Contains(UsageRankings, q.By) {
+	if q.By != "" && !slices.Contains(UsageRankings, q.By) {
 		return UsageTop{}, &InvalidError{Field: "by", Problem: "must be admitted, denied or cost"}
 	}
-	if q.Max < 1 || q.Max > MaxUsageTop {
+	if q.By != "" && (q.Max < 1 || q.Max > MaxUsageTop) {
 		return UsageTop{}, &InvalidError{Field: "limit", Problem: fmt.Sprintf("must be 1 to %d", MaxUsageTop)}
 	}
-	step := topStep(q.From, q.To, now)
+	step := StepFor(q.From, q.To, now)
 	top := UsageTop{By: q.By, Step: step.Name}
 	var err error
 	if top.From, top.To, err = step.cut(q.From, q.To); err != nil {
@@ -82,7 +82,10 @@ func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (Usag
 func (q *UsageTopQuery) sql(step UsageStep) string {
 	policy := policyIs("$3")
 	rows := step.rows(`($3 = '' OR ` + policy + `)`)
-	sums := ""
+	sums, order := "", ` WHERE admitted + denied + shadow_denied > 0 LIMIT nullif($4, 0)`
+	if q.By != "" {
+		order = ` WHERE ` + q.By + ` > 0 ORDER BY ` + q.By + ` DESC, n.name COLLATE "C" LIMIT $4`
+	}
 	for _, column := range [...]string{"admitted", "soft", "denied", "shadow_denied", "late"} {
 		sums += `coalesce(sum(` + column + `) FILTER (WHERE ` + policy + `), 0)::bigint AS ` + column + `, `
 	}
@@ -91,8 +94,7 @@ func (q *UsageTopQuery) sql(step UsageStep) string {
 		) AS unit FROM (
 			SELECT tenant, ` + sums + `coalesce(sum(cost) FILTER (WHERE $3 <> '' OR NOT ` + policy + `), 0)::bigint AS cost
 			FROM (` + rows + `) u GROUP BY tenant
-		) t JOIN rate_limiter.usage_names n ON n.id = t.tenant
-		WHERE ` + q.By + ` > 0 ORDER BY ` + q.By + ` DESC, n.name COLLATE "C" LIMIT $4`
+		) t JOIN rate_limiter.usage_names n ON n.id = t.tenant` + order
 }
 
 // QuotaNotice is a notice that a tenant has used a percentage of a quota.
