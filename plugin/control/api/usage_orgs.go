@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 )
 
@@ -134,9 +135,12 @@ func (s *Server) nearestLimits(ctx context.Context) (map[string]*answers.NearLim
 
 // tierOf returns the tier of an org, and where it comes from.
 func (s *Server) tierOf(ctx context.Context, org rows.Tenant) (tier, source string, err error) {
+	if org.Tier != "" {
+		return org.Tier, resolve.TierOfRow, nil
+	}
 	policies, err := s.loadedPlan()
 	if err != nil {
-		return org.Tier, map[bool]string{true: "row"}[org.Tier != ""], nil //nolint:nilerr // the row is known
+		return "", "", nil //nolint:nilerr // the list has all else
 	}
 	ids, err := (&Requests{}).orgIdentities(ctx, policies, s.Tiers, org.ID)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestOrgsAreListedWithTheirTierUsageNearestLimitAndOverrides(t *testing.T) {
 	const (
 		acme   = "acme enterprise by row: 7+0, 0 overrides, near daily 1"
 		globex = "globex essentials by assumed: 7+3, 2 overrides, near daily 0.1"
-		idle   = "idle essentials by assumed: 0+0, 0 overrides"
+		idle   = "idle gold by row: 0+0, 0 overrides"
 		banned = "banned essentials by assumed: 0+0, 0 overrides"
 		exempt = "exempt essentials by assumed: 0+0, 0 overrides"
 		cmd    = `=cmd,"b" essentials by assumed: 0+0, 0 overrides, near daily 0.8`

@@ -25,7 +25,7 @@ func openBusy(t *testing.T) *realWorld {
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	exec := func(sql string, args ...any) { pgtest.Exec(t, pool, sql, args...) }
 	exec(`INSERT INTO rate_limiter.tiers (name) VALUES ('basic'), ('pro'), ('enterprise')`)
-	exec(`INSERT INTO rate_limiter.usage_names (name) SELECT unnest(ARRAY['', 'daily', 'minute', 'GET /v1/records', 'acme',
+	exec(`INSERT INTO rate_limiter.usage_names (name) SELECT unnest(ARRAY['', 'none', 'none2', 'GET /v1/records', 'acme',
 		'globex', 'initech', 'umbrella', 'hooli', 'stark-industries', 'wayne-enterprises', 'cyberdyne-systems', 'tyrell',
 		'soylent', 'wonka-industries'])`)
 	exec(`INSERT INTO rate_limiter.tenants (id, tier) SELECT name, (ARRAY['basic', 'pro', 'enterprise'])[1 + id % 3]
@@ -39,6 +39,8 @@ func openBusy(t *testing.T) *realWorld {
 	exec(`UPDATE rate_limiter.usage_state SET hours_until = date_trunc('day', now() - interval '31 days', 'UTC'),
 		days_until = date_trunc('day', now() - interval '31 days', 'UTC')`)
 	exec(`SELECT rate_limiter.keep_usage_partitions()`)
+	exec(`INSERT INTO rate_limiter.usage_names (name) SELECT p || '/default/' || t FROM unnest(ARRAY['daily', 'minute']) p,
+		unnest(ARRAY['free', 'basic', 'pro', 'enterprise']) t`)
 	const wave = ` (1.2 + sin(extract(epoch FROM at) / 13751) + random() * .3) * (22 - n.id) `
 	for _, c := range []struct {
 		table, step, from, to string
@@ -53,10 +55,11 @@ func openBusy(t *testing.T) *realWorld {
 				shadow_denied, cost, remaining_min%[7]s)
 			SELECT at, n.id, 4, p.id, v, CASE WHEN n.id %% 3 = 0 THEN v / 12 ELSE 0 END, CASE WHEN n.id %% 2 = 1 THEN
 				greatest(0, v - 25 * %[4]d) / 3 ELSE 0 END, 0, CASE WHEN p.id = 1 THEN 0 ELSE v END,
-				CASE WHEN p.id > 1 THEN CASE WHEN n.id = 5 AND p.id = 3 THEN 12 ELSE 550 - n.id * 20 END END%[8]s
+				CASE WHEN p.id > 1 THEN CASE WHEN p.name LIKE 'minute%%' THEN n.id * 3 ELSE 50000 END END%[8]s
 			FROM (SELECT date_trunc('%[6]s', g, 'UTC') AS at FROM generate_series(%[3]s, %[9]s, interval '%[2]s') g) g,
 				rate_limiter.usage_names n, LATERAL (SELECT (`+wave+`* %[4]d)::bigint AS v) v,
-				(VALUES (1), (2), (3)) p (id) WHERE n.id > 4 %[5]s`,
+				rate_limiter.usage_names p WHERE n.id BETWEEN 5 AND 15 AND (p.name = '' OR split_part(p.name, '/', 3) = coalesce(
+					(SELECT tier FROM rate_limiter.tenants t WHERE t.id = n.name), 'free')) %[5]s`,
 			c.table, c.step, c.from, c.scale, "ON CONFLICT DO NOTHING", strings.Fields(c.step)[1], late,
 			map[bool]string{true: ", false", false: ""}[late != ""], c.to))
 	}
@@ -65,8 +68,11 @@ func openBusy(t *testing.T) *realWorld {
 			window_end, exhausted_at, late)
 		SELECT now(), 'acme', 'daily', '', 80, 60000, 49100, date_trunc('day', now()), now() + interval '5 hours',
 			now() + interval '72 minutes', false`)
+	var version int64
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version))
 	for n := range 3 {
-		r := policysync.Report{Node: fmt.Sprintf("edge-%d/ABCD", n), Version: 1, Source: policysync.FromPostgres}
+		r := policysync.Report{Node: fmt.Sprintf("edge-%d/ABCD", n), Version: version, Source: policysync.FromPostgres}
+		r.Took = []int64{8: 1200, 900, 150, 30, 4}
 		require.NoError(t, r.Write(t.Context(), pool))
 	}
 	tier := func(name string, most int64) schema.Tier {

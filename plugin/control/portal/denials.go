@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,7 +16,10 @@ const denialsPath = home + "denials"
 // requestID matches what Kong names requests by.
 var requestID = regexp.MustCompile("^[0-9a-f]{32}$")
 
-// serveSearch leads to what denied a request, or to a tenant.
+// overrideID matches the id of an override, as pages and the API name one.
+var overrideID = regexp.MustCompile("^#?[0-9]{1,18}$")
+
+// serveSearch leads to what denied a request, to an override or to a tenant. Of a number, the tenant goes first.
 func serveSearch(v *visit) error {
 	q := strings.TrimSpace(v.r.URL.Query().Get("q"))
 	switch {
@@ -23,8 +27,33 @@ func serveSearch(v *visit) error {
 		return v.redirect(home+"tenants", notice{})
 	case requestID.MatchString(q):
 		return v.redirect(denialsPath+"?request_id="+q, notice{})
+	case overrideID.MatchString(q):
+		var orgs answers.Page[answers.Tenant]
+		err := v.get("/v1/orgs", url.Values{"usage": {"true"}, "prefix": {q}, "limit": {"1"}}, &orgs)
+		if err != nil {
+			return err
+		}
+		if len(orgs.Items) == 0 || orgs.Items[0].ID != q {
+			return v.findOverride(q)
+		}
 	}
 	return v.redirect(tenantPath(q, ""), notice{})
+}
+
+// findOverride leads to the changes of an override, which the audit has also after its end.
+func (v *visit) findOverride(q string) error {
+	query := url.Values{"kind": {"override"}, "key": {strings.TrimPrefix(q, "#")}, "limit": {"1"}}
+	var found answers.Page[answers.AuditEntry]
+	switch err := v.get("/v1/ratelimit/audit", query, &found); {
+	case err != nil:
+		return err
+	case len(found.Items) == 0:
+		return v.redirect(tenantPath(q, ""), notice{})
+	case found.Items[0].Operation != "delete" && found.Items[0].Tenant != "":
+		return v.redirect(tenantPath(found.Items[0].Tenant, "#overrides"), notice{})
+	}
+	query.Del("limit")
+	return v.redirect(home+"audit?"+query.Encode(), notice{})
 }
 
 // serveDenials shows recent denials, or what denied one request, whatever the other filters. The first page is live.

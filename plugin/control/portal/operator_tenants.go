@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,20 +12,55 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
-// serveTenants lists the tenants that have usage or a row, and searches them by the begin of their name.
+// serveTenants lists all tenants that have usage or a row, with their usage in the range of the page.
 func serveTenants(v *visit) error {
-	q := v.r.URL.Query().Get("q")
-	query := url.Values{"usage": {"true"}}
-	if q != "" {
+	filters := v.filters("q", "tier", "sort", "reverse")
+	page := v.rankedPage()
+	query := page.query(filters)
+	query.Del("q")
+	if q := filters.Get("q"); q != "" {
 		query.Set("prefix", q)
 	}
-	var found answers.Page[answers.Tenant]
-	if err := v.get("/v1/orgs", v.withPage(query), &found); err != nil {
+	found, err := v.orgUsage(query)
+	if err != nil {
 		return err
 	}
+	found.Items = cutPage(v, page, filters, found.Items)
+	columns := sortColumns(v.r.URL.EscapedPath(), filters)
 	return v.render("operator_tenants", "Tenants", map[string]any{
-		"Q": q, "Items": found.Items, "Next": nextPage(v.r.URL.Path, v.filters("q"), found.NextCursor),
+		"Filters": filters, "Found": found, "Columns": columns, "Page": page,
 	})
+}
+
+// sortColumn is a column of a list that can be sorted by it.
+type sortColumn struct {
+	Label, Href string
+	IsNumber    bool
+	Order       string // for readers who do not see it: ascending, descending or none
+}
+
+// sortColumns returns the columns of the list of tenants. The one that the list is sorted by leads to the other order.
+func sortColumns(path string, filters url.Values) (columns []sortColumn) {
+	sorted, isReverse := cmp.Or(filters.Get("sort"), "admitted"), filters.Get("reverse") == "true"
+	for _, c := range pairs(
+		"org_id", "Tenant", "tier", "Tier", "admitted", "Admitted", "denied", "Denied", "nearest", "Nearest limit",
+		"overrides", "Overrides",
+	) {
+		query, column := maps.Clone(filters), sortColumn{Label: c[1], Order: "none"}
+		column.IsNumber = c[0] != "org_id" && c[0] != "tier" && c[0] != "nearest"
+		isText := c[0] == "org_id" || c[0] == "tier"
+		query.Set("sort", c[0])
+		query.Del("reverse")
+		if c[0] == sorted {
+			column.Order = map[bool]string{true: "ascending", false: "descending"}[isText != isReverse]
+			if !isReverse {
+				query.Set("reverse", "true")
+			}
+		}
+		column.Href = path + "?" + query.Encode()
+		columns = append(columns, column)
+	}
+	return columns
 }
 
 // serveTop ranks tenants by what they used.

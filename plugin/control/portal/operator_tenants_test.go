@@ -21,7 +21,11 @@ func TestTheTenantsOfTheConsoleAreAllWithUsageOrARow(t *testing.T) {
 		SELECT date_trunc('minute', now()), 1, 0, 0, 0, 0, NULL, id, 0, 0 FROM rate_limiter.usage_names WHERE name <> 't-11'`)
 	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ('t-20-is-an-endpoint')`)
 	b := w.signedIn(viewerSecret)
-	page := w.want(b.get("/portal/tenants"), http.StatusOK, ">t-10</a></th><td>–</td>", ">t-30</a></th><td>gold</td>")
+	page := w.want(b.get("/portal/tenants"), http.StatusOK, `>t-10</a></th><td data-label="Tier">free <span class="dim">assumed<`,
+		`>t-30</a></th><td data-label="Tier">gold <span class="dim">set<`, "60 tenants")
+	w.want(b.get("/portal/tenants?tier=gold"), http.StatusOK, ">t-30<", "1 tenant ")
+	w.want(b.get("/portal/tenants?sort=org_id&reverse=true&range=7d"), http.StatusOK, ">unused<", `aria-sort="descending"`,
+		"/portal/tenants?sort=org_id&amp;range=7d", `name="range" value="7d"`)
 	w.missing(page, "t-11<", "endpoint", ">t-61<", ">unused<", ">default<")
 	page = w.want(b.get(next(page)), http.StatusOK, ">t-69<", ">unused<")
 	w.missing(page, ">t-60<")

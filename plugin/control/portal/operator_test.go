@@ -388,10 +388,15 @@ func TestTheSearchOfTheConsoleLeadsToWhatDeniedARequestOrToATenant(t *testing.T)
 		"shadow":false,"count":1,"tenant_count":1,"user":"hmac:1","ip":"hmac:2","retry_after":7,"tier":"gold",
 		"policy_for":"tenant","policy_id":17,"policy_version":31,"cost":3,"remaining":0,"penalty":6,
 		"request_ids":["`+id+`"]}]`)
+	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, endpoint, reason, permanent, author)
+		VALUES ('ban', 'acme', '', 'r', true, 'ann'), ('exempt', '', 'GET /health', 'r', true, 'ann');
+		INSERT INTO rate_limiter.tenants (id, tier) VALUES ('7', 'gold')`)
 	b := w.signedIn(viewerSecret)
 	w.want(b.get("/portal/"), http.StatusOK, `action="/portal/search"`, "Tenant, request or override id")
 	for q, to := range map[string]string{
 		"+" + id: "/portal/denials?request_id=" + id, "acme%2Feu": "/portal/tenants/acme%2Feu", "": "/portal/tenants",
+		"1": "/portal/tenants/acme#overrides", "%232": "/portal/audit?key=2&kind=override", "7": "/portal/tenants/7",
+		"99": "/portal/tenants/99",
 	} {
 		if a := b.get("/portal/search?q=" + q); a.StatusCode != http.StatusSeeOther || a.Header.Get("Location") != to {
 			t.Errorf("a search for %q leads to %q (%d), want %q", q, a.Header.Get("Location"), a.StatusCode, to)

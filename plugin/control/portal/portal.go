@@ -259,7 +259,7 @@ func pageOf[T any](template, title string, read func(*visit) (T, error)) func(*v
 // pages returns all pages for callers who are signed in.
 func pages() []page {
 	return slices.Concat([]page{
-		{Pattern: "GET /portal/{$}", For: everyone, Nav: "Overview", Ranged: true, Serve: serveOverview},
+		{Pattern: "GET /portal/{$}", For: everyone, Nav: "Overview", Live: true, Ranged: true, Serve: serveOverview},
 	}, operatorPages(), tenantPages())
 }
 

@@ -120,6 +120,9 @@ func functions(now func() time.Time) template.FuncMap {
 		"asset":   func(file string) string { return assetsPath + file },
 		"number":  number,
 		"percent": percent,
+		"share":   share,
+		"millis":  func(ms float64) string { return strconv.FormatFloat(ms, 'g', 2, 64) },
+		"rate":    rateWords,
 		"when":    when,
 		"ago":     func(at time.Time) (template.HTML, error) { return ago(at, now()) },
 		"resets":  resets,
@@ -156,6 +159,25 @@ func amountWords(n int64, unit string) string {
 // percent returns a share from 0 to 1 as percent.
 func percent(share float64) string {
 	return strconv.FormatFloat(math.Round(share*1000)/10, 'f', -1, 64) + " %"
+}
+
+// share returns which part of both is the first, as percent.
+func share(part, rest int64) string {
+	if part == 0 {
+		return "0 %"
+	}
+	return percent(float64(part) / (float64(part) + float64(rest)))
+}
+
+// rateWords returns a rate with two digits at least: 0.03, 1.2, 1,234.
+func rateWords(perSecond float64) string {
+	switch {
+	case perSecond >= 100:
+		return humanize.Comma(int64(perSecond + 0.5))
+	case perSecond >= 1 || perSecond == 0:
+		return strconv.FormatFloat(math.Round(perSecond*10)/10, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(perSecond, 'g', 2, 64)
 }
 
 // when returns an instant as a time element, in UTC: a time.Time or a *time.Time. Without an instant it is a dash.

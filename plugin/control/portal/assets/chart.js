@@ -118,7 +118,7 @@
     };
 
     const options = {
-      width: plot.clientWidth, height: plot.clientWidth < 480 ? 190 : 240, padding: [8, levels ? 24 : 8, 0, 0],
+      width: plot.clientWidth, height: plot.clientWidth < 480 ? 190 : 240, padding: [8, 18, 0, 0],
       legend: { show: false },
       cursor: {
         y: false, points: { show: false }, drag: { x: false, y: false },
