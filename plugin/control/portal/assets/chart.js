@@ -127,7 +127,10 @@
       scales: { x: { range: () => [first, Math.max(last, first + 1)] }, y: { range: () => [0, highest(data)] } },
       ...(step >= dayStep ? { tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") } : {}),
       axes: [
-        { ...axis, grid: { show: false }, space: 64, size: 28, values: (_, at) => at.map((t) => format.format(t * 1000)) },
+        { ...axis, grid: { show: false }, space: 64, size: 28, values: (_, at) => {
+          const texts = at.map((t) => format.format(t * 1000));
+          return texts.map((text, i) => text === texts[i - 1] ? "" : text);
+        } },
         { ...axis, size: 52, space: 40, values: (_, at) => at.map((v) => v > 0 && v < 1 ? "" : amount(v)) },
       ],
       series: [{}, ...[...series].reverse().map(({ color: name }) => levels
