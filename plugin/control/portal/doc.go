@@ -11,6 +11,9 @@
 // A live part is a template of its page. app.js requests the page again every few seconds with a header (liveHeader),
 // for which it answers with that template alone; an answer that has not changed is a 304.
 //
+// Graphs are tables (chart), from which chart.js draws. The pages of the console keep one range of time in their
+// addresses (range.go).
+//
 // A session starts with a token, which is checked again with every request, or by OpenID Connect (package oidc).
 // Sessions are sealed cookies (package session). Writes from other origins are denied, and no page runs or loads
 // anything that is not part of this package (the Content-Security-Policy).

@@ -60,7 +60,7 @@
     const color = colorsOf(figure);
     const first = times[0], last = times.at(-1) + (levels ? 0 : step);
     const format = timeFormat(step, last - first), long = timeFormat(step, last - first, true);
-    const amount = (v) => money ? compact.format(v / 1e6) + " $" : compact.format(v);
+    const amount = (v) => money ? compact.format(v / 1e6) + " USD" : compact.format(v);
     const bars = uPlot.paths.bars({ size: [0.72, 48], align: 1, radius: 0.1 });
     const font = "12px " + getComputedStyle(figure).fontFamily;
     const axis = { stroke: color("dim"), font, ticks: { show: false }, grid: { stroke: color("line"), width: 1 } };
@@ -131,7 +131,7 @@
           const texts = at.map((t) => format.format(t * 1000));
           return texts.map((text, i) => text === texts[i - 1] ? "" : text);
         } },
-        { ...axis, size: 52, space: 40, values: (_, at) => at.map((v) => v > 0 && v < 1 ? "" : amount(v)) },
+        { ...axis, size: money ? 76 : 52, space: 40, values: (_, at) => at.map((v) => v > 0 && v < 1 ? "" : amount(v)) },
       ],
       series: [{}, ...[...series].reverse().map(({ color: name }) => levels
         ? { stroke: color(name), width: 2, fill: color(name) + "22", points: { show: false } }
