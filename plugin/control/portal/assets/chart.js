@@ -48,8 +48,8 @@
   const highest = ({ series, levels, times, lines }) => {
     const sum = (i) => series.reduce((total, s) => levels ? Math.max(total, s.values[i]) : total + s.values[i], 0);
     const top = times.reduce((most, _, i) => Math.max(most, sum(i)), 1);
-    // A limit far above all use would press the graph flat: the legend has it.
-    return Math.max(top, ...lines.map(({ line }) => line).filter((line) => line <= top * 5)) * 1.08;
+    // A limit far above all bars would press them flat: the legend has it.
+    return Math.max(top, ...lines.map(({ line }) => line).filter((line) => levels || line <= top * 5)) * 1.08;
   };
 
   const draw = (figure) => {
