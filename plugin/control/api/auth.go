@@ -164,7 +164,7 @@ func (s *Server) authorize(ctx huma.Context, caller Caller, needs access, next f
 	r, _ := humago.Unwrap(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	next(huma.WithValue(ctx, callerKey{}, caller))
-	if x.status < http.StatusMultipleChoices && (needs == writeAccess || needs == ownAccess) {
+	if x.status < http.StatusMultipleChoices && !x.dryRun && (needs == writeAccess || needs == ownAccess) {
 		s.metrics.countWrite(ctx.Operation())
 	}
 }

@@ -109,7 +109,7 @@ type PoliciesWritten struct {
 type candidateInput[B any] struct {
 	CandidateName
 	Once
-	Waiting
+	Writing
 	Body B
 }
 
@@ -117,7 +117,7 @@ type candidateInput[B any] struct {
 type forcedInput[B any] struct {
 	CandidateName
 	Once
-	Waiting
+	Writing
 	Force
 	Body B
 }
@@ -129,7 +129,7 @@ type createCandidateBody struct {
 
 type createCandidateInput struct {
 	Once
-	Waiting
+	Writing
 	Body createCandidateBody
 }
 
@@ -140,7 +140,7 @@ func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) 
 
 type dropCandidateInput struct {
 	CandidateName
-	Waiting
+	Writing
 	Reason
 }
 
@@ -151,7 +151,7 @@ func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (don
 
 type putInCandidateInput[B any] struct {
 	CandidateName
-	Waiting
+	Writing
 	Force
 	Body B
 }
@@ -177,7 +177,7 @@ func (s *Server) putInCandidate(
 
 type deleteCandidatePolicyInput struct {
 	CandidateName
-	Waiting
+	Writing
 	Reason
 	OfTenant
 	Policy     string `query:"policy"     maxLength:"64"   required:"true" doc:"The name of the policy." example:"daily"`

@@ -209,7 +209,7 @@ func (b *forgiveBody) Resolve(huma.Context) []error {
 type forgiveInput struct {
 	OrgPath
 	Once
-	Waiting
+	Writing
 	Body forgiveBody
 }
 

@@ -191,7 +191,7 @@ type DocumentWritten struct {
 
 type applyDocumentInput struct {
 	Partial
-	Waiting
+	Writing
 	Force
 	AllowDelete  bool   `query:"allow_delete"  doc:"Allow the deletion of rows."`
 	ChangeReason string `query:"change_reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`

@@ -98,7 +98,7 @@ type putOrgInput struct {
 	OrgPath
 	IfMatch
 	IfNoneMatch
-	Waiting
+	Writing
 	Body orgBody
 }
 
@@ -119,7 +119,7 @@ func (s *Server) putOrg(ctx context.Context, in *putOrgInput) *write[rows.Tenant
 type deleteOrgInput struct {
 	OrgPath
 	IfMatch
-	Waiting
+	Writing
 	Reason
 }
 
@@ -169,7 +169,7 @@ type putTierInput struct {
 	TierName
 	IfMatch
 	IfNoneMatch
-	Waiting
+	Writing
 	Body tierBody
 }
 
@@ -189,6 +189,6 @@ func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier
 type deleteTierInput struct {
 	TierName
 	IfMatch
-	Waiting
+	Writing
 	Reason
 }

@@ -141,7 +141,7 @@ func (s *Server) overrideAt(ctx context.Context, at *RowPath) (rows.Override, er
 type createOverrideInput struct {
 	OptionalOrg
 	Once
-	Waiting
+	Writing
 	Body OverrideBody
 }
 
@@ -184,7 +184,7 @@ func (b *putOverrideBody) TransformSchema(r huma.Registry, s *huma.Schema) *huma
 type putOverrideInput struct {
 	RowPath
 	IfMatch
-	Waiting
+	Writing
 	ChangeReason string `query:"change_reason" maxLength:"1024" doc:"Why it is changed; recorded in the audit. Default: the reason of the override."`
 	Body         putOverrideBody
 }
@@ -206,7 +206,7 @@ func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[r
 
 type endRow struct {
 	RowPath
-	Waiting
+	Writing
 	Reason
 }
 

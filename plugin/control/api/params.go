@@ -104,6 +104,25 @@ type Waiting struct {
 	Wait waitText `query:"wait" maxLength:"16" doc:"Wait at most this long (1s, 500ms; at most 30s; 5s without a value) until all live nodes enforce the change, and list those that do not, and silent nodes, which are not waited for." example:"1s"`
 }
 
+// DryRun has the parameter of a write that can be tried.
+type DryRun struct {
+	DryRun dryRun `query:"dry_run" doc:"Check the request and make the change, then undo it: the answer is what it would be, with version 0."`
+}
+
+type dryRun bool
+
+// Resolve has newChange make changes that are undone.
+func (d *dryRun) Resolve(ctx huma.Context) []error {
+	exchangeOf(ctx.Context()).dryRun = bool(*d)
+	return nil
+}
+
+// Writing has the parameters of a write of what nodes enforce.
+type Writing struct {
+	Waiting
+	DryRun
+}
+
 type waitText string
 
 func (w *waitText) Resolve(ctx huma.Context) []error {

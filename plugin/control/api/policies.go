@@ -57,7 +57,7 @@ func (s *Server) registerPolicies() {
 
 type createPolicyInput struct {
 	Once
-	Waiting
+	Writing
 	Force
 	Body policyBody
 }
@@ -80,7 +80,7 @@ func (s *Server) createPolicy(ctx context.Context, in *createPolicyInput) (made 
 type putPolicyInput struct {
 	IfMatch
 	IfNoneMatch
-	Waiting
+	Writing
 	Force
 	Body policyBody
 }
@@ -107,7 +107,7 @@ func (s *Server) putPolicy(ctx context.Context, in *putPolicyInput) *write[rows.
 type putPolicyByIDInput struct {
 	RowPath
 	IfMatch
-	Waiting
+	Writing
 	Force
 	Body policyBody
 }

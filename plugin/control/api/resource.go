@@ -258,7 +258,7 @@ type rowOutput[B any] struct {
 type putInput[B any] struct {
 	IfMatch
 	IfNoneMatch
-	Waiting
+	Writing
 	Body B
 }
 
@@ -354,7 +354,7 @@ func change[R, B, In any, P waiting[In]](
 type deleteRow struct {
 	RowPath
 	IfMatch
-	Waiting
+	Writing
 	Reason
 }
 

@@ -39,6 +39,7 @@ type exchange struct {
 	org      string   // in the path, or ""
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
+	dryRun   bool     // its write is undone
 	releases []func() // give up the places of the body among the large ones
 }
 

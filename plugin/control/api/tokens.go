@@ -150,7 +150,12 @@ func (b *newTokenBody) Resolve(huma.Context) []error {
 	return nil
 }
 
-func (s *Server) createToken(ctx context.Context, in *bodyInput[newTokenBody]) (made answers.NewToken, err error) {
+type createTokenInput struct {
+	DryRun
+	Body newTokenBody
+}
+
+func (s *Server) createToken(ctx context.Context, in *createTokenInput) (made answers.NewToken, err error) {
 	n := rows.NewToken{Name: in.Body.Name, ExpiresAt: in.Body.ExpiresAt}
 	if n.Role, n.Org, err = rows.ParseRole(in.Body.Role); err == nil {
 		made.Secret, made.Token, err = s.Rows.CreateToken(ctx, newChange(ctx, in.Body.Reason), n)
@@ -159,6 +164,7 @@ func (s *Server) createToken(ctx context.Context, in *bodyInput[newTokenBody]) (
 }
 
 type revokeTokenInput struct {
+	DryRun
 	Name string `path:"name" maxLength:"64" example:"ci"`
 	Reason
 }

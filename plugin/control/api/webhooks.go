@@ -93,6 +93,7 @@ type webhookBody struct {
 
 type createWebhookInput struct {
 	OptionalOrg
+	DryRun
 	Body webhookBody
 }
 
@@ -125,6 +126,7 @@ func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.
 
 type deleteWebhookInput struct {
 	RowPath
+	DryRun
 	Reason
 }
 

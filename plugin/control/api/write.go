@@ -55,14 +55,17 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait, within tim
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.
 func newChange[R ~string](ctx context.Context, why R) rows.Change {
-	return rows.Change{Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault)}
+	return rows.Change{
+		Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault),
+		DryRun: exchangeOf(ctx).dryRun,
+	}
 }
 
 // changeOnce returns a change by the caller, which happens once if it sent a key. It depends on the path and the body
 // of the request.
 func changeOnce[R ~string](ctx context.Context, o Once, why R, body any) rows.Change {
 	c := newChange(ctx, why)
-	if o.Key == "" {
+	if o.Key == "" || c.DryRun {
 		return c
 	}
 	text, err := json.Marshal([]any{exchangeOf(ctx).path, body})

@@ -12,6 +12,7 @@ package rows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -41,6 +42,7 @@ type Change struct {
 	Reason string
 
 	Idempotency *Idempotency // nil: a write that is sent twice happens twice
+	DryRun      bool         // the write is undone: its result is what it would be, and its version 0
 }
 
 func (c Change) check() error {
@@ -52,6 +54,9 @@ func (c Change) check() error {
 	}
 	return nil
 }
+
+// errUndone ends the transaction of a dry run.
+var errUndone = errors.New("the write is undone")
 
 // write runs do in one transaction for c, after all earlier writes. It returns the result of do and the version in
 // which that is in force: the one that do made, or the last one if do changed nothing. A replay by c.Idempotency
@@ -85,6 +90,9 @@ func write[T any](
 		if done, err = do(tx); err != nil {
 			return err
 		}
+		if c.DryRun {
+			return errUndone
+		}
 		if err := tx.QueryRow(ctx, `SELECT version FROM rate_limiter.version`).Scan(&version); err != nil {
 			return err
 		}
@@ -92,6 +100,9 @@ func write[T any](
 		committing = err == nil
 		return err
 	})
+	if errors.Is(err, errUndone) {
+		return done, 0, nil
+	}
 	if err != nil {
 		if committing {
 			err = uncertain(err)
