@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -113,7 +114,7 @@ func serveCandidates(v *visit) error {
 	const most = 100
 	more := max(0, len(found.Items)-most)
 	return v.render("operator_candidates", "Rollout", map[string]any{
-		"Items": found.Items[:len(found.Items)-more], "More": more,
+		"Items": found.Items[:len(found.Items)-more], "More": more, "CanWrite": v.isAdmin(),
 	})
 }
 
@@ -121,6 +122,7 @@ func serveCandidates(v *visit) error {
 type policyChange struct {
 	Title   string
 	Changes []fieldChange
+	Key     string // of the policy, as a query
 }
 
 const maxPolicyChanges = 100
@@ -136,7 +138,7 @@ func changesOf(d *answers.Diff) (list []policyChange, err error) {
 		}
 		changes, failed := diffValues(before, after)
 		if err = cmp.Or(err, failed); len(list) < maxPolicyChanges {
-			list = append(list, policyChange{title, changes})
+			list = append(list, policyChange{title, changes, keyQuery(of)})
 		}
 	}
 	for i := range d.Create {
@@ -173,7 +175,16 @@ func serveCandidate(v *visit) error {
 	if err != nil {
 		return err
 	}
-	return v.render("operator_candidate", report.Candidate.Name, map[string]any{
-		"Report": &report, "Changes": changes, "Moved": moved, "Filters": filters,
-	})
+	data := map[string]any{
+		"Report": &report, "Changes": changes, "Moved": moved, "Filters": filters, "Version": compared.Version,
+		"Candidate": compared.Candidate, "CanWrite": v.isAdmin(),
+	}
+	if compared.Candidate.State == "open" && v.isAdmin() {
+		var policies answers.Page[answers.Policy]
+		if err := v.get(policiesAPI, url.Values{"limit": {"200"}}, &policies); err != nil {
+			return err
+		}
+		data["Policies"] = policies.Items
+	}
+	return v.render("operator_candidate", report.Candidate.Name, data)
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 func operatorPages() []page {
-	return []page{
+	return slices.Concat([]page{
 		{
 			Pattern: "GET /portal/fleet", For: operators, Nav: "Fleet", Live: true,
 			Serve: pageOf("operator_fleet", "Fleet", readFleet),
@@ -31,19 +32,10 @@ func operatorPages() []page {
 		{Pattern: "GET /portal/search", For: operators, Serve: serveSearch},
 		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
 		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},
-		{Pattern: "GET /portal/prices", For: operators, Nav: "Prices", Serve: showPrices},
-		{Pattern: "POST /portal/prices", For: admins, Serve: setPrice},
 		{Pattern: "GET /portal/abuse", For: operators, Nav: "Abuse", Serve: serveAbuse},
 		{Pattern: "GET /portal/audit", For: operators, Nav: "Audit", Serve: serveAudit},
 		{Pattern: "GET /portal/tenants/{org}", For: operators, Ranged: true, Serve: serveTenant},
-		{Pattern: "GET /portal/tenants/{org}/overrides/new", For: admins, Serve: serveNewOverride},
-		{Pattern: "POST /portal/tenants/{org}/overrides/preview", For: admins, Serve: previewOverride},
-		{Pattern: "POST /portal/tenants/{org}/overrides", For: admins, Serve: createOverride},
-		{Pattern: "GET /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: serveEnd},
-		{Pattern: "POST /portal/tenants/{org}/overrides/{id}/end", For: admins, Serve: serveEnd},
-		{Pattern: "GET /portal/tenants/{org}/forgive", For: admins, Serve: serveForgive},
-		{Pattern: "POST /portal/tenants/{org}/forgive", For: admins, Serve: serveForgive},
-	}
+	}, listingPages(), actionPages())
 }
 
 const pageRows = "50"

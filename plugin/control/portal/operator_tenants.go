@@ -2,12 +2,9 @@ package portal
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -170,28 +167,4 @@ func serveAbuse(v *visit) error {
 	return v.render("operator_abuse", "Abuse", map[string]any{
 		"Filters": filters, "Items": cutPage(v, page, filters, found.Items), "Page": page, "CanWrite": v.isAdmin(),
 	})
-}
-
-// serveForgive shows why a tenant was flagged, and takes the reason. A POST takes the tenant off the ladder.
-func serveForgive(v *visit) error {
-	f := struct {
-		Org, For, Reason string
-		State            answers.AbuseState
-		Problem          *problem
-	}{Org: v.org(), For: "1h"}
-	path := orgAPI(f.Org, "/ratelimit/abuse")
-	if err := v.get(path, nil, &f.State); err != nil {
-		return err
-	}
-	if v.r.Method != http.MethodPost {
-		return v.render("operator_forgive", "Forgive a tenant", &f)
-	}
-	f.For, f.Reason = strings.TrimSpace(v.r.PostFormValue("for")), strings.TrimSpace(v.r.PostFormValue("reason"))
-	var done answers.OrgForgiven
-	body := map[string]any{"for": f.For, "reason": f.Reason}
-	if err := v.send(http.MethodPost, path+"/forgive?wait="+waitForNodes, body, &done); err != nil {
-		return v.renderFault(err, &f.Problem, "operator_forgive", "Forgive a tenant", &f)
-	}
-	said := fmt.Sprintf("%s is forgiven until %s", f.Org, minuteTime(done.Until))
-	return v.redirect(home+"abuse", noticeOf(&done.Written, said))
 }

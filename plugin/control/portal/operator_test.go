@@ -2,6 +2,7 @@ package portal
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -46,9 +47,9 @@ func TestViewersReadAndHaveNoWrites(t *testing.T) {
 	} {
 		w.want(b.get(path), http.StatusForbidden)
 	}
-	ban := url.Values{"kind": {"ban"}, "reason": {"r"}, "expires": {permanently}}
+	ban := url.Values{"kind": {"ban"}, "reason": {"r"}, "expires_in": {permanently}}
 	for _, path := range []string{
-		"/portal/tenants/acme/overrides", "/portal/tenants/acme/overrides/preview", "/portal/tenants/acme/overrides/1/end",
+		"/portal/tenants/acme/overrides/new", "/portal/tenants/acme/overrides/1/end",
 		"/portal/tenants/acme/forgive",
 	} {
 		w.want(b.post(path, ban), http.StatusForbidden)
@@ -66,26 +67,26 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 		"1,000,000 requests per day, shared by all users of acme, in whole days UTC")
 	w.want(b.get("/portal/tenants/acme/overrides/new"), http.StatusOK, `<option value="daily">`)
 	form := url.Values{
-		"kind": {"custom_limit"}, "policy": {"daily"}, "limit": {"2,000,000"}, "until": {"2031-01-03T14:00"},
+		"kind": {"custom_limit"}, "policy": {"daily"}, "limit": {"2,000,000"}, "expires_at": {"2031-01-03T14:00"},
 		"reason": {"launch week"}, "factor": {"9"},
 	}
-	preview := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK,
+	preview := w.want(b.post("/portal/tenants/acme/overrides/new", form), http.StatusOK,
 		"acme: daily 1,000,000 → 2,000,000 per day until 3 Jan 2031 14:00 UTC", "Apply")
 	if all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10}); err != nil || len(all) > 0 {
 		t.Fatalf("a preview wrote %v (%v)", all, err)
 	}
-	applied := hiddenFields(preview.text)
-	if to := w.location(b.post("/portal/tenants/acme/overrides", applied)); to != "/portal/tenants/acme" {
+	sent := hiddenFields(preview.text)
+	if to := w.location(b.post("/portal/tenants/acme/overrides/new", sent)); to != "/portal/tenants/acme" {
 		t.Errorf("after applying: %s", to)
 	}
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "Override 1 is made", "No node is live")
-	w.location(b.post("/portal/tenants/acme/overrides", applied)) // a second click
+	w.location(b.post("/portal/tenants/acme/overrides/new", sent)) // a second click
 	all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10})
 	if err != nil || len(all) != 1 || all[0].Limit != 2_000_000 || all[0].Author != "token:ann" ||
-		all[0].ExpiresAt.UTC().Format(untilLayout) != "2031-01-03T14:00" {
+		all[0].ExpiresAt.UTC().Format(pickerLayouts[1]) != "2031-01-03T14:00" {
 		t.Fatalf("the overrides are %+v (%v), want one", all, err)
 	}
-	w.want(b.get("/portal/tenants/acme/overrides/1/end"), http.StatusOK, "custom_limit of daily", "launch week")
+	w.want(b.get("/portal/tenants/acme/overrides/1/end"), http.StatusOK, "<del>custom_limit</del>", "launch week")
 	page := b.post("/portal/tenants/acme/overrides/1/end", nil)
 	w.want(page, http.StatusUnprocessableEntity, `aria-describedby="reason-hint"`)
 	w.location(b.post("/portal/tenants/acme/overrides/1/end", url.Values{"reason": {"over"}}))
@@ -96,22 +97,20 @@ func TestAnOverrideIsPreviewedThenAppliedThenEnded(t *testing.T) {
 	w.want(b.get("/portal/audit?actor=eve"), http.StatusOK, "There are no such changes.")
 }
 
-func TestAPriceIsSetOnItsPage(t *testing.T) {
+func TestAPriceIsPreviewedThenSet(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
 	b := w.signedIn(adminSecret)
 	form := url.Values{
-		"model": {"gpt-4o*"}, "prompt": {"2.50"}, "completion": {"0"}, "starts_at": {"2031-01-03T14:00:00Z"},
-		"reason": {"new"},
+		"model": {"gpt-4o*"}, "prompt": {"2.50"}, "completion": {"0"}, "starts_at": {"2031-01-03T14:00"}, "reason": {"new"},
 	}
-	w.location(b.post("/portal/prices", form))
-	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", "2.5 USD", "0 USD", "coming")
-	w.want(b.get("/portal/prices?state=in_force"), http.StatusOK, "There are no such prices.")
+	preview := w.want(b.post("/portal/new/prices", form), http.StatusOK, "<ins>2031-01-03T14:00:00Z</ins>")
+	w.want(b.get("/portal/prices"), http.StatusOK, "There are none.")
+	w.location(b.post("/portal/new/prices", hiddenFields(preview.text)))
+	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", ">2.5<", "scheduled")
+	w.want(b.get("/portal/prices?state=in_force"), http.StatusOK, "There are none of this kind.")
 	form.Set("prompt", "0.1234567")
-	w.want(b.post("/portal/prices", form), http.StatusUnprocessableEntity, `value="0.1234567"`, "at most 6 decimals")
-	viewer := w.signedIn(viewerSecret)
-	w.missing(w.want(viewer.get("/portal/prices"), http.StatusOK, "gpt-4o*"), "Set a price")
-	w.want(viewer.post("/portal/prices", form), http.StatusForbidden)
+	w.want(b.post("/portal/new/prices", form), http.StatusUnprocessableEntity, `value="0.1234567"`, "at most 6 decimals")
 }
 
 func TestATopUpIsPreviewedWithTheNumbersBeforeAndAfter(t *testing.T) {
@@ -125,19 +124,26 @@ func TestATopUpIsPreviewedWithTheNumbersBeforeAndAfter(t *testing.T) {
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, "/portal/tenants/acme/overrides/new?kind=topup")
 	w.want(b.get("/portal/tenants/acme/overrides/new?kind=topup"), http.StatusOK, `<option value="topup" selected`)
 	form := url.Values{
-		"kind": {"topup"}, "policy": {"monthly"}, "amount": {"100,000"}, "reason": {"ticket"}, "expires": {"1d"},
+		"kind": {"topup"}, "policy": {"monthly"}, "amount": {"100,000"}, "reason": {"ticket"}, "expires_in": {"1d"},
 	}
-	preview := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK,
+	preview := w.want(b.post("/portal/tenants/acme/overrides/new", form), http.StatusOK,
 		"acme: monthly 20,000 → 120,000 per month", "Apply")
-	applied := hiddenFields(preview.text)
-	w.location(b.post("/portal/tenants/acme/overrides", applied))
-	w.location(b.post("/portal/tenants/acme/overrides", applied)) // a second click
+	sent := hiddenFields(preview.text)
+	w.location(b.post("/portal/tenants/acme/overrides/new", sent))
+	w.location(b.post("/portal/tenants/acme/overrides/new", sent)) // a second click
 	all, err := w.store.Overrides(t.Context(), rows.OverrideFilter{Max: 10})
 	if err != nil || len(all) != 1 || all[0].Amount != 100_000 || all[0].ExpiresAt.UTC().Day() != 1 {
 		t.Fatalf("the overrides are %+v (%v), want one top-up", all, err)
 	}
 	form.Set("amount", "lots")
-	w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusUnprocessableEntity, "body.amount")
+	w.want(b.post("/portal/tenants/acme/overrides/new", form), http.StatusUnprocessableEntity, "body.amount")
+}
+
+// applied returns a form as the button of its preview sends it.
+func applied(form url.Values) url.Values {
+	sent := url.Values{applies: {"yes"}}
+	maps.Copy(sent, form)
+	return sent
 }
 
 // hiddenFields returns the hidden fields of a page's forms.
@@ -156,13 +162,13 @@ func TestAnEndThatIsChosenAfterAPreviewCounts(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
 	b := w.signedIn(adminSecret)
-	form := url.Values{"kind": {"ban"}, "expires": {"1d"}, "reason": {"abuse"}}
-	page := w.want(b.post("/portal/tenants/acme/overrides/preview", form), http.StatusOK, "Apply")
+	form := url.Values{"kind": {"ban"}, "expires_in": {"1d"}, "reason": {"abuse"}}
+	page := w.want(b.post("/portal/tenants/acme/overrides/new", form), http.StatusOK, "Apply")
 	_, below, _ := strings.Cut(page.text, "Change it first")
-	if !strings.Contains(below, `<input id="until" name="until" value="" `) {
+	if !strings.Contains(below, `<input id="expires_at" name="expires_at" value="" `) {
 		t.Errorf("the form below a preview has an end that was not typed:\n%s", below)
 	}
-	if end := hiddenFields(page.text).Get("until"); end == "" {
+	if end := hiddenFields(page.text).Get("expires_at"); end == "" {
 		t.Error("applying a preview would set another end than it shows")
 	}
 }
@@ -171,12 +177,13 @@ func TestFaultsOfAnOverrideAreShownAtItsFields(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
 	b := w.signedIn(adminSecret)
-	for _, path := range []string{"/portal/tenants/acme/overrides/preview", "/portal/tenants/acme/overrides"} {
-		w.want(b.post(path, url.Values{"kind": {"custom_limit"}, "expires": {"1d"}, "burst": {"lots"}, "reason": {hostile}}),
-			http.StatusUnprocessableEntity, `id="policy-hint"`, `aria-invalid="true"`, "&lt;script&gt;")
+	for _, sent := range []url.Values{{}, applied(nil)} {
+		sent["kind"], sent["expires_in"] = []string{"custom_limit"}, []string{"1d"}
+		sent["burst"], sent["reason"] = []string{"lots"}, []string{hostile}
+		w.want(b.post("/portal/tenants/acme/overrides/new", sent), http.StatusUnprocessableEntity, `id="policy-hint"`, `aria-invalid="true"`, "&lt;script&gt;")
 	}
-	w.want(b.post("/portal/tenants/acme/overrides/preview", url.Values{
-		"kind": {"custom_limit"}, "policy": {"weekly"}, "limit": {"5"}, "expires": {"1d"}, "reason": {"r"},
+	w.want(b.post("/portal/tenants/acme/overrides/new", url.Values{
+		"kind": {"custom_limit"}, "policy": {"weekly"}, "limit": {"5"}, "expires_in": {"1d"}, "reason": {"r"},
 	}), http.StatusOK, "Nothing would change", "weekly")
 }
 
@@ -190,9 +197,9 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	}
 	report("edge-1", 1_000) // it has the version of any write of this test
 	report("edge-2", 0)
-	ban := url.Values{"kind": {"ban"}, "reason": {"abuse"}, "expires": {permanently}}
-	w.want(b.post("/portal/tenants/acme/overrides/preview", ban), http.StatusOK, "acme: all requests are denied for good")
-	w.location(b.post("/portal/tenants/acme/overrides", ban))
+	ban := url.Values{"kind": {"ban"}, "reason": {"abuse"}, "expires_in": {permanently}}
+	w.want(b.post("/portal/tenants/acme/overrides/new", ban), http.StatusOK, "acme: all requests are denied for good")
+	w.location(b.post("/portal/tenants/acme/overrides/new", applied(ban)))
 	w.want(b.get("/portal/tenants/acme"), http.StatusOK, `data-live="/portal/reach?version=1">`,
 		"1 of 2 live nodes enforce it; behind: edge-2.</span>", `<a href="/portal/fleet">Fleet</a>`)
 	w.want(b.get("/portal/fleet"), http.StatusOK, "edge-1", "edge-2", "behind by 1 version", "not enforced by all nodes")
@@ -204,7 +211,7 @@ func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {
 	if next := reach.next(); next != "All live nodes enforce it: 2 nodes." {
 		t.Errorf("the notice goes on with %s", next)
 	}
-	w.location(b.post("/portal/tenants/globex/overrides", ban))
+	w.location(b.post("/portal/tenants/globex/overrides/new", applied(ban)))
 	w.want(b.get("/portal/tenants/globex"), http.StatusOK, "All live nodes enforce it: 2 nodes.")
 	w.want(b.get("/portal/fleet"), http.StatusOK, "enforced by all nodes")
 }
@@ -313,7 +320,7 @@ func TestAForgivenTenantLeavesTheListOfAbuse(t *testing.T) {
 	if to := w.location(b.post("/portal/tenants/acme/forgive", form)); to != "/portal/abuse" {
 		t.Errorf("after forgiving: %s", to)
 	}
-	w.missing(w.want(b.get("/portal/abuse"), http.StatusOK, "acme is forgiven until"), "denied 90 %")
+	w.missing(w.want(b.get("/portal/abuse"), http.StatusOK, "acme is forgiven"), "denied 90 %")
 }
 
 func TestTheReportOfACandidateIsShown(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,6 +62,7 @@ type Portal struct {
 	sessions  *session.Sessions
 	templates *template.Template
 	shared    answerCache
+	described atomic.Pointer[description] // nil: not read yet
 	metrics   *metrics
 }
 

@@ -1,0 +1,395 @@
+package portal
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+)
+
+// action is a write of the API that operators make by a form, as data. Its page has the form, then shows what the write
+// would change, by a dry run, and applies it. What another operator has changed meanwhile is shown first.
+//
+// Names in braces in its texts stand for parts of the path of the page, values of the form, or fields of the row.
+type action struct {
+	At     string // the path of the page, below home
+	Title  string
+	Write  string // the method and the path of the operation, as the API describes it
+	Read   string // the path of the API for the row that it changes; "": there is none
+	Row    string // the field of the answer with the row after the write; "": it has none
+	Fields string // of the form: see makeFields
+	Button string
+	Done   string // the notice of the write
+	To     string // the path of the page after it, below home
+
+	Now    bool // what the write would change is shown at once, because it needs a reason only
+	Danger bool
+
+	Choices map[string]func(*form, *visit) ([]choice, error) // the values of fields
+	Body    func(map[string]any)                             // completes the body; nil: it has what was entered
+	Preview func(*form, *visit) error                        // shows what would change; nil: by a dry run
+}
+
+// form is the page of an action.
+type form struct {
+	*action
+	Title, Back string
+	Fields      []*field
+	Problem     *problem
+	Moved       []fieldChange // what another operator has changed meanwhile
+	Apply       url.Values    // what the button of the preview sends; nil: there is no preview
+
+	Lines    []string       // what would change, in words
+	Changes  []policyChange // nil: they are unknown, or in words
+	Warnings []string
+	Note     string // why nothing would change, or why that is unknown
+
+	operation *operation
+	values    url.Values      // as they were entered
+	was       json.RawMessage // the row that the form began with
+	now       json.RawMessage // the row as it is; nil: there is none
+}
+
+// Names of a form's values that are not entered, and of fields with a meaning of their own.
+const (
+	applies    = "apply" // the write is to be made
+	began      = "was"   // the row that the form began with
+	onceKey    = "key"   // of the write, so that it counts once if it is sent twice
+	kindField  = "kind"
+	forceField = "force" // shown if the API asks for it
+	whyField   = "reason"
+	spanField  = "window" // window_size as people read it
+	sizeField  = "window_size"
+)
+
+// dryReason is the reason of a dry run before one was entered.
+const dryReason = "a preview"
+
+func actionPages() (all []page) {
+	list := slices.Concat(policyActions, accessActions, candidateActions, tenantActions)
+	for i := range list {
+		serve := list[i].serve
+		all = append(all, page{Pattern: "GET " + home + list[i].At, For: admins, Serve: serve},
+			page{Pattern: "POST " + home + list[i].At, For: admins, Serve: serve})
+	}
+	return all
+}
+
+// serve shows the form, what it would change, or what was changed meanwhile, or makes the write.
+func (a *action) serve(v *visit) error {
+	f, err := a.open(v)
+	if err != nil {
+		return err
+	}
+	isPost := v.r.Method == http.MethodPost
+	switch {
+	case isPost && f.rebase():
+		return f.show(v, http.StatusConflict)
+	case isPost && (a.Now || f.values.Has(applies)):
+		err = f.apply(v)
+	case isPost || a.Now:
+		if err = f.preview(v); err == nil {
+			return f.show(v, http.StatusOK)
+		}
+	default:
+		return f.show(v, http.StatusOK)
+	}
+	f.Problem, f.Apply = answers.ProblemOf(err), nil
+	switch {
+	case f.Problem == nil || !isFault(f.Problem):
+		return err
+	case !isPost: // a fault of the write, not of the request for this page
+		return f.show(v, http.StatusOK)
+	case f.values.Has(applies) || a.Now: // another operator may have been faster
+		if err := f.read(v); err != nil {
+			return err
+		}
+		f.rebase()
+	}
+	return f.show(v, f.Problem.Status)
+}
+
+// open reads what the form is about. Its values are those that were sent, else those of the row, then of the query.
+func (a *action) open(v *visit) (f *form, err error) {
+	f = &form{action: a, values: url.Values{}}
+	if f.operation, err = v.operation(a.Write); err != nil {
+		return nil, err
+	}
+	isPost := v.r.Method == http.MethodPost
+	if isPost {
+		f.values = v.r.PostForm
+	}
+	if err = f.read(v); err == nil {
+		err = f.makeFields(v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.was = f.now
+	if sent := json.RawMessage(f.values.Get(began)); isPost && json.Valid(sent) {
+		f.was = sent
+	}
+	for _, in := range f.Fields {
+		if isPost {
+			break
+		}
+		f.values[in.Name] = in.textOf(f.now)
+		if f.now == nil && in.Default != nil {
+			f.values.Set(in.Name, fmt.Sprint(in.Default))
+		}
+		if given := v.r.URL.Query(); given.Has(in.Name) {
+			f.values[in.Name] = given[in.Name]
+		}
+	}
+	f.Title, _ = f.fill(v, a.Title)
+	f.Back, _ = f.fill(v, a.To)
+	return f, nil
+}
+
+// read reads the row that the form is about, or the first one of a list. Where the write makes rows there may be none.
+func (f *form) read(v *visit) error {
+	path, isKnown := f.fill(v, f.Read)
+	if path == "" || !isKnown {
+		return nil
+	}
+	f.now = nil
+	mayCreate := f.operation.parameter("If-None-Match") != nil && !strings.Contains(f.At, "{id}")
+	var row json.RawMessage
+	if err := v.get(path, nil, &row); err != nil {
+		if mayCreate && isStatus(err, http.StatusNotFound) {
+			return nil
+		}
+		return notFound(err)
+	}
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	_ = json.Unmarshal(row, &list) // a row has no items
+	switch {
+	case len(list.Items) > 0:
+		f.now = list.Items[0]
+	case list.Items == nil:
+		f.now = row
+	case !mayCreate:
+		return &problem{Status: http.StatusNotFound}
+	}
+	return nil
+}
+
+var bracedName = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// fill replaces the names in a text or a path, and reports whether each has a value.
+func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
+	isComplete = true
+	row := fieldsOf(f.now)
+	return bracedName.ReplaceAllStringFunc(text, func(braced string) string {
+		name := strings.Trim(braced, "{}")
+		value := cmp.Or(v.r.PathValue(name), strings.TrimSpace(f.values.Get(name)), v.r.URL.Query().Get(name),
+			jsonText(row[name]))
+		isComplete = isComplete && value != ""
+		switch {
+		case strings.Contains(text, "="+braced):
+			return url.QueryEscape(value)
+		case strings.Contains(text, "/"+braced):
+			return answers.PathSegment(value)
+		}
+		return value
+	}), isComplete
+}
+
+// rebase moves the form to the row as it is, and reports whether another operator has changed that since the form began.
+// Fields that were not edited get the new values.
+func (f *form) rebase() bool {
+	moved, err := diffRows(f.was, f.now)
+	f.Moved = moved
+	for _, in := range f.Fields {
+		if len(moved) > 0 && f.entered(in) == strings.Join(in.textOf(f.was), "\n") {
+			f.values[in.Name] = in.textOf(f.now)
+		}
+	}
+	f.was = f.now
+	return err != nil || len(moved) > 0
+}
+
+// unedited are fields of rows that change by themselves, or never.
+var unedited = []string{
+	"id", "revision", "created_at", "created_by", "last_used_at", "waiting", "dropped", "delivered_at", "failures",
+	"failing_since", "last_error", "rotated_until",
+}
+
+// diffRows is diffJSON of what operators edit.
+func diffRows(before, after json.RawMessage) ([]fieldChange, error) {
+	changes, err := diffJSON(before, after)
+	return slices.DeleteFunc(changes, func(c fieldChange) bool { return slices.Contains(unedited, c.Path) }), err
+}
+
+// send makes the write, or tries it, and decodes its answer.
+func (f *form) send(v *visit, dry bool, into any) error {
+	method, path, _ := strings.Cut(f.Write, " ")
+	path, _ = f.fill(v, path)
+	query, header := url.Values{}, []string{"Idempotency-Key", cmp.Or(f.values.Get(onceKey), rand.Text())}
+	revision := jsonText(fieldsOf(f.now)["revision"])
+	for _, p := range f.operation.Parameters {
+		entered := strings.TrimSpace(f.values.Get(p.Name))
+		switch {
+		case p.Name == "revision" && revision != "":
+			query.Set(p.Name, revision)
+		case p.Name == "dry_run" && dry, p.Name == "every":
+			query.Set(p.Name, "true")
+		case p.Name == "wait" && !dry:
+			query.Set(p.Name, waitForNodes)
+		case p.Name == "If-None-Match" && revision == "":
+			header = append(header, p.Name, "*")
+		case p.In == "query" && p.Name == whyField && dry:
+			query.Set(p.Name, cmp.Or(entered, dryReason))
+		case p.In == "query" && f.field(p.Name) != nil && entered != "":
+			query.Set(p.Name, entered)
+		}
+	}
+	if f.operation.Body == nil {
+		return v.send(method, path+"?"+query.Encode(), nil, into, header...)
+	}
+	body := f.body()
+	if _, isGiven := body[whyField]; !isGiven && dry && f.Now {
+		body[whyField] = dryReason
+	}
+	return v.send(method, path+"?"+query.Encode(), body, into, header...)
+}
+
+// body returns the body of the write: what was entered, over the row if the write replaces it.
+func (f *form) body() map[string]any {
+	body, row := map[string]any{}, fieldsOf(f.now)
+	for name := range f.operation.Body {
+		if value, isHeld := row[name]; isHeld && name != whyField && strings.HasPrefix(f.Write, http.MethodPut) {
+			body[name] = value
+		}
+	}
+	for _, in := range f.Fields {
+		if f.operation.Body[in.Name] == nil {
+			continue
+		}
+		if in.Name == spanField {
+			delete(body, sizeField)
+		}
+		entered := f.entered(in)
+		if _, isHeld := body[in.Name]; isHeld && entered == strings.Join(in.textOf(f.now), "\n") {
+			continue // a picker has fewer digits than an instant
+		}
+		delete(body, in.Name)
+		if entered != "" && in.isOf(f.values.Get(kindField)) {
+			body[in.Name] = in.typed(entered)
+		}
+	}
+	if f.Body != nil {
+		f.Body(body)
+	}
+	return body
+}
+
+// preview finds out what the write would change, if the API can try it.
+func (f *form) preview(v *visit) error {
+	if f.Preview == nil && f.operation.parameter("dry_run") == nil {
+		return nil
+	}
+	f.Apply = maps.Clone(f.values)
+	f.Apply.Set(onceKey, rand.Text())
+	f.Apply.Set(began, f.Was())
+	if f.Preview != nil {
+		return f.Preview(f, v)
+	}
+	var answer json.RawMessage
+	if err := f.send(v, true, &answer); err != nil {
+		return err
+	}
+	var done struct {
+		answers.Warnings
+		Diff *answers.Diff `json:"diff"`
+	}
+	if err := decodeAnswer(answer, &done); err != nil {
+		return err
+	}
+	f.Warnings = done.Warnings.Warnings
+	var err error
+	if done.Diff != nil {
+		f.Changes, err = changesOf(done.Diff)
+		return err
+	}
+	if f.Row != "" || strings.HasPrefix(f.Write, http.MethodDelete) {
+		changes, failed := diffRows(f.now, partOf(answer, f.Row))
+		f.Changes, err = []policyChange{{Changes: changes}}, failed
+	}
+	return err
+}
+
+// IsEmpty reports whether the write would change nothing.
+func (f *form) IsEmpty() bool {
+	changes := func(c policyChange) bool { return len(c.Changes) > 0 }
+	return f.Changes != nil && len(f.Lines) == 0 && !slices.ContainsFunc(f.Changes, changes)
+}
+
+// apply makes the write, and waits a moment for the nodes. A secret in the answer is shown once.
+func (f *form) apply(v *visit) error {
+	var answer json.RawMessage
+	if err := f.send(v, false, &answer); err != nil {
+		return err
+	}
+	var done struct {
+		answers.Written
+		Secret string `json:"secret"`
+	}
+	if err := decodeAnswer(answer, &done); err != nil {
+		return err
+	}
+	if row := partOf(answer, f.Row); row != nil {
+		f.now = row
+	}
+	text, _ := f.fill(v, f.Done)
+	switch {
+	case done.Secret != "":
+		return v.render("operator_secret", f.Title, map[string]any{
+			"Shown": shownSecret{text, done.Secret}, "Back": home + f.Back,
+		})
+	case done.Version == 0: // nodes need not follow it
+		return v.redirect(home+f.Back, notice{Text: text + "."})
+	}
+	return v.redirect(home+f.Back, noticeOf(&done.Written, text))
+}
+
+// show answers with the page of the form.
+func (f *form) show(v *visit, status int) error {
+	f.Fields = slices.DeleteFunc(f.Fields, func(in *field) bool {
+		in.Values, in.Fault = f.values[in.Name], f.Problem.At(in.Name)
+		return in.Name == forceField && in.Fault == "" && f.values.Get(forceField) == ""
+	})
+	return v.renderStatus(status, "operator_form", f.Title, f)
+}
+
+// Was returns the row that the form continues with.
+func (f *form) Was() string { return cmp.Or(string(f.was), "null") }
+
+// Context returns the fields of the row that the form is about, if the form does not show them.
+func (f *form) Context() []fieldChange {
+	if f.Now && f.Changes == nil {
+		list, _ := diffRows(nil, f.now)
+		return list
+	}
+	return nil
+}
+
+func decodeAnswer(answer json.RawMessage, into any) error {
+	if len(answer) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fmt.Errorf("decode the answer to a write: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,346 @@
+package portal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// property describes a value in the API's OpenAPI document.
+type property struct {
+	Ref         string               `json:"$ref"`
+	Type        any                  `json:"type"` // a text, or a list of them
+	Format      string               `json:"format"`
+	Description string               `json:"description"`
+	Enum        []any                `json:"enum"`
+	Default     any                  `json:"default"`
+	Required    []string             `json:"required"`
+	Properties  map[string]*property `json:"properties"`
+}
+
+// apiParameter is a parameter of an operation.
+type apiParameter struct {
+	Name        string   `json:"name"`
+	In          string   `json:"in"` // path, query or header
+	Description string   `json:"description"`
+	Schema      property `json:"schema"`
+}
+
+// operation is an operation of the API, as its OpenAPI document describes it.
+type operation struct {
+	Parameters  []apiParameter `json:"parameters"`
+	RequestBody struct {
+		Content map[string]struct {
+			Schema *property `json:"schema"`
+		} `json:"content"`
+	} `json:"requestBody"`
+
+	Body     map[string]*property `json:"-"` // nil: it has none
+	Required []string             `json:"-"` // fields of the body
+}
+
+func (o *operation) parameter(name string) *apiParameter {
+	i := slices.IndexFunc(o.Parameters, func(p apiParameter) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &o.Parameters[i]
+}
+
+// description is the part of an OpenAPI document that forms are made from.
+type description struct {
+	Paths      map[string]map[string]*operation `json:"paths"` // by path and method
+	Components struct {
+		Schemas map[string]*property `json:"schemas"`
+	} `json:"components"`
+}
+
+// operation returns the operation of a method and a path. The document is read once.
+func (v *visit) operation(methodAndPath string) (*operation, error) {
+	d := v.portal.described.Load()
+	if d == nil {
+		d = &description{}
+		if err := v.get("/openapi.json", nil, d); err != nil {
+			return nil, err
+		}
+		v.portal.described.Store(d)
+	}
+	method, path, _ := strings.Cut(methodAndPath, " ")
+	found := d.Paths[path][strings.ToLower(method)]
+	if found == nil {
+		return nil, fmt.Errorf("the API does not describe %s", methodAndPath)
+	}
+	o := *found
+	if body := o.RequestBody.Content["application/json"].Schema; body != nil {
+		if named := d.Components.Schemas[strings.TrimPrefix(body.Ref, "#/components/schemas/")]; named != nil {
+			body = named
+		}
+		o.Body, o.Required = body.Properties, body.Required
+	}
+	return &o, nil
+}
+
+// field is a field of a form.
+type field struct {
+	property
+	Name, Label, Hint string
+	Input             string // text, number, select, check, checks, time, lines or json
+	Choices           []choice
+	IsRequired        bool
+	IsMore            bool     // it is shown on demand
+	Of                []string // the kinds that it is for; nil: all
+	Values            []string // as they were entered
+	Fault             string
+}
+
+// makeFields makes the fields of a form from the names in its action: those of the operation's body, or of its
+// parameters. A ! after a name makes the field required; a colon begins the kinds that it is for; those after a | are
+// shown on demand.
+func (f *form) makeFields(v *visit) (err error) {
+	isMore := false
+	spec := f.action.Fields
+	if f.operation.parameter(forceField) != nil {
+		spec = strings.Replace(spec+" |", " |", " "+forceField+" |", 1)
+	}
+	for name := range strings.FieldsSeq(spec) {
+		if name == "|" {
+			isMore = true
+			continue
+		}
+		name, kinds, isLimited := strings.Cut(name, ":")
+		in := &field{IsMore: isMore, Name: strings.TrimSuffix(name, "!")}
+		in.IsRequired = in.Name != name || slices.Contains(f.operation.Required, name)
+		if isLimited {
+			in.Of = strings.Split(kinds, ",")
+		}
+		if described := f.operation.Body[in.Name]; described != nil {
+			in.property = *described
+		} else if p := f.operation.parameter(in.Name); p != nil {
+			in.property = p.Schema
+			in.Description = p.Description
+		} else {
+			return fmt.Errorf("%s has no field %s", f.Write, in.Name)
+		}
+		in.describe()
+		if list := f.action.Choices[in.Name]; list != nil {
+			if in.Choices, err = list(f, v); err != nil {
+				return err
+			}
+			in.choose(f.values.Get(in.Name))
+		}
+		f.Fields = append(f.Fields, in)
+	}
+	return nil
+}
+
+func (f *form) field(name string) *field {
+	i := slices.IndexFunc(f.Fields, func(in *field) bool { return in.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return f.Fields[i]
+}
+
+// entered returns what was entered into a field: of several boxes a line for each.
+func (f *form) entered(in *field) string {
+	return strings.ReplaceAll(strings.TrimSpace(strings.Join(f.values[in.Name], "\n")), "\r\n", "\n")
+}
+
+func (in *field) isOf(kind string) bool { return in.Of == nil || slices.Contains(in.Of, kind) }
+
+// describe sets the input, the label and the hint.
+func (in *field) describe() {
+	kind, _ := in.Type.(string)
+	if list, _ := in.Type.([]any); len(list) > 0 { // the other is null
+		kind, _ = list[0].(string)
+	}
+	switch {
+	case in.Enum != nil:
+		in.Input = "select"
+		for _, value := range in.Enum {
+			in.Choices = append(in.Choices, choice{Value: fmt.Sprint(value)})
+		}
+	case kind == "boolean":
+		in.Input = "check"
+	case kind == "array":
+		in.Input = "lines"
+	case kind == "object" || in.Ref != "":
+		in.Input = "json"
+	case kind == "integer":
+		in.Input = "number"
+	case in.Format == "date-time":
+		in.Input = "time"
+	default:
+		in.Input = "text"
+	}
+	words := strings.NewReplacer("_pct", " in percent", "_", " ").Replace(in.Name)
+	in.Label = strings.ToUpper(words[:1]) + words[1:]
+	if len(in.Name) <= 3 && in.Name != "for" && in.Name != "add" {
+		in.Label = strings.ToUpper(words) // IP, URL
+	}
+	if in.Input == "time" {
+		in.Label += ", in UTC"
+	}
+	// The first sentence, and what an empty field means: the docs have the rest.
+	in.Hint, _, _ = strings.Cut(in.Description, ". ")
+	if _, otherwise, found := strings.Cut(in.Description, " Default: "); found && !in.IsRequired {
+		in.Hint += ". Default: " + otherwise
+	}
+	in.Hint = strings.TrimSuffix(in.Hint, ".")
+}
+
+// choose makes the input one of choices. A value that is none of them stays.
+func (in *field) choose(value string) {
+	switch {
+	case in.Choices == nil: // they are unknown
+	case in.Input == "lines":
+		in.Input = "checks"
+	default:
+		in.Input = "select"
+		if isKnown := func(c choice) bool { return c.Value == value }; !slices.ContainsFunc(in.Choices, isKnown) && value != "" {
+			in.Choices = append(in.Choices, choice{Value: value})
+		}
+	}
+}
+
+// HasMore reports whether the form has fields that are shown on demand.
+func (f *form) HasMore() bool {
+	return slices.ContainsFunc(f.Fields, func(in *field) bool { return in.IsMore })
+}
+
+// Value returns what was entered.
+func (in *field) Value() string { return strings.Join(in.Values, "\n") }
+
+// Has reports whether a box of a value is checked.
+func (in *field) Has(value string) bool { return slices.Contains(in.Values, value) }
+
+// Class returns the classes of a field that is for some kinds.
+func (in *field) Class() string {
+	if in.Of == nil {
+		return ""
+	}
+	return "of of-" + strings.Join(in.Of, " of-")
+}
+
+// pickerLayouts are how browsers send an instant, here in UTC.
+var pickerLayouts = []string{"2006-01-02T15:04:05", "2006-01-02T15:04"}
+
+// textOf returns the values of a row's field as the form has them.
+func (in *field) textOf(row json.RawMessage) []string {
+	fields := fieldsOf(row)
+	value, isText := fields[in.Name], false
+	if in.Name == spanField && value == nil {
+		value = spanText(jsonText(fields[sizeField]))
+	}
+	var list []any
+	if list, isText = value.([]any); isText && in.Input != "json" {
+		var texts []string
+		for _, item := range list {
+			texts = append(texts, jsonText(item))
+		}
+		if in.Input == "checks" {
+			return texts
+		}
+		return []string{strings.Join(texts, "\n")}
+	}
+	if at, err := time.Parse(time.RFC3339, jsonText(value)); err == nil && in.Input == "time" {
+		return []string{at.UTC().Format(pickerLayouts[0])}
+	}
+	if in.Name == whyField {
+		return []string{""} // each change has its own
+	}
+	return []string{jsonText(value)}
+}
+
+// typed returns what was entered as the API reads it. What is malformed stays a text, so that the API reports it.
+func (in *field) typed(entered string) any {
+	switch in.Input {
+	case "number":
+		digits := strings.NewReplacer(",", "", " ", "", "_", "").Replace(entered)
+		if n, err := strconv.ParseInt(digits, 10, 64); err == nil {
+			return json.Number(strconv.FormatInt(n, 10))
+		}
+	case "check":
+		return entered == "true"
+	case "lines", "checks":
+		list := []string{}
+		for item := range strings.FieldsFuncSeq(entered, func(r rune) bool { return r == '\n' || r == ',' }) {
+			if item = strings.TrimSpace(item); item != "" {
+				list = append(list, item)
+			}
+		}
+		return list
+	case "json":
+		if json.Valid([]byte(entered)) {
+			return json.RawMessage(entered)
+		}
+	case "time":
+		for _, layout := range pickerLayouts {
+			if at, err := time.Parse(layout, entered); err == nil {
+				return at.Format(time.RFC3339)
+			}
+		}
+	}
+	return entered
+}
+
+// spanText returns seconds in the largest unit without a rest: 86400 is 1d.
+func spanText(seconds string) any {
+	n, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil || n <= 0 {
+		return nil
+	}
+	for _, u := range units {
+		if n%u.seconds == 0 {
+			return strconv.FormatInt(n/u.seconds, 10) + u.name[:1]
+		}
+	}
+	return nil
+}
+
+// fieldsOf returns the fields of a JSON object, with numbers as they are written; nil if it is none.
+func fieldsOf(object json.RawMessage) (fields map[string]any) {
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber()
+	_ = decoder.Decode(&fields)
+	return fields
+}
+
+// partOf returns a field of a JSON object; nil if it has none.
+func partOf(object json.RawMessage, name string) json.RawMessage {
+	var parts map[string]json.RawMessage
+	_ = json.Unmarshal(object, &parts)
+	return parts[name]
+}
+
+// jsonText returns a decoded value as a text: a text without quotes, and nothing for null.
+func jsonText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	}
+	text, _ := json.MarshalIndent(value, "", "  ") // it was decoded from JSON
+	return string(text)
+}
+
+// filterFields returns the fields of the form that filters a list, from the parameters of its operation.
+func (v *visit) filterFields(read string, filters url.Values, names ...string) (fields []*field, err error) {
+	o, err := v.operation("GET " + read)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		p := o.parameter(name)
+		in := &field{property: p.Schema, Name: name, Values: filters[name]}
+		in.describe()
+		fields = append(fields, in)
+	}
+	return fields, nil
+}

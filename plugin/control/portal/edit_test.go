@@ -1,0 +1,278 @@
+package portal
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
+)
+
+// editing is a form as an operator fills it, what its preview has, and the notice after it is applied.
+type editing struct {
+	at      string
+	enter   url.Values
+	changes []string
+	done    string
+}
+
+// edits are the writes of the console, in an order in which they succeed. A reason is entered into each.
+var edits = []editing{
+	{"new/policies", url.Values{"name": {"burst"}, "tenant": {"acme"}, "limit": {"1,000"}, "window": {"1m"}},
+		[]string{"<ins>1000</ins>", "<ins>60</ins>"}, "The policy burst is made"},
+	{"policies/{policies}/edit", url.Values{"limit": {"2_000"}, "settle": {`{"reserve": 5, "sources": [{"from": "header.X-Used"}]}`}},
+		[]string{"<del>1000</del>", "<ins>2000</ins>", "settle.reserve"}, "The policy burst is changed"},
+	{"new/tiers", url.Values{"name": {"gold"}, "description": {"pays"}}, []string{"<ins>pays</ins>"}, "The tier gold is made"},
+	{"tiers/gold/edit", url.Values{"description": {"pays more"}}, []string{"<del>pays</del>"}, "The tier gold is changed"},
+	{"tenants/acme/edit", url.Values{"tier": {"gold"}}, []string{"<ins>gold</ins>"}, "acme is changed"},
+	{"new/costs", url.Values{"endpoint": {"POST /exports"}, "cost": {"50"}}, []string{"<ins>50</ins>"},
+		"The cost of POST /exports is set"},
+	{"costs/{costs}/edit", url.Values{"cost": {"7"}}, []string{"<del>50</del>", "<ins>7</ins>"}, "The cost of POST /exports is set"},
+	{"new/prices", url.Values{"model": {"gpt-4o"}, "prompt": {"2.5"}, "completion": {"10"}}, []string{"<ins>2.5</ins>"},
+		"The price of gpt-4o is set"},
+	{"prices/{prices}/edit", url.Values{"prompt": {"3"}}, []string{"<del>2.5</del>", "<ins>3</ins>"}, "The price of gpt-4o is set"},
+	{"new/webhooks", url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial"}},
+		[]string{"<ins>https://example.com/hook</ins>"}, "webhook https://example.com/hook"},
+	{"webhooks/{webhooks}/disable", nil, nil, "The webhook is disabled"},
+	{"webhooks/{webhooks}/enable", nil, nil, "The webhook is enabled"},
+	{"webhooks/{webhooks}/test", nil, nil, "A test event is on its way"},
+	{"webhooks/{webhooks}/rotate", url.Values{"now": {"true"}}, nil, "webhook https://example.com/hook"},
+	{"webhooks/{webhooks}/delete", nil, []string{"<del>https://example.com/hook</del>"}, "is deleted"},
+	{"new/tokens", url.Values{"name": {"ci"}, "role": {"viewer"}, "expires_at": {"2031-01-03T14:00"}},
+		[]string{"<ins>viewer</ins>", "2031-01-03T14:00:00Z"}, "token ci"},
+	{"tokens/ci/revoke", nil, []string{"<ins>revoked</ins>"}, "The token ci is revoked"},
+	{"new/candidates", url.Values{"name": {"july"}}, nil, "The candidate july is open"},
+	{"candidates/july/policies/{policies}", url.Values{"limit": {"500"}}, []string{"Update burst of acme", "<ins>500</ins>"},
+		"The candidate july is changed"},
+	{"candidates/july/undo", url.Values{"policy": {"burst"}, "tenant": {"acme"}, "undo": {"true"}},
+		nil, "The candidate july is changed"},
+	{"candidates/july/new-policy", url.Values{"name": {"writes"}, "tier": {"gold"}, "limit": {"9"}, "window": {"1m"}},
+		[]string{"Create writes of gold"}, "The candidate july is changed"},
+	{"candidates/july/assign", url.Values{"percent": {"5"}, "add": {"acme, globex"}},
+		[]string{"<ins>5</ins>", "acme"}, "is enforced for these tenants"},
+	{"candidates/july/promote", nil, []string{"Create writes of gold"}, "The candidate july is promoted"},
+	{"candidates/july/rollback", nil, []string{"Delete writes of gold"}, "The candidate july is rolled back"},
+	{"new/candidates", url.Values{"name": {"august"}}, nil, "The candidate august is open"},
+	{"candidates/august/drop", nil, []string{"<ins>dropped</ins>"}, "The candidate august is dropped"},
+	{"prices/{prices}/delete", nil, []string{"<del>gpt-4o</del>"}, "The price of gpt-4o is deleted"},
+	{"costs/{costs}/delete", nil, []string{"<del>7</del>"}, "is deleted"},
+	{"tiers/gold/delete", nil, []string{"<del>pays more</del>"}, "The tier gold is deleted"},
+	{"policies/{policies}/delete", nil, []string{"<del>burst</del>"}, "The policy burst is deleted"},
+}
+
+// isNow reports whether the action of a path is previewed when its page opens.
+func isNow(at string) bool {
+	return strings.HasPrefix(at, "webhooks/") || strings.Contains("delete revoke promote rollback drop rebase end forgive",
+		at[strings.LastIndex(at, "/")+1:])
+}
+
+// fill returns the form of a page with what is entered, as a browser sends it.
+func (w *world) fill(page shown, enter url.Values) url.Values {
+	w.Helper()
+	form := hiddenFields(page.text)
+	for _, in := range formFields(page.text) {
+		form[in[0]] = []string{in[1]}
+	}
+	for name, values := range enter {
+		form[name] = values
+	}
+	form.Set(whyField, "a test")
+	return form
+}
+
+// formFields returns the names and values of the inputs, the selects and the text areas of a page.
+func formFields(page string) (fields [][2]string) {
+	unescape := strings.NewReplacer("&#43;", "+", "&amp;", "&", "&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">")
+	for _, tag := range []string{`<input id="`, `<textarea id="`, `<select id="`} {
+		for part := range strings.SplitSeq(page, tag) {
+			name, rest, isField := strings.Cut(part, `" name="`)
+			if !isField || strings.ContainsAny(name, "<> ") {
+				continue
+			}
+			value := ""
+			switch tag {
+			case `<input id="`:
+				_, value, _ = strings.Cut(rest, `value="`)
+				value, _, _ = strings.Cut(value, `"`)
+			case `<textarea id="`:
+				_, value, _ = strings.Cut(rest, ">")
+				value, _, _ = strings.Cut(value, "</textarea>")
+			default:
+				rest, _, _ = strings.Cut(rest, "</select>")
+				before, _, isChosen := strings.Cut(rest, `" selected`)
+				if isChosen {
+					value = before[strings.LastIndex(before, `value="`)+len(`value="`):]
+				}
+			}
+			fields = append(fields, [2]string{name, unescape.Replace(value)})
+		}
+	}
+	return fields
+}
+
+func TestEachWriteIsPreviewedThenApplied(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	written := func() (count int) {
+		require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT count(*) FROM rate_limiter.audit`).Scan(&count))
+		return count
+	}
+	for _, e := range edits {
+		before, path := written(), home+bracedName.ReplaceAllStringFunc(e.at, func(table string) (id string) {
+			table = strings.Trim(table, "{}") // a dry run takes an id too
+			require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT max(id)::text FROM rate_limiter.`+table).Scan(&id))
+			return id
+		})
+		page := w.want(b.get(path), http.StatusOK, "<h1>")
+		form := w.fill(page, e.enter)
+		if !isNow(e.at) {
+			page = w.want(b.post(path, form), http.StatusOK, "What changes")
+			form = hiddenFields(page.text)
+			for name, values := range e.enter {
+				form[name] = values
+			}
+		}
+		w.want(page, http.StatusOK, e.changes...)
+		if now := written(); now != before {
+			t.Errorf("a preview of %s writes %d times", e.at, now-before)
+		}
+		done := b.post(path, form)
+		if done.StatusCode == http.StatusSeeOther {
+			done = b.get(done.Header.Get("Location"))
+		}
+		w.want(done, http.StatusOK, e.done)
+		if written() == before && !strings.HasSuffix(e.at, "/test") { // which writes no setting
+			t.Fatalf("%s writes nothing", e.at)
+		}
+	}
+}
+
+func TestAnEditOfAChangedRowShowsWhatAnotherOperatorWrote(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","limit":100,"window":"1d","public_note":"first"}`)
+	ann, bob := w.signedIn(adminSecret), w.signedIn(adminSecret)
+	const path = "/portal/policies/1/edit"
+	first := w.fill(ann.get(path), url.Values{"limit": {"200"}, "public_note": {"second"}})
+	second := w.fill(bob.get(path), url.Values{"limit": {"300"}})
+	preview := hiddenFields(w.want(bob.post(path, second), http.StatusOK, "<ins>300</ins>").text)
+	w.location(ann.post(path, applied(first)))
+	for _, late := range []url.Values{second, preview} {
+		w.want(bob.post(path, late), http.StatusConflict, "Changed by somebody else", "<del>100</del>", "<ins>200</ins>",
+			`id="limit" name="limit" value="300"`, `value="second"`)
+	}
+	again := w.fill(bob.post(path, preview), nil)
+	w.want(bob.post(path, again), http.StatusOK, "<del>200</del>", "<ins>300</ins>")
+	w.location(bob.post(path, applied(again)))
+	p, err := rows.Read[rows.Policy](t.Context(), w.store, int64(1))
+	if err != nil || p.Limit.Limit != 300 || p.PublicNote != "second" {
+		t.Errorf("the policy is %+v (%v)", p, err)
+	}
+	w.write("DELETE", policiesAPI+"/1?reason=r&overwrite=true", "")
+	w.want(bob.post(path, again), http.StatusNotFound)
+
+	late := w.fill(bob.get("/portal/new/tiers"), url.Values{"name": {"gold"}, "description": {"mine"}})
+	w.write("PUT", tiersAPI+"/gold", `{"description":"another"}`)
+	w.want(bob.post("/portal/new/tiers", applied(late)), http.StatusConflict, "<ins>another</ins>", `value="mine"`)
+}
+
+func TestAGuardOfTheAPIAsksForForce(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("POST", policiesAPI, `{"name":"each","tier":"free","limit":1000,"window":"1d"}`)
+	b := w.signedIn(adminSecret)
+	page := b.get("/portal/new/policies")
+	w.missing(page, `name="force"`)
+	form := w.fill(page, url.Values{
+		"name": {"all"}, "for": {"all"}, "scope": {"global"}, "limit": {"5"}, "window": {"1d"},
+	})
+	w.want(b.post("/portal/new/policies", form), http.StatusUnprocessableEntity, `name="force" value="true"`, "query.force")
+	form.Set("force", "true")
+	page = w.want(b.post("/portal/new/policies", form), http.StatusOK, "<ins>5</ins>")
+	w.location(b.post("/portal/new/policies", hiddenFields(page.text)))
+}
+
+func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","limit":100,"window":"1d","settle":{"reserve":5,"sources":[{"from":"header.X-Used"}]}}`)
+	b := w.signedIn(adminSecret)
+	form := w.fill(b.get("/portal/policies/1/edit"), nil)
+	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, "Nothing would change.",
+		`<button class="quiet">Apply</button>`)
+	form.Set("limit", "5")
+	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, `<button>Apply</button>`)
+}
+
+// pathOf returns the path of an action for rows that may exist.
+func pathOf(a *action) string {
+	return home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(a.At)
+}
+
+func TestAViewerSeesWhatIsConfiguredAndNoWayToChangeIt(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("PUT", tiersAPI+"/gold", `{"description":"pays"}`)
+	w.write("POST", candidatesAPI, `{"name":"gold","reason":"r"}`)
+	b := w.signedIn(viewerSecret)
+	pages := []string{"/portal/candidates", "/portal/candidates/gold"}
+	for _, l := range tabs {
+		pages = append(pages, home+l.At)
+	}
+	for _, path := range pages {
+		w.missing(w.want(b.get(path), http.StatusOK), "/portal/new/", "/edit", "/assign", "/undo", `method="post" action="/portal/c`)
+	}
+	for _, p := range actionPages() {
+		path := home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(strings.TrimPrefix(p.Path(), home))
+		for _, secret := range []string{viewerSecret, acmeSecret} {
+			other := w.signedIn(secret)
+			w.want(other.get(path), http.StatusForbidden)
+			w.want(other.post(path, applied(url.Values{whyField: {"r"}})), http.StatusForbidden)
+		}
+	}
+}
+
+func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","limit":100,"window":"1d"}`)
+	w.write("PUT", costsAPI, `{"endpoint":"POST /exports","cost":50}`)
+	w.write("PUT", pricesAPI, `{"model":"gpt-4o","prompt":"1","completion":"2"}`)
+	w.write("POST", webhooksAPI, `{"url":"https://example.com/hook"}`)
+	w.write("POST", tokensAPI, `{"name":"gold","role":"viewer","reason":"r"}`)
+	w.write("POST", candidatesAPI, `{"name":"gold","reason":"r"}`)
+	b := w.signedIn(adminSecret)
+	w.location(b.post("/portal/new/tiers", url.Values{
+		applies: {"yes"}, "name": {"gold"}, "description": {hostile}, "reason": {hostile},
+	}))
+	check := func(page shown) {
+		t.Helper()
+		if page.StatusCode >= http.StatusInternalServerError {
+			t.Errorf("%s: %s", page.Request.URL, page.Status)
+		}
+		w.missing(page, "<script>alert", "<img", "ZgotmplZ", "style=")
+	}
+	check(w.want(b.get("/portal/tiers"), http.StatusOK, "&lt;script&gt;"))
+	for _, p := range actionPages() {
+		if !strings.HasPrefix(p.Pattern, "GET") {
+			continue
+		}
+		path := home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(strings.TrimPrefix(p.Path(), home))
+		page := b.get(path)
+		check(page)
+		form, query := w.fill(page, nil), url.Values{}
+		for _, in := range formFields(page.text) {
+			form.Set(in[0], hostile)
+			query.Set(in[0], hostile)
+		}
+		form.Del("kind")
+		check(b.get(path + "?" + query.Encode()))
+		check(b.post(path, form))
+		form.Set(began, `{"`+strings.ReplaceAll(hostile, `"`, `\"`)+`":"`+strings.ReplaceAll(hostile, `"`, `\"`)+`"}`)
+		check(b.post(path, form))
+	}
+}
