@@ -146,7 +146,7 @@ func (p *portal) testOperator(t *testing.T) {
 	tab.Fill("#policy", "year")
 	tab.Fill("#limit", "2,000,000")
 	tab.Fill("#reason", "launch week")
-	tab.Click("form.stack > button")
+	tab.Click("form.fields button")
 	if preview := tab.Text("main"); !strings.Contains(preview, "→ 2,000,000") {
 		t.Fatalf("the preview does not name the limit: %s", preview)
 	}

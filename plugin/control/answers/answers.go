@@ -262,6 +262,7 @@ type (
 	Candidate       = rows.Candidate
 	CandidateDiff   = rows.CandidateDiff
 	CandidateReport = rows.CandidateReport
+	Cost            = rows.Cost
 	Diff            = rows.Diff
 	Node            = rows.Node
 	NodeVersion     = rows.NodeVersion
@@ -270,6 +271,8 @@ type (
 	Price           = rows.Price
 	Reach           = rows.Reach
 	Tenant          = rows.Tenant
+	Tier            = rows.Tier
+	Token           = rows.Token
 	UsageHistory    = rows.UsageHistory
 	UsageRow        = rows.UsageRow
 	UsageTop        = rows.UsageTop

@@ -25,7 +25,7 @@ type action struct {
 	Write  string // the method and the path of the operation, as the API describes it
 	Read   string // the path of the API for the row that it changes; "": there is none
 	Row    string // the field of the answer with the row after the write; "": it has none
-	Fields string // of the form: see makeFields
+	Fields string // of the form: see operation.fields
 	Button string
 	Done   string // the notice of the write
 	To     string // the path of the page after it, below home
@@ -33,9 +33,8 @@ type action struct {
 	Now    bool // what the write would change is shown at once, because it needs a reason only
 	Danger bool
 
-	Choices map[string]func(*form, *visit) ([]choice, error) // the values of fields
-	Body    func(map[string]any)                             // completes the body; nil: it has what was entered
-	Preview func(*form, *visit) error                        // shows what would change; nil: by a dry run
+	Complete func(map[string]any)      // completes the body; nil: it has what was entered
+	Preview  func(*form, *visit) error // shows what would change; nil: by a dry run
 }
 
 // form is the page of an action.
@@ -72,16 +71,6 @@ const (
 
 // dryReason is the reason of a dry run before one was entered.
 const dryReason = "a preview"
-
-func actionPages() (all []page) {
-	list := slices.Concat(policyActions, accessActions, candidateActions, tenantActions)
-	for i := range list {
-		serve := list[i].serve
-		all = append(all, page{Pattern: "GET " + home + list[i].At, For: admins, Serve: serve},
-			page{Pattern: "POST " + home + list[i].At, For: admins, Serve: serve})
-	}
-	return all
-}
 
 // serve shows the form, what it would change, or what was changed meanwhile, or makes the write.
 func (a *action) serve(v *visit) error {
@@ -127,8 +116,12 @@ func (a *action) open(v *visit) (f *form, err error) {
 	if isPost {
 		f.values = v.r.PostForm
 	}
+	spec := a.Fields
+	if f.operation.parameter(forceField) != nil {
+		spec = forceField + " " + spec
+	}
 	if err = f.read(v); err == nil {
-		err = f.makeFields(v)
+		f.Fields, err = f.operation.fields(spec)
 	}
 	if err != nil {
 		return nil, err
@@ -148,6 +141,9 @@ func (a *action) open(v *visit) (f *form, err error) {
 		if given := v.r.URL.Query(); given.Has(in.Name) {
 			f.values[in.Name] = given[in.Name]
 		}
+	}
+	if err := f.choose(v); err != nil {
+		return nil, err
 	}
 	f.Title, _ = f.fill(v, a.Title)
 	f.Back, _ = f.fill(v, a.To)
@@ -288,8 +284,8 @@ func (f *form) body() map[string]any {
 			body[in.Name] = in.typed(entered)
 		}
 	}
-	if f.Body != nil {
-		f.Body(body)
+	if f.Complete != nil {
+		f.Complete(body)
 	}
 	return body
 }

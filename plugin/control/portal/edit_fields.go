@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,44 +97,34 @@ type field struct {
 	Fault             string
 }
 
-// makeFields makes the fields of a form from the names in its action: those of the operation's body, or of its
-// parameters. A ! after a name makes the field required; a colon begins the kinds that it is for; those after a | are
-// shown on demand.
-func (f *form) makeFields(v *visit) (err error) {
+// fields makes the fields of a form from their names: those of the operation's body, or of its parameters. A ! after a
+// name makes the field required; a colon begins the kinds that it is for; those after a | are shown on demand.
+func (o *operation) fields(names string) (list []*field, err error) {
 	isMore := false
-	spec := f.action.Fields
-	if f.operation.parameter(forceField) != nil {
-		spec = strings.Replace(spec+" |", " |", " "+forceField+" |", 1)
-	}
-	for name := range strings.FieldsSeq(spec) {
+	for name := range strings.FieldsSeq(names) {
 		if name == "|" {
 			isMore = true
 			continue
 		}
 		name, kinds, isLimited := strings.Cut(name, ":")
 		in := &field{IsMore: isMore, Name: strings.TrimSuffix(name, "!")}
-		in.IsRequired = in.Name != name || slices.Contains(f.operation.Required, name)
+		in.IsRequired = in.Name != name || slices.Contains(o.Required, name)
 		if isLimited {
 			in.Of = strings.Split(kinds, ",")
 		}
-		if described := f.operation.Body[in.Name]; described != nil {
+		described, p := o.Body[in.Name], o.parameter(in.Name)
+		switch {
+		case described != nil:
 			in.property = *described
-		} else if p := f.operation.parameter(in.Name); p != nil {
-			in.property = p.Schema
-			in.Description = p.Description
-		} else {
-			return fmt.Errorf("%s has no field %s", f.Write, in.Name)
+		case p != nil:
+			in.property, in.Description = p.Schema, p.Description
+		default:
+			return nil, fmt.Errorf("an operation of the API has no field %s", in.Name)
 		}
 		in.describe()
-		if list := f.action.Choices[in.Name]; list != nil {
-			if in.Choices, err = list(f, v); err != nil {
-				return err
-			}
-			in.choose(f.values.Get(in.Name))
-		}
-		f.Fields = append(f.Fields, in)
+		list = append(list, in)
 	}
-	return nil
+	return list, nil
 }
 
 func (f *form) field(name string) *field {
@@ -155,10 +144,7 @@ func (in *field) isOf(kind string) bool { return in.Of == nil || slices.Contains
 
 // describe sets the input, the label and the hint.
 func (in *field) describe() {
-	kind, _ := in.Type.(string)
-	if list, _ := in.Type.([]any); len(list) > 0 { // the other is null
-		kind, _ = list[0].(string)
-	}
+	kind := fmt.Sprint(in.Type) // array, or [array null]
 	switch {
 	case in.Enum != nil:
 		in.Input = "select"
@@ -167,7 +153,7 @@ func (in *field) describe() {
 		}
 	case kind == "boolean":
 		in.Input = "check"
-	case kind == "array":
+	case strings.Contains(kind, "array"):
 		in.Input = "lines"
 	case kind == "object" || in.Ref != "":
 		in.Input = "json"
@@ -191,20 +177,29 @@ func (in *field) describe() {
 	if _, otherwise, found := strings.Cut(in.Description, " Default: "); found && !in.IsRequired {
 		in.Hint += ". Default: " + otherwise
 	}
+	if _, use, found := strings.Cut(in.Hint, ": "); found && in.Of != nil { // For custom_limit:
+		in.Hint = use
+	}
+	if another, found := strings.CutPrefix(in.Hint, "Another spelling of "); found {
+		_, in.Hint, _ = strings.Cut(another, ", as ")
+	}
 	in.Hint = strings.TrimSuffix(in.Hint, ".")
 }
 
-// choose makes the input one of choices. A value that is none of them stays.
-func (in *field) choose(value string) {
-	switch {
-	case in.Choices == nil: // they are unknown
+// choose makes the input one of choices, unless they are unknown. A value that is none of them stays.
+func (in *field) choose(list []choice, value string) {
+	isOther := value != "" && !slices.ContainsFunc(list, func(c choice) bool { return c.Value == value })
+	switch in.Choices = slices.Clone(list); {
+	case list == nil:
+		return
 	case in.Input == "lines":
 		in.Input = "checks"
-	default:
-		in.Input = "select"
-		if isKnown := func(c choice) bool { return c.Value == value }; !slices.ContainsFunc(in.Choices, isKnown) && value != "" {
-			in.Choices = append(in.Choices, choice{Value: value})
-		}
+		return
+	case isOther:
+		in.Choices = append(in.Choices, choice{Value: value})
+	}
+	if in.Input = "select"; list[0].Label != "" {
+		in.Hint = "" // the choices say it
 	}
 }
 
@@ -230,31 +225,34 @@ func (in *field) Class() string {
 // pickerLayouts are how browsers send an instant, here in UTC.
 var pickerLayouts = []string{"2006-01-02T15:04:05", "2006-01-02T15:04"}
 
-// textOf returns the values of a row's field as the form has them.
+// textOf returns the values of a row's field as the form has them. A reason has none: each change has its own.
 func (in *field) textOf(row json.RawMessage) []string {
 	fields := fieldsOf(row)
-	value, isText := fields[in.Name], false
-	if in.Name == spanField && value == nil {
-		value = spanText(jsonText(fields[sizeField]))
-	}
-	var list []any
-	if list, isText = value.([]any); isText && in.Input != "json" {
-		var texts []string
-		for _, item := range list {
-			texts = append(texts, jsonText(item))
-		}
-		if in.Input == "checks" {
-			return texts
-		}
-		return []string{strings.Join(texts, "\n")}
-	}
-	if at, err := time.Parse(time.RFC3339, jsonText(value)); err == nil && in.Input == "time" {
+	value := fields[in.Name]
+	list, _ := value.([]any)
+	at, err := time.Parse(time.RFC3339, jsonText(value))
+	switch {
+	case in.Name == whyField:
+		return nil
+	case in.Name == spanField && value == nil:
+		return []string{spanText(jsonText(fields[sizeField]))}
+	case in.Input == "checks":
+		return strings.Fields(linesText(list, "\n"))
+	case in.Input == "lines":
+		return []string{linesText(list, "\n")}
+	case in.Input == "time" && err == nil:
 		return []string{at.UTC().Format(pickerLayouts[0])}
 	}
-	if in.Name == whyField {
-		return []string{""} // each change has its own
-	}
 	return []string{jsonText(value)}
+}
+
+// linesText returns the texts of a list with a separator between them.
+func linesText(list []any, separator string) string {
+	texts := make([]string, len(list))
+	for i, item := range list {
+		texts[i] = jsonText(item)
+	}
+	return strings.Join(texts, separator)
 }
 
 // typed returns what was entered as the API reads it. What is malformed stays a text, so that the API reports it.
@@ -290,17 +288,14 @@ func (in *field) typed(entered string) any {
 }
 
 // spanText returns seconds in the largest unit without a rest: 86400 is 1d.
-func spanText(seconds string) any {
-	n, err := strconv.ParseInt(seconds, 10, 64)
-	if err != nil || n <= 0 {
-		return nil
-	}
+func spanText(seconds string) string {
+	n, _ := strconv.ParseInt(seconds, 10, 64) // 0: there is no window
 	for _, u := range units {
-		if n%u.seconds == 0 {
+		if n > 0 && n%u.seconds == 0 {
 			return strconv.FormatInt(n/u.seconds, 10) + u.name[:1]
 		}
 	}
-	return nil
+	return ""
 }
 
 // fieldsOf returns the fields of a JSON object, with numbers as they are written; nil if it is none.
@@ -328,19 +323,4 @@ func jsonText(value any) string {
 	}
 	text, _ := json.MarshalIndent(value, "", "  ") // it was decoded from JSON
 	return string(text)
-}
-
-// filterFields returns the fields of the form that filters a list, from the parameters of its operation.
-func (v *visit) filterFields(read string, filters url.Values, names ...string) (fields []*field, err error) {
-	o, err := v.operation("GET " + read)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		p := o.parameter(name)
-		in := &field{property: p.Schema, Name: name, Values: filters[name]}
-		in.describe()
-		fields = append(fields, in)
-	}
-	return fields, nil
 }

@@ -22,11 +22,11 @@ type editing struct {
 // edits are the writes of the console, in an order in which they succeed. A reason is entered into each.
 var edits = []editing{
 	{"new/policies", url.Values{"name": {"burst"}, "tenant": {"acme"}, "limit": {"1,000"}, "window": {"1m"}},
-		[]string{"<ins>1000</ins>", "<ins>60</ins>"}, "The policy burst is made"},
+		[]string{"<ins>1000</ins>", "<ins>60</ins>"}, "The policy burst is set"},
 	{"policies/{policies}/edit", url.Values{"limit": {"2_000"}, "settle": {`{"reserve": 5, "sources": [{"from": "header.X-Used"}]}`}},
-		[]string{"<del>1000</del>", "<ins>2000</ins>", "settle.reserve"}, "The policy burst is changed"},
-	{"new/tiers", url.Values{"name": {"gold"}, "description": {"pays"}}, []string{"<ins>pays</ins>"}, "The tier gold is made"},
-	{"tiers/gold/edit", url.Values{"description": {"pays more"}}, []string{"<del>pays</del>"}, "The tier gold is changed"},
+		[]string{"<del>1000</del>", "<ins>2000</ins>", "settle.reserve"}, "The policy burst is set"},
+	{"new/tiers", url.Values{"name": {"gold"}, "description": {"pays"}}, []string{"<ins>pays</ins>"}, "The tier gold is set"},
+	{"tiers/gold/edit", url.Values{"description": {"pays more"}}, []string{"<del>pays</del>"}, "The tier gold is set"},
 	{"tenants/acme/edit", url.Values{"tier": {"gold"}}, []string{"<ins>gold</ins>"}, "acme is changed"},
 	{"new/costs", url.Values{"endpoint": {"POST /exports"}, "cost": {"50"}}, []string{"<ins>50</ins>"},
 		"The cost of POST /exports is set"},
@@ -35,15 +35,15 @@ var edits = []editing{
 		"The price of gpt-4o is set"},
 	{"prices/{prices}/edit", url.Values{"prompt": {"3"}}, []string{"<del>2.5</del>", "<ins>3</ins>"}, "The price of gpt-4o is set"},
 	{"new/webhooks", url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial"}},
-		[]string{"<ins>https://example.com/hook</ins>"}, "webhook https://example.com/hook"},
-	{"webhooks/{webhooks}/disable", nil, nil, "The webhook is disabled"},
-	{"webhooks/{webhooks}/enable", nil, nil, "The webhook is enabled"},
+		[]string{"<ins>https://example.com/hook</ins>"}, "The secret of"},
+	{"webhooks/{webhooks}/disable", nil, nil, "It is disabled"},
+	{"webhooks/{webhooks}/enable", nil, nil, "It is enabled"},
 	{"webhooks/{webhooks}/test", nil, nil, "A test event is on its way"},
-	{"webhooks/{webhooks}/rotate", url.Values{"now": {"true"}}, nil, "webhook https://example.com/hook"},
+	{"webhooks/{webhooks}/rotate", url.Values{"now": {"true"}}, nil, "The secret of"},
 	{"webhooks/{webhooks}/delete", nil, []string{"<del>https://example.com/hook</del>"}, "is deleted"},
 	{"new/tokens", url.Values{"name": {"ci"}, "role": {"viewer"}, "expires_at": {"2031-01-03T14:00"}},
 		[]string{"<ins>viewer</ins>", "2031-01-03T14:00:00Z"}, "token ci"},
-	{"tokens/ci/revoke", nil, []string{"<ins>revoked</ins>"}, "The token ci is revoked"},
+	{"tokens/ci/revoke", nil, []string{"<del>viewer</del>"}, "The token ci is revoked"},
 	{"new/candidates", url.Values{"name": {"july"}}, nil, "The candidate july is open"},
 	{"candidates/july/policies/{policies}", url.Values{"limit": {"500"}}, []string{"Update burst of acme", "<ins>500</ins>"},
 		"The candidate july is changed"},
@@ -53,10 +53,10 @@ var edits = []editing{
 		[]string{"Create writes of gold"}, "The candidate july is changed"},
 	{"candidates/july/assign", url.Values{"percent": {"5"}, "add": {"acme, globex"}},
 		[]string{"<ins>5</ins>", "acme"}, "is enforced for these tenants"},
-	{"candidates/july/promote", nil, []string{"Create writes of gold"}, "The candidate july is promoted"},
-	{"candidates/july/rollback", nil, []string{"Delete writes of gold"}, "The candidate july is rolled back"},
+	{"candidates/july/promote", nil, []string{"Create writes of gold"}, "july is promoted"},
+	{"candidates/july/rollback", nil, []string{"Delete writes of gold"}, "july is rolled back"},
 	{"new/candidates", url.Values{"name": {"august"}}, nil, "The candidate august is open"},
-	{"candidates/august/drop", nil, []string{"<ins>dropped</ins>"}, "The candidate august is dropped"},
+	{"candidates/august/drop", nil, []string{"<del>open</del>"}, "The candidate august is dropped"},
 	{"prices/{prices}/delete", nil, []string{"<del>gpt-4o</del>"}, "The price of gpt-4o is deleted"},
 	{"costs/{costs}/delete", nil, []string{"<del>7</del>"}, "is deleted"},
 	{"tiers/gold/delete", nil, []string{"<del>pays more</del>"}, "The tier gold is deleted"},
@@ -220,7 +220,7 @@ func TestAViewerSeesWhatIsConfiguredAndNoWayToChangeIt(t *testing.T) {
 	w.write("POST", candidatesAPI, `{"name":"gold","reason":"r"}`)
 	b := w.signedIn(viewerSecret)
 	pages := []string{"/portal/candidates", "/portal/candidates/gold"}
-	for _, l := range tabs {
+	for _, l := range listings {
 		pages = append(pages, home+l.At)
 	}
 	for _, path := range pages {
@@ -257,6 +257,14 @@ func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
 		w.missing(page, "<script>alert", "<img", "ZgotmplZ", "style=")
 	}
 	check(w.want(b.get("/portal/tiers"), http.StatusOK, "&lt;script&gt;"))
+	for i := range listings {
+		query := url.Values{}
+		for name := range strings.FieldsSeq(listings[i].Filters) {
+			query.Set(name, hostile)
+		}
+		check(w.want(b.get(home+listings[i].At), http.StatusOK, "<tbody>"))
+		check(b.get(home + listings[i].At + "?" + query.Encode()))
+	}
 	for _, p := range actionPages() {
 		if !strings.HasPrefix(p.Pattern, "GET") {
 			continue

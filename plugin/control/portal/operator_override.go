@@ -17,19 +17,7 @@ var tenantActions = []action{
 		Fields: "kind! policy:custom_limit,multiplier,topup limit:custom_limit factor:multiplier amount:topup " +
 			"expires_in!:custom_limit,multiplier,ban,exempt expires_at:custom_limit,multiplier,ban,exempt reason | " +
 			"window:custom_limit burst:custom_limit endpoint user credential ip public_note",
-		Choices: map[string]func(*form, *visit) ([]choice, error){
-			kindField: chosen(
-				choice{"custom_limit", "another limit"}, choice{"multiplier", "limits times a factor"},
-				choice{"topup", "more until the period ends (top-up)"}, choice{"ban", "deny all requests"},
-				choice{"exempt", "admit all requests"},
-			),
-			"expires_in": chosen(
-				choice{"1d", "1 day"}, choice{"1h", "1 hour"}, choice{"4h", "4 hours"}, choice{"3d", "3 days"},
-				choice{"7d", "7 days"}, choice{"30d", "30 days"}, choice{permanently, "without an end"},
-			),
-			"policy": policyChoices,
-		},
-		Body: endOverride, Preview: previewOverride,
+		Complete: endOverride, Preview: previewOverride,
 	},
 	{
 		At: "tenants/{org}/overrides/{id}/end", Title: "End override {id}: {org}", Button: "End the override",
@@ -63,14 +51,37 @@ func endOverride(body map[string]any) {
 	}
 }
 
-// policyChoices are the policies of a tenant that an override can change; nil: they are unknown.
-func policyChoices(_ *form, v *visit) (list []choice, err error) {
-	var limits answers.InForce
-	_, err = unavailable(v.get(orgAPI(v.org(), "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
-	for _, name := range policiesOf(limits.Limits) {
-		list = append(list, choice{Value: name})
+// fieldChoices are the values of fields that the API takes as texts. The first one of a required field is the default.
+var fieldChoices = map[string][]choice{
+	kindField: {
+		{"custom_limit", "another limit"}, {"multiplier", "limits times a factor"},
+		{"topup", "more until the period ends (top-up)"}, {"ban", "deny all requests"}, {"exempt", "admit all requests"},
+	},
+	"expires_in": {
+		{"1d", "1 day"}, {"1h", "1 hour"}, {"4h", "4 hours"}, {"3d", "3 days"}, {"7d", "7 days"}, {"30d", "30 days"},
+		{permanently, "without an end"},
+	},
+	"types": orgEvents,
+}
+
+// choose sets the choices of the fields that have some. Those of an override's policy are the tenant's, if the API
+// knows them.
+func (f *form) choose(v *visit) error {
+	for _, in := range f.Fields {
+		list := fieldChoices[in.Name]
+		if in.Name == "policy" && v.org() != "" {
+			var limits answers.InForce
+			_, err := unavailable(v.get(orgAPI(v.org(), "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
+			if err != nil {
+				return err
+			}
+			for _, name := range policiesOf(limits.Limits) {
+				list = append(list, choice{name, name})
+			}
+		}
+		in.choose(list, f.values.Get(in.Name))
 	}
-	return list, err
+	return nil
 }
 
 // previewOverride shows which limits the override of a form would change.

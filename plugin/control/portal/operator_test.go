@@ -107,7 +107,7 @@ func TestAPriceIsPreviewedThenSet(t *testing.T) {
 	preview := w.want(b.post("/portal/new/prices", form), http.StatusOK, "<ins>2031-01-03T14:00:00Z</ins>")
 	w.want(b.get("/portal/prices"), http.StatusOK, "There are none.")
 	w.location(b.post("/portal/new/prices", hiddenFields(preview.text)))
-	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", ">2.5<", "scheduled")
+	w.want(b.get("/portal/prices"), http.StatusOK, "The price of gpt-4o* is set", "2.5 USD", "coming")
 	w.want(b.get("/portal/prices?state=in_force"), http.StatusOK, "There are none of this kind.")
 	form.Set("prompt", "0.1234567")
 	w.want(b.post("/portal/new/prices", form), http.StatusUnprocessableEntity, `value="0.1234567"`, "at most 6 decimals")
