@@ -8,6 +8,9 @@
 // from the API (get), writes to it (send), and ends with a page (render) or with another one (redirect). Pages are
 // rendered here and work without JavaScript; app.js only replaces the parts that a page marks as live.
 //
+// What operators edit is data: a listing has the rows of one kind, and an action is a write of the API with a form. The
+// fields of forms come from the API's OpenAPI document, and the preview of an action is its write as a dry run.
+//
 // A live part is a template of its page. app.js requests the page again every few seconds with a header (liveHeader),
 // for which it answers with that template alone; an answer that has not changed is a 304.
 //

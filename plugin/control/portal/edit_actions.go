@@ -100,7 +100,7 @@ func deleting(at, verb, what, done, row, read, to string) action {
 func clicking(at, api, verb, title, done, fields, to string) action {
 	return action{
 		At: at + "/" + verb, Title: title, Write: "POST " + strings.TrimSuffix(api, everyOrg) + "/" + verb, Read: api,
-		Fields: fields, Button: title, Done: done, To: to, Now: true,
+		Fields: fields, Button: strings.TrimSuffix(title, " {name}"), Done: done, To: to, Now: true,
 	}
 }
 

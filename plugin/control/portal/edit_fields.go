@@ -183,23 +183,21 @@ func (in *field) describe() {
 	if another, found := strings.CutPrefix(in.Hint, "Another spelling of "); found {
 		_, in.Hint, _ = strings.Cut(another, ", as ")
 	}
-	in.Hint = strings.TrimSuffix(in.Hint, ".")
+	if in.Hint = strings.TrimSuffix(in.Hint, "."); in.Hint != "" {
+		in.Hint = strings.ToUpper(in.Hint[:1]) + in.Hint[1:]
+	}
 }
 
-// choose makes the input one of choices, unless they are unknown. A value that is none of them stays.
+// choose makes the input one of choices. A value that is none of them stays.
 func (in *field) choose(list []choice, value string) {
-	isOther := value != "" && !slices.ContainsFunc(list, func(c choice) bool { return c.Value == value })
-	switch in.Choices = slices.Clone(list); {
-	case list == nil:
-		return
-	case in.Input == "lines":
+	in.Choices = slices.Clone(list)
+	if in.Input == "lines" {
 		in.Input = "checks"
 		return
-	case isOther:
-		in.Choices = append(in.Choices, choice{Value: value})
 	}
-	if in.Input = "select"; list[0].Label != "" {
-		in.Hint = "" // the choices say it
+	in.Input = "select"
+	if value != "" && !slices.ContainsFunc(list, func(c choice) bool { return c.Value == value }) {
+		in.Choices = append(in.Choices, choice{Value: value})
 	}
 }
 

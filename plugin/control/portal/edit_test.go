@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"html"
 	"net/http"
 	"net/url"
 	"strings"
@@ -85,7 +86,6 @@ func (w *world) fill(page shown, enter url.Values) url.Values {
 
 // formFields returns the names and values of the inputs, the selects and the text areas of a page.
 func formFields(page string) (fields [][2]string) {
-	unescape := strings.NewReplacer("&#43;", "+", "&amp;", "&", "&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">")
 	for _, tag := range []string{`<input id="`, `<textarea id="`, `<select id="`} {
 		for part := range strings.SplitSeq(page, tag) {
 			name, rest, isField := strings.Cut(part, `" name="`)
@@ -107,7 +107,7 @@ func formFields(page string) (fields [][2]string) {
 					value = before[strings.LastIndex(before, `value="`)+len(`value="`):]
 				}
 			}
-			fields = append(fields, [2]string{name, unescape.Replace(value)})
+			fields = append(fields, [2]string{name, html.UnescapeString(value)})
 		}
 	}
 	return fields
@@ -199,7 +199,9 @@ func TestAGuardOfTheAPIAsksForForce(t *testing.T) {
 func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)
-	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","limit":100,"window":"1d","settle":{"reserve":5,"sources":[{"from":"header.X-Used"}]}}`)
+	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","user":"u","scope":"user","limit":100,"period":"month",
+		"algorithm":"fixed_window","mode":"shadow","fail_mode":"closed","time_zone":"Europe/Berlin","anchor":{"day":15},
+		"soft_threshold_pct":80,"settle":{"reserve":5,"sources":[{"from":"header.X-Used"}]},"public_note":"<a & b>"}`)
 	b := w.signedIn(adminSecret)
 	form := w.fill(b.get("/portal/policies/1/edit"), nil)
 	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, "Nothing would change.",

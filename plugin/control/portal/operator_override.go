@@ -76,10 +76,12 @@ func (f *form) choose(v *visit) error {
 				return err
 			}
 			for _, name := range policiesOf(limits.Limits) {
-				list = append(list, choice{name, name})
+				list = append(list, choice{Value: name})
 			}
 		}
-		in.choose(list, f.values.Get(in.Name))
+		if list != nil {
+			in.choose(list, f.values.Get(in.Name))
+		}
 	}
 	return nil
 }

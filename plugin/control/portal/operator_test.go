@@ -2,6 +2,7 @@ package portal
 
 import (
 	"fmt"
+	"html"
 	"maps"
 	"net/http"
 	"net/url"
@@ -152,7 +153,7 @@ func hiddenFields(page string) url.Values {
 	for part := range strings.SplitSeq(page, `<input type="hidden" name="`) {
 		name, value, _ := strings.Cut(part, `" value="`)
 		if value, _, isField := strings.Cut(value, `">`); isField && !strings.ContainsAny(name, "<> ") {
-			fields.Set(name, strings.NewReplacer("&#43;", "+", "&amp;", "&", "&#34;", `"`, "&#39;", "'").Replace(value))
+			fields.Set(name, html.UnescapeString(value))
 		}
 	}
 	return fields
