@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"maps"
 	"net/url"
 	"slices"
@@ -122,7 +123,7 @@ func serveCandidates(v *visit) error {
 type policyChange struct {
 	Title   string
 	Changes []fieldChange
-	Key     string // of the policy, as a query
+	Key     template.URL // of the policy, as a query
 }
 
 const maxPolicyChanges = 100

@@ -169,12 +169,18 @@ func (f *form) read(v *visit) error {
 		Items []json.RawMessage `json:"items"`
 	}
 	_ = json.Unmarshal(row, &list) // a row has no items
-	switch {
-	case len(list.Items) > 0:
-		f.now = list.Items[0]
-	case list.Items == nil:
+	if list.Items == nil {
 		f.now = row
-	case !mayCreate:
+		return nil
+	}
+	wanted, _ := f.fill(v, "{name}")
+	for _, item := range list.Items {
+		if name := jsonText(fieldsOf(item)["name"]); name == "" || name == wanted {
+			f.now = item
+			return nil
+		}
+	}
+	if !mayCreate {
 		return &problem{Status: http.StatusNotFound}
 	}
 	return nil
@@ -227,8 +233,17 @@ func diffRows(before, after json.RawMessage) ([]fieldChange, error) {
 	return slices.DeleteFunc(changes, func(c fieldChange) bool { return slices.Contains(unedited, c.Path) }), err
 }
 
-// send makes the write, or tries it, and decodes its answer.
-func (f *form) send(v *visit, dry bool, into any) error {
+// written is the answer to a write, which has some of this.
+type written struct {
+	answers.Written
+	Diff   *answers.Diff `json:"diff"`
+	Secret string        `json:"secret"`
+
+	row json.RawMessage // after the write; nil: the answer has none
+}
+
+// send makes the write, or tries it.
+func (f *form) send(v *visit, dry bool) (done written, err error) {
 	method, path, _ := strings.Cut(f.Write, " ")
 	path, _ = f.fill(v, path)
 	query, header := url.Values{}, []string{"Idempotency-Key", cmp.Or(f.values.Get(onceKey), rand.Text())}
@@ -250,14 +265,24 @@ func (f *form) send(v *visit, dry bool, into any) error {
 			query.Set(p.Name, entered)
 		}
 	}
-	if f.operation.Body == nil {
-		return v.send(method, path+"?"+query.Encode(), nil, into, header...)
+	var body any
+	if f.operation.Body != nil {
+		fields := f.body()
+		if _, isGiven := fields[whyField]; !isGiven && dry && f.Now {
+			fields[whyField] = dryReason
+		}
+		body = fields
 	}
-	body := f.body()
-	if _, isGiven := body[whyField]; !isGiven && dry && f.Now {
-		body[whyField] = dryReason
+	var answer json.RawMessage
+	if err = v.send(method, path+"?"+query.Encode(), body, &answer, header...); err != nil || len(answer) == 0 {
+		return done, err
 	}
-	return v.send(method, path+"?"+query.Encode(), body, into, header...)
+	var parts map[string]json.RawMessage
+	if err = cmp.Or(json.Unmarshal(answer, &done), json.Unmarshal(answer, &parts)); err != nil {
+		return done, fmt.Errorf("decode the answer to %s: %w", f.Write, err)
+	}
+	done.row = parts[f.Row]
+	return done, nil
 }
 
 // body returns the body of the write: what was entered, over the row if the write replaces it.
@@ -301,25 +326,19 @@ func (f *form) preview(v *visit) error {
 	if f.Preview != nil {
 		return f.Preview(f, v)
 	}
-	var answer json.RawMessage
-	if err := f.send(v, true, &answer); err != nil {
+	done, err := f.send(v, true)
+	if err != nil {
 		return err
 	}
-	var done struct {
-		answers.Warnings
-		Diff *answers.Diff `json:"diff"`
-	}
-	if err := decodeAnswer(answer, &done); err != nil {
-		return err
-	}
+	isDelete := strings.HasPrefix(f.Write, http.MethodDelete)
 	f.Warnings = done.Warnings.Warnings
-	var err error
-	if done.Diff != nil {
-		f.Changes, err = changesOf(done.Diff)
-		return err
-	}
-	if f.Row != "" || strings.HasPrefix(f.Write, http.MethodDelete) {
-		changes, failed := diffRows(f.now, partOf(answer, f.Row))
+	switch {
+	case done.Diff != nil:
+		if f.Changes, err = changesOf(done.Diff); f.Changes == nil && !isDelete { // which may undo something
+			f.Changes = []policyChange{}
+		}
+	case f.Row != "" || isDelete:
+		changes, failed := diffRows(f.now, done.row)
 		f.Changes, err = []policyChange{{Changes: changes}}, failed
 	}
 	return err
@@ -333,19 +352,12 @@ func (f *form) IsEmpty() bool {
 
 // apply makes the write, and waits a moment for the nodes. A secret in the answer is shown once.
 func (f *form) apply(v *visit) error {
-	var answer json.RawMessage
-	if err := f.send(v, false, &answer); err != nil {
+	done, err := f.send(v, false)
+	if err != nil {
 		return err
 	}
-	var done struct {
-		answers.Written
-		Secret string `json:"secret"`
-	}
-	if err := decodeAnswer(answer, &done); err != nil {
-		return err
-	}
-	if row := partOf(answer, f.Row); row != nil {
-		f.now = row
+	if done.row != nil {
+		f.now = done.row
 	}
 	text, _ := f.fill(v, f.Done)
 	switch {
@@ -376,16 +388,6 @@ func (f *form) Context() []fieldChange {
 	if f.Now && f.Changes == nil {
 		list, _ := diffRows(nil, f.now)
 		return list
-	}
-	return nil
-}
-
-func decodeAnswer(answer json.RawMessage, into any) error {
-	if len(answer) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(answer, into); err != nil {
-		return fmt.Errorf("decode the answer to a write: %w", err)
 	}
 	return nil
 }

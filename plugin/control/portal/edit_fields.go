@@ -304,13 +304,6 @@ func fieldsOf(object json.RawMessage) (fields map[string]any) {
 	return fields
 }
 
-// partOf returns a field of a JSON object; nil if it has none.
-func partOf(object json.RawMessage, name string) json.RawMessage {
-	var parts map[string]json.RawMessage
-	_ = json.Unmarshal(object, &parts)
-	return parts[name]
-}
-
 // jsonText returns a decoded value as a text: a text without quotes, and nothing for null.
 func jsonText(value any) string {
 	switch v := value.(type) {

@@ -3,6 +3,7 @@ package portal
 import (
 	"cmp"
 	"encoding/json"
+	"html/template"
 	"net/url"
 	"strings"
 
@@ -75,7 +76,7 @@ func policyWords(p answers.Policy) string {
 }
 
 // keyQuery returns the query that names a policy.
-func keyQuery(p *answers.Policy) string {
+func keyQuery(p *answers.Policy) template.URL {
 	key := map[string]string{}
 	text, _ := json.Marshal(p.Key()) // it has texts only
 	_ = json.Unmarshal(text, &key)
@@ -88,5 +89,5 @@ func keyQuery(p *answers.Policy) string {
 			query.Set(name, value)
 		}
 	}
-	return query.Encode()
+	return template.URL(query.Encode()) // #nosec G203 -- Encode has escaped it
 }

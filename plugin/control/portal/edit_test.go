@@ -180,6 +180,39 @@ func TestAnEditOfAChangedRowShowsWhatAnotherOperatorWrote(t *testing.T) {
 	w.want(bob.post("/portal/new/tiers", applied(late)), http.StatusConflict, "<ins>another</ins>", `value="mine"`)
 }
 
+func TestTheLinksOfACandidateLeadToItsPolicies(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("POST", policiesAPI, `{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":100,"window":"1d"}`)
+	w.write("POST", candidatesAPI, `{"name":"july","reason":"r"}`)
+	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/candidates/july/policies/1"), http.StatusOK, `value="100"`)
+	w.write("PUT", candidatesAPI+"/july/policies",
+		`{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":50,"window":"1d"}`)
+	page := w.want(b.get("/portal/candidates/july"), http.StatusOK, "Update daily of a&amp;b=c at GET /x")
+	for _, undo := range []string{"true", ""} {
+		_, link, _ := strings.Cut(page.text, `href="/portal/candidates/july/undo?`)
+		link, page.text, _ = strings.Cut(link, `"`)
+		form := b.get("/portal/candidates/july/undo?" + html.UnescapeString(link))
+		w.want(form, http.StatusOK, `value="daily"`, `value="a&amp;b=c"`, `value="GET /x"`)
+		if got := strings.Contains(form.text, `value="true" checked`); got != (undo != "") {
+			t.Errorf("the link %s takes back a change: %v", link, got)
+		}
+	}
+	unchanged := w.fill(b.get("/portal/candidates/july/policies/1"), nil)
+	w.want(b.post("/portal/candidates/july/policies/1", unchanged), http.StatusOK, "Nothing would change.")
+}
+
+func TestARowIsTheOneOfItsWholeName(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	w.write("PUT", tiersAPI+"/gold", `{"description":"pays"}`)
+	b := w.signedIn(adminSecret)
+	form := w.fill(b.get("/portal/new/tiers"), url.Values{"name": {"go"}, "description": {"another"}})
+	w.want(b.post("/portal/new/tiers", form), http.StatusOK, "<ins>go</ins>")
+	w.want(b.get("/portal/tiers/go/delete"), http.StatusNotFound)
+}
+
 func TestAGuardOfTheAPIAsksForForce(t *testing.T) {
 	t.Parallel()
 	w := overAPI(t)

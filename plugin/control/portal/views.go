@@ -133,7 +133,7 @@ func functions(now func() time.Time) template.FuncMap {
 		"limitWords": func(l answers.LimitInForce, who string) string { return limitWords(&l, who) },
 		"spanWords":  spanWords, "denialWords": denialWords, "overrideWords": overrideWords,
 		"diff": diffJSON, "level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] },
-		"policyWords": policyWords, "policyKey": func(p answers.Policy) string { return keyQuery(&p) },
+		"policyWords": policyWords, "policyKey": func(p answers.Policy) template.URL { return keyQuery(&p) },
 		"events": eventsOf, "subscribes": subscribes, "amount": amount,
 	}
 }

@@ -55,15 +55,6 @@ func (v *visit) render(template, title string, data any) error {
 	return v.renderStatus(cmp.Or(v.status, http.StatusOK), template, title, data)
 }
 
-// renderFault answers a write that the API denied with the page of its form, whose data gets the problem. Errors that
-// are not faults of the request are returned.
-func (v *visit) renderFault(err error, into **problem, template, title string, data any) error {
-	if *into = answers.ProblemOf(err); *into == nil || !isFault(*into) {
-		return err
-	}
-	return v.renderStatus((*into).Status, template, title, data)
-}
-
 // liveHeader has a Live page answer with its live part alone: the template with the page's name and liveSuffix. A page
 // marks where it shows that part by the attribute data-live, whose value is the address of the page if it is another
 // one. The script of pages fetches the part every 2 seconds, or as seldom as data-every says, in seconds.
