@@ -207,8 +207,8 @@ func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
 	}), isComplete
 }
 
-// rebase moves the form to the row as it is, and reports whether another operator has changed that since the form began.
-// Fields that were not edited get the new values.
+// rebase moves the form to the row as it is, and reports whether another operator has changed that since the form
+// began. Fields that were not edited get the new values.
 func (f *form) rebase() bool {
 	moved, err := diffRows(f.was, f.now)
 	f.Moved = moved

@@ -29,37 +29,43 @@ const (
 // listings are the pages beside each other under one link of the navigation.
 var listings = []listing{
 	{
-		At: "policies", read: listOf[answers.Policy], Title: "Policies", API: policiesAPI, Filters: "name tier tenant endpoint", Row: "policy",
+		At: "policies", Title: "Policies", API: policiesAPI, read: listOf[answers.Policy],
+		Filters: "name tier tenant endpoint", Row: "policy",
 		About: "Of the database. They go before those of the plugin's config with the same name.",
 		What:  "policy {name}", Create: "POST " + policiesAPI, Change: "PUT " + policiesAPI + "/{id}",
 		Key: policyKey, Fields: policyFields, More: policyMore,
 	},
 	{
-		At: "tiers", read: listOf[answers.Tier], Title: "Tiers", API: tiersAPI, Filters: "prefix", Row: "tier",
+		At: "tiers", Title: "Tiers", API: tiersAPI, read: listOf[answers.Tier],
+		Filters: "prefix", Row: "tier",
 		About: "Of the database; the plugin's config may have others. Policies of a tier are for all its tenants.",
 		What:  "tier {name}", Create: "PUT " + tiersAPI + "/{name}", Change: "PUT " + tiersAPI + "/{name}",
 		Same: "?limit=1&prefix={name}", Key: "name! ", Fields: "description reason!",
 	},
 	{
-		At: "costs", read: listOf[answers.Cost], Title: "Costs", API: costsAPI, Filters: "endpoint", Row: "cost",
+		At: "costs", Title: "Costs", API: costsAPI, read: listOf[answers.Cost],
+		Filters: "endpoint", Row: "cost",
 		About: "What requests to endpoints cost, in tokens. Other requests cost what the plugin's config says, or 1.",
 		What:  "cost of {endpoint}", Create: "PUT " + costsAPI, Change: "PUT " + costsAPI,
 		Same: "?endpoint={endpoint}&namespace={namespace}", Key: "endpoint ", Fields: "cost reason!", More: " | namespace",
 	},
 	{
-		At: "prices", read: listOf[answers.Price], Title: "Prices", API: pricesAPI, Filters: "model state", Row: "price",
+		At: "prices", Title: "Prices", API: pricesAPI, read: listOf[answers.Price],
+		Filters: "model state", Row: "price",
 		About: "Of models, in US dollars for a million tokens. Of each model and namespace one price is in force; without any " +
 			"the price in the plugin's config is.",
 		What: "price of {model}", Create: "PUT " + pricesAPI, Change: "PUT " + pricesAPI,
 		Key: "model starts_at ", Fields: "prompt completion reason!", More: " | namespace",
 	},
 	{
-		At: "webhooks", read: listOf[answers.Webhook], Title: "Webhooks", API: webhooksAPI, Row: "webhook",
+		At: "webhooks", Title: "Webhooks", API: webhooksAPI, read: listOf[answers.Webhook],
+		Row:   "webhook",
 		About: "Events are posted to these URLs. Those of a tenant get its events only.",
 		What:  "webhook {url}", Create: "POST " + webhooksAPI, Fields: "url types reason!",
 	},
 	{
-		At: "tokens", read: listOf[answers.Token], Title: "Tokens", API: tokensAPI, Filters: "name state", Row: "token",
+		At: "tokens", Title: "Tokens", API: tokensAPI, read: listOf[answers.Token],
+		Filters: "name state", Row: "token",
 		About: "Who may use the API and these pages. A secret is shown once, when its token is made.",
 		What:  "token {name}", Create: "POST " + tokensAPI, Fields: "name role expires_at reason",
 	},
@@ -108,17 +114,18 @@ func clicking(at, api, verb, title, done, fields, to string) action {
 const everyOrg = "?every=true"
 
 const (
-	webhookAt, webhookAPI     = "webhooks/{id}", webhooksAPI + "/{id}"
+	webhookAt, webhookAPI     = "webhooks/{id}", webhooksAPI + "/{id}" + everyOrg
 	candidateAt, candidateAPI = "candidates/{name}", candidatesAPI + "/{name}"
 )
 
 // accessActions change webhooks and tokens.
 var accessActions = []action{
-	clicking(webhookAt, webhookAPI+everyOrg, "test", "Send a test event", "A test event is on its way", "reason!", "webhooks"),
-	clicking(webhookAt, webhookAPI+everyOrg, "enable", "Enable the webhook", "It is enabled", "reason!", "webhooks"),
-	clicking(webhookAt, webhookAPI+everyOrg, "disable", "Disable the webhook", "It is disabled", "reason!", "webhooks"),
-	clicking(webhookAt, webhookAPI+everyOrg, "rotate", "Rotate the secret", "webhook {url}", "now reason!", "webhooks"),
-	deleting(webhookAt+"/delete", "Delete", "webhook {url}", "deleted", webhookAPI, webhookAPI+everyOrg, "webhooks"),
+	clicking(webhookAt, webhookAPI, "test", "Send a test event", "A test event is on its way", "reason!",
+		"webhooks"),
+	clicking(webhookAt, webhookAPI, "enable", "Enable the webhook", "It is enabled", "reason!", "webhooks"),
+	clicking(webhookAt, webhookAPI, "disable", "Disable the webhook", "It is disabled", "reason!", "webhooks"),
+	clicking(webhookAt, webhookAPI, "rotate", "Rotate the secret", "webhook {url}", "now reason!", "webhooks"),
+	deleting(webhookAt+"/delete", "Delete", "webhook {url}", "deleted", webhooksAPI+"/{id}", webhookAPI, "webhooks"),
 	deleting("tokens/{name}/revoke", "Revoke", "token {name}", "revoked", tokensAPI+"/{name}",
 		tokensAPI+"?limit=1&state=live&name={name}", "tokens"),
 }
@@ -150,7 +157,8 @@ var candidateActions = []action{
 		Read: candidateAPI, Row: "candidate", Fields: "percent add remove reason", To: candidateAt,
 		Done: "The candidate {name} is enforced for these tenants",
 	},
-	clicking(candidateAt, candidateAPI, "promote", "Promote {name}", "{name} is promoted", "reason | if_version", candidateAt),
+	clicking(candidateAt, candidateAPI, "promote", "Promote {name}", "{name} is promoted", "reason | if_version",
+		candidateAt),
 	clicking(candidateAt, candidateAPI, "rollback", "Roll back {name}", "{name} is rolled back", whyField, candidateAt),
 	clicking(candidateAt, candidateAPI, "rebase", "Rebase {name}", "{name} is rebased", "reason | version", candidateAt),
 	deleting(candidateAt+"/drop", "Drop", "candidate {name}", "dropped", candidateAPI, candidateAPI, candidateAt),

@@ -20,40 +20,96 @@ type editing struct {
 	done    string
 }
 
+const settling = `{"reserve": 5, "sources": [{"from": "header.X-Used"}]}`
+
 // edits are the writes of the console, in an order in which they succeed. A reason is entered into each.
 var edits = []editing{
-	{"new/policies", url.Values{"name": {"burst"}, "tenant": {"acme"}, "limit": {"1,000"}, "window": {"1m"}},
-		[]string{"<ins>1000</ins>", "<ins>60</ins>"}, "The policy burst is set"},
-	{"policies/{policies}/edit", url.Values{"limit": {"2_000"}, "settle": {`{"reserve": 5, "sources": [{"from": "header.X-Used"}]}`}},
-		[]string{"<del>1000</del>", "<ins>2000</ins>", "settle.reserve"}, "The policy burst is set"},
-	{"new/tiers", url.Values{"name": {"gold"}, "description": {"pays"}}, []string{"<ins>pays</ins>"}, "The tier gold is set"},
+	{
+		"new/policies",
+		url.Values{"name": {"burst"}, "tenant": {"acme"}, "limit": {"1,000"}, "window": {"1m"}},
+		[]string{"<ins>1000</ins>", "<ins>60</ins>"},
+		"The policy burst is set",
+	},
+	{
+		"policies/{policies}/edit",
+		url.Values{"limit": {"2_000"}, "settle": {settling}},
+		[]string{"<del>1000</del>", "<ins>2000</ins>", "settle.reserve"},
+		"The policy burst is set",
+	},
+	{
+		"new/tiers",
+		url.Values{"name": {"gold"}, "description": {"pays"}},
+		[]string{"<ins>pays</ins>"},
+		"The tier gold is set",
+	},
 	{"tiers/gold/edit", url.Values{"description": {"pays more"}}, []string{"<del>pays</del>"}, "The tier gold is set"},
 	{"tenants/acme/edit", url.Values{"tier": {"gold"}}, []string{"<ins>gold</ins>"}, "acme is changed"},
-	{"new/costs", url.Values{"endpoint": {"POST /exports"}, "cost": {"50"}}, []string{"<ins>50</ins>"},
-		"The cost of POST /exports is set"},
-	{"costs/{costs}/edit", url.Values{"cost": {"7"}}, []string{"<del>50</del>", "<ins>7</ins>"}, "The cost of POST /exports is set"},
-	{"new/prices", url.Values{"model": {"gpt-4o"}, "prompt": {"2.5"}, "completion": {"10"}}, []string{"<ins>2.5</ins>"},
-		"The price of gpt-4o is set"},
-	{"prices/{prices}/edit", url.Values{"prompt": {"3"}}, []string{"<del>2.5</del>", "<ins>3</ins>"}, "The price of gpt-4o is set"},
-	{"new/webhooks", url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial"}},
-		[]string{"<ins>https://example.com/hook</ins>"}, "The secret of"},
+	{
+		"new/costs",
+		url.Values{"endpoint": {"POST /exports"}, "cost": {"50"}},
+		[]string{"<ins>50</ins>"},
+		"The cost of POST /exports is set",
+	},
+	{
+		"costs/{costs}/edit",
+		url.Values{"cost": {"7"}},
+		[]string{"<del>50</del>", "<ins>7</ins>"},
+		"The cost of POST /exports is set",
+	},
+	{
+		"new/prices",
+		url.Values{"model": {"gpt-4o"}, "prompt": {"2.5"}, "completion": {"10"}},
+		[]string{"<ins>2.5</ins>"},
+		"The price of gpt-4o is set",
+	},
+	{
+		"prices/{prices}/edit",
+		url.Values{"prompt": {"3"}},
+		[]string{"<del>2.5</del>", "<ins>3</ins>"},
+		"The price of gpt-4o is set",
+	},
+	{
+		"new/webhooks",
+		url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial"}},
+		[]string{"<ins>https://example.com/hook</ins>"},
+		"The secret of",
+	},
 	{"webhooks/{webhooks}/disable", nil, nil, "It is disabled"},
 	{"webhooks/{webhooks}/enable", nil, nil, "It is enabled"},
 	{"webhooks/{webhooks}/test", nil, nil, "A test event is on its way"},
 	{"webhooks/{webhooks}/rotate", url.Values{"now": {"true"}}, nil, "The secret of"},
 	{"webhooks/{webhooks}/delete", nil, []string{"<del>https://example.com/hook</del>"}, "is deleted"},
-	{"new/tokens", url.Values{"name": {"ci"}, "role": {"viewer"}, "expires_at": {"2031-01-03T14:00"}},
-		[]string{"<ins>viewer</ins>", "2031-01-03T14:00:00Z"}, "token ci"},
+	{
+		"new/tokens",
+		url.Values{"name": {"ci"}, "role": {"viewer"}, "expires_at": {"2031-01-03T14:00"}},
+		[]string{"<ins>viewer</ins>", "2031-01-03T14:00:00Z"},
+		"token ci",
+	},
 	{"tokens/ci/revoke", nil, []string{"<del>viewer</del>"}, "The token ci is revoked"},
 	{"new/candidates", url.Values{"name": {"july"}}, nil, "The candidate july is open"},
-	{"candidates/july/policies/{policies}", url.Values{"limit": {"500"}}, []string{"Update burst of acme", "<ins>500</ins>"},
-		"The candidate july is changed"},
-	{"candidates/july/undo", url.Values{"policy": {"burst"}, "tenant": {"acme"}, "undo": {"true"}},
-		nil, "The candidate july is changed"},
-	{"candidates/july/new-policy", url.Values{"name": {"writes"}, "tier": {"gold"}, "limit": {"9"}, "window": {"1m"}},
-		[]string{"Create writes of gold"}, "The candidate july is changed"},
-	{"candidates/july/assign", url.Values{"percent": {"5"}, "add": {"acme, globex"}},
-		[]string{"<ins>5</ins>", "acme"}, "is enforced for these tenants"},
+	{
+		"candidates/july/policies/{policies}",
+		url.Values{"limit": {"500"}},
+		[]string{"Update burst of acme", "<ins>500</ins>"},
+		"The candidate july is changed",
+	},
+	{
+		"candidates/july/undo",
+		url.Values{"policy": {"burst"}, "tenant": {"acme"}, "undo": {"true"}},
+		nil, "The candidate july is changed",
+	},
+	{
+		"candidates/july/new-policy",
+		url.Values{"name": {"writes"}, "tier": {"gold"}, "limit": {"9"}, "window": {"1m"}},
+		[]string{"Create writes of gold"},
+		"The candidate july is changed",
+	},
+	{
+		"candidates/july/assign",
+		url.Values{"percent": {"5"}, "add": {"acme, globex"}},
+		[]string{"<ins>5</ins>", "acme"},
+		"is enforced for these tenants",
+	},
 	{"candidates/july/promote", nil, []string{"Create writes of gold"}, "july is promoted"},
 	{"candidates/july/rollback", nil, []string{"Delete writes of gold"}, "july is rolled back"},
 	{"new/candidates", url.Values{"name": {"august"}}, nil, "The candidate august is open"},
@@ -223,7 +279,8 @@ func TestAGuardOfTheAPIAsksForForce(t *testing.T) {
 	form := w.fill(page, url.Values{
 		"name": {"all"}, "for": {"all"}, "scope": {"global"}, "limit": {"5"}, "window": {"1d"},
 	})
-	w.want(b.post("/portal/new/policies", form), http.StatusUnprocessableEntity, `name="force" value="true"`, "query.force")
+	w.want(b.post("/portal/new/policies", form), http.StatusUnprocessableEntity, `name="force" value="true"`,
+		"query.force")
 	form.Set("force", "true")
 	page = w.want(b.post("/portal/new/policies", form), http.StatusOK, "<ins>5</ins>")
 	w.location(b.post("/portal/new/policies", hiddenFields(page.text)))
@@ -243,9 +300,10 @@ func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
 	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, `<button>Apply</button>`)
 }
 
-// pathOf returns the path of an action for rows that may exist.
-func pathOf(a *action) string {
-	return home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(a.At)
+// examplePath returns the path of a page for rows that may exist.
+func examplePath(p *page) string {
+	path := strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(p.Pattern)
+	return path[strings.Index(path, "/"):]
 }
 
 func TestAViewerSeesWhatIsConfiguredAndNoWayToChangeIt(t *testing.T) {
@@ -259,10 +317,10 @@ func TestAViewerSeesWhatIsConfiguredAndNoWayToChangeIt(t *testing.T) {
 		pages = append(pages, home+l.At)
 	}
 	for _, path := range pages {
-		w.missing(w.want(b.get(path), http.StatusOK), "/portal/new/", "/edit", "/assign", "/undo", `method="post" action="/portal/c`)
+		w.missing(w.want(b.get(path), http.StatusOK), "/portal/new/", "/edit", "/assign", "/undo", "/revoke")
 	}
 	for _, p := range actionPages() {
-		path := home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(strings.TrimPrefix(p.Path(), home))
+		path := examplePath(&p)
 		for _, secret := range []string{viewerSecret, acmeSecret} {
 			other := w.signedIn(secret)
 			w.want(other.get(path), http.StatusForbidden)
@@ -304,7 +362,7 @@ func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
 		if !strings.HasPrefix(p.Pattern, "GET") {
 			continue
 		}
-		path := home + strings.NewReplacer("{org}", "acme", "{id}", "1", "{name}", "gold").Replace(strings.TrimPrefix(p.Path(), home))
+		path := examplePath(&p)
 		page := b.get(path)
 		check(page)
 		form, query := w.fill(page, nil), url.Values{}

@@ -54,11 +54,19 @@ func endOverride(body map[string]any) {
 // fieldChoices are the values of fields that the API takes as texts. The first one of a required field is the default.
 var fieldChoices = map[string][]choice{
 	kindField: {
-		{"custom_limit", "another limit"}, {"multiplier", "limits times a factor"},
-		{"topup", "more until the period ends (top-up)"}, {"ban", "deny all requests"}, {"exempt", "admit all requests"},
+		{"custom_limit", "another limit"},
+		{"multiplier", "limits times a factor"},
+		{"topup", "more until the period ends (top-up)"},
+		{"ban", "deny all requests"},
+		{"exempt", "admit all requests"},
 	},
 	"expires_in": {
-		{"1d", "1 day"}, {"1h", "1 hour"}, {"4h", "4 hours"}, {"3d", "3 days"}, {"7d", "7 days"}, {"30d", "30 days"},
+		{"1d", "1 day"},
+		{"1h", "1 hour"},
+		{"4h", "4 hours"},
+		{"3d", "3 days"},
+		{"7d", "7 days"},
+		{"30d", "30 days"},
 		{permanently, "without an end"},
 	},
 	"types": orgEvents,

@@ -181,7 +181,8 @@ func TestFaultsOfAnOverrideAreShownAtItsFields(t *testing.T) {
 	for _, sent := range []url.Values{{}, applied(nil)} {
 		sent["kind"], sent["expires_in"] = []string{"custom_limit"}, []string{"1d"}
 		sent["burst"], sent["reason"] = []string{"lots"}, []string{hostile}
-		w.want(b.post("/portal/tenants/acme/overrides/new", sent), http.StatusUnprocessableEntity, `id="policy-hint"`, `aria-invalid="true"`, "&lt;script&gt;")
+		w.want(b.post("/portal/tenants/acme/overrides/new", sent), http.StatusUnprocessableEntity,
+			`id="policy-hint"`, `aria-invalid="true"`, "&lt;script&gt;")
 	}
 	w.want(b.post("/portal/tenants/acme/overrides/new", url.Values{
 		"kind": {"custom_limit"}, "policy": {"weekly"}, "limit": {"5"}, "expires_in": {"1d"}, "reason": {"r"},

@@ -87,14 +87,11 @@ func TestAProblemOfTheAPIBecomesAPageWithItsStatus(t *testing.T) {
 func TestADeniedWriteShowsItsFormAgainWithTheFaults(t *testing.T) {
 	w := open(t)
 	w.define("form.html", `{{with .Problem.At "limit"}}<p class="fault">{{.}}</p>{{end}}<input value="{{.Limit}}">`)
-	type form struct {
-		Limit   string
-		Problem *problem
-	}
 	w.visiting("POST /portal/test", func(v *visit) error {
-		f := form{Limit: v.r.PostForm.Get("limit")}
-		err := v.send("POST", "/v1/things", f, nil)
-		return v.renderFault(err, &f.Problem, "form", "Form", &f)
+		limit := v.r.PostForm.Get("limit")
+		return v.showOutcome(v.send("POST", "/v1/things", limit, nil), shownSecret{}, func(v *visit) error {
+			return v.render("form", "Form", map[string]any{"Limit": limit, "Problem": v.Fault})
+		})
 	})
 	b := w.signedIn(adminSecret)
 	w.api.answer("POST /v1/things", 422, `{"errors":[{"location":"body.limits","message":"no"},
