@@ -53,7 +53,6 @@ var crowdPages = []crowdPage{
 	{name: "candidate", path: at("/portal/candidates/july"), ranks: true, statements: 16},
 	{name: "policies", path: at("/portal/policies"), statements: 1},
 	{name: "webhooks", path: at("/portal/webhooks"), statements: 1},
-	{name: "tokens", path: at("/portal/tokens"), statements: 1},
 	{name: "abuse", path: at("/portal/abuse"), statements: 1},
 	{name: "audit", path: at("/portal/audit"), statements: 1},
 	{name: "audit-of-a-tenant", path: ofTenant("/portal/audit?tenant=%s"), statements: 1},

@@ -70,8 +70,8 @@ var edits = []editing{
 	},
 	{
 		"new/webhooks",
-		url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial"}},
-		[]string{"<ins>https://example.com/hook</ins>"},
+		url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial", eventPrefix + "abuse.step"}},
+		[]string{"<ins>https://example.com/hook</ins>", "abuse.step"},
 		"The secret of",
 	},
 	{"webhooks/{webhooks}/disable", nil, nil, "It is disabled"},

@@ -69,7 +69,7 @@ var fieldChoices = map[string][]choice{
 		{"30d", "30 days"},
 		{permanently, "without an end"},
 	},
-	"types": orgEvents,
+	"types": operatorEvents,
 }
 
 // choose sets the choices of the fields that have some. Those of an override's policy are the tenant's, if the API
@@ -89,6 +89,12 @@ func (f *form) choose(v *visit) error {
 		}
 		if list != nil {
 			in.choose(list, f.values.Get(in.Name))
+		}
+		switch in.Name {
+		case kindField:
+			in.Hint = "" // the choices say it
+		case "expires_in":
+			in.Hint = "Unless Expires at has a time"
 		}
 	}
 	return nil

@@ -186,7 +186,7 @@ func TestFaultsOfAnOverrideAreShownAtItsFields(t *testing.T) {
 	}
 	w.want(b.post("/portal/tenants/acme/overrides/new", url.Values{
 		"kind": {"custom_limit"}, "policy": {"weekly"}, "limit": {"5"}, "expires_in": {"1d"}, "reason": {"r"},
-	}), http.StatusOK, "Nothing would change", "weekly")
+	}), http.StatusOK, "Nothing would change", "weekly", `<button class="quiet">Apply</button>`)
 }
 
 func TestANoticeReportsWhenAllLiveNodesEnforceAWrite(t *testing.T) {

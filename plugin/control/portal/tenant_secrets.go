@@ -21,6 +21,11 @@ var orgEvents = []choice{
 	{eventPrefix + "webhook.disabled", "A webhook is disabled, because it fails"},
 }
 
+// operatorEvents are the events that a webhook of all orgs may have.
+var operatorEvents = slices.Concat(orgEvents, []choice{
+	{eventPrefix + "abuse.step", "Abuse detection changes what it does with a tenant"},
+})
+
 // subscribes reports whether a form or a webhook has a type; none means all.
 func subscribes(types []string, kind string) bool {
 	return len(types) == 0 || slices.Contains(types, kind)
@@ -28,7 +33,11 @@ func subscribes(types []string, kind string) bool {
 
 // eventsOf returns what a webhook is sent, in words.
 func eventsOf(w answers.Webhook) (labels []string) {
-	for _, e := range orgEvents {
+	list := orgEvents
+	if w.Org == "" {
+		list = operatorEvents
+	}
+	for _, e := range list {
 		if subscribes(w.Types, e.Value) {
 			labels = append(labels, e.Label)
 		}
