@@ -56,7 +56,7 @@ type panelQuery struct {
 
 // ofServe matches the metrics that only ratelimit serve publishes, or nodes with an open candidate.
 var ofServe = regexp.MustCompile(
-	`rate_limiter_(abuse_|candidate_|portal_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
+	`rate_limiter_(abuse_|candidate_|envoy_|forward_|portal_|quota_|topic_|webhook_|usage_leader|usage_unpacked_)`)
 
 // panelQueries returns all expressions of all dashboards, with the default values of their variables. It leaves out
 // those about ratelimit serve, which is not there.
@@ -72,16 +72,20 @@ func panelQueries(t *testing.T) []panelQuery {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		var page struct {
-			Panels []struct {
-				Title   string
-				Targets []struct{ Expr, LegendFormat string }
-			}
+		type panel struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+			Panels  []panel // of a collapsed row
 		}
+		var page panel
 		if err := json.Unmarshal(text, &page); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		for _, p := range page.Panels {
+		panels := page.Panels
+		for _, row := range page.Panels {
+			panels = append(panels, row.Panels...)
+		}
+		for _, p := range panels {
 			for _, target := range p.Targets {
 				if ofServe.MatchString(target.Expr) {
 					continue

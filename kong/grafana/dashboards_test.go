@@ -29,7 +29,7 @@ const columns = 24
 // publishers lists the packages whose golden files have the names, types and labels of metrics.
 var publishers = []string{
 	"observe/metrics", "leader/usage", "leader/quota", "leader/abuse", "events/relay", "control/portal",
-	"events/webhook/sender",
+	"events/webhook/sender", "control/envoy", "control/forward",
 }
 
 // published returns the metrics of all publishers.
@@ -52,15 +52,34 @@ type dashboard struct {
 			Query      any
 		}
 	}
-	Panels []struct {
-		ID                 int
-		Title, Description string
-		FieldConfig        struct {
-			Defaults struct{ Unit string }
+	Annotations struct {
+		List []struct {
+			Name, Expr, TitleFormat string
+			Enable                  bool
 		}
-		GridPos struct{ X, Y, W, H int }
-		Targets []struct{ Expr, LegendFormat string }
 	}
+	Panels []panel
+}
+
+// panel is a panel, or a row, which has its panels itself if it is collapsed, and else before them.
+type panel struct {
+	ID                       int
+	Type, Title, Description string
+	FieldConfig              struct {
+		Defaults struct{ Unit, NoValue string }
+	}
+	GridPos   struct{ X, Y, W, H int }
+	Targets   []struct{ Expr, LegendFormat string }
+	Collapsed bool
+	Panels    []panel
+}
+
+// unfold returns the panels and the rows, with the panels of collapsed rows behind these.
+func unfold(panels []panel) (all []panel) {
+	for _, p := range panels {
+		all = append(append(all, p), p.Panels...)
+	}
+	return all
 }
 
 // forEachDashboard calls check with every dashboard of the folder.
@@ -76,22 +95,37 @@ func forEachDashboard(t *testing.T, check func(t *testing.T, file string, page *
 			require.NoError(t, err)
 			var page dashboard
 			require.NoError(t, json.Unmarshal(text, &page))
+			page.Panels = unfold(page.Panels)
 			check(t, name, &page)
 		})
 	}
 }
 
-func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
+func TestEveryPanelIsInARowHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
 	forEachDashboard(t, func(t *testing.T, file string, page *dashboard) {
 		want := "rate-limiter-" + strings.TrimSuffix(file, ".json")
 		if page.UID != want || len(want) > 40 || page.Title == "" {
 			t.Errorf("uid %q, title %q: want the uid %s (40 characters at most) and a title", page.UID, page.Title, want)
 		}
-		taken := map[[2]int]string{}
+		var taken map[[2]int]string // of a row
+		var row panel
 		for i, p := range page.Panels {
-			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") ||
-				p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 {
+			if p.Type == "row" {
+				if p.ID != i+1 || p.Title == "" || p.Collapsed != (len(p.Panels) > 0) || p.GridPos.Y < row.GridPos.Y {
+					t.Errorf("row %d: %+v", i, p)
+				}
+				taken, row = map[[2]int]string{}, p
+				continue
+			}
+			format := p.FieldConfig.Defaults
+			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") || format.Unit == "" || len(p.Targets) == 0 {
 				t.Errorf("panel %d lacks a field: %+v", i, p)
+			}
+			if want := noValue(format.Unit); format.NoValue != want {
+				t.Errorf("without data the panel %q shows %q, want %q", p.Title, format.NoValue, want)
+			}
+			if taken == nil || p.GridPos.Y <= row.GridPos.Y {
+				t.Fatalf("the panel %q is above its row", p.Title)
 			}
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
@@ -106,6 +140,30 @@ func TestEveryPanelHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.T) {
 					t.Errorf("panel %q has a query without a legend", p.Title)
 				}
 			}
+		}
+	})
+}
+
+// noValue returns what a panel shows without data: no request is 0 requests, and takes no time.
+func noValue(unit string) string {
+	if unit == "s" || unit == "bool_yes_no" {
+		return "–"
+	}
+	return "0"
+}
+
+func TestEveryPageMarksPolicyVersionsAndPromotions(t *testing.T) {
+	names := published(t)
+	forEachDashboard(t, func(t *testing.T, _ string, page *dashboard) {
+		var marks []string
+		for _, a := range page.Annotations.List {
+			marks = append(marks, a.Name)
+			if faults := names.Faults(a.Expr); len(faults) > 0 || !a.Enable || a.TitleFormat == "" {
+				t.Errorf("%+v: %q", a, faults)
+			}
+		}
+		if want := []string{"Policy versions", "Candidates", "Promotions"}; !slices.Equal(marks, want) {
+			t.Errorf("the marks are %q, want %q", marks, want)
 		}
 	})
 }
@@ -158,6 +216,9 @@ func TestPrometheusParsesEveryExpression(t *testing.T) {
 	var rules []rule
 	grafana := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$top", "5")
 	forEachDashboard(t, func(_ *testing.T, _ string, page *dashboard) {
+		for _, a := range page.Annotations.List {
+			rules = append(rules, rule{fmt.Sprintf("annotation%d", len(rules)), a.Expr})
+		}
 		for _, p := range page.Panels {
 			for _, target := range p.Targets {
 				rules = append(rules, rule{fmt.Sprintf("panel%d", len(rules)), grafana.Replace(target.Expr)})
@@ -227,6 +288,9 @@ func fieldsOf(value any, path string, all map[string]bool) {
 	case map[string]any:
 		for name, inner := range v {
 			at := path + "." + name
+			if at == ".panels[].panels" { // of a collapsed row
+				all[at], at = true, ".panels"
+			}
 			kind, isPanel := v["type"].(string)
 			if isPanel && path == ".panels[]" && (name == "options" || name == "fieldConfig") {
 				at = kind + at
@@ -237,7 +301,8 @@ func fieldsOf(value any, path string, all map[string]bool) {
 	}
 }
 
-// The list has the fields that the types of Grafana have, npm's @grafana/schema of the version in docker-compose.yml.
+// The list has the fields that the types of Grafana have, npm's @grafana/schema of the version in docker-compose.yml, and
+// of annotations those of its Prometheus data source.
 func TestTheDashboardsHaveOnlyFieldsThatGrafanaKnows(t *testing.T) {
 	all := map[string]bool{}
 	forEachDashboard(t, func(t *testing.T, file string, _ *dashboard) {
