@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -248,6 +249,12 @@ func (tab *Tab) Screenshot() []byte {
 	return run(tab, "take a screenshot", chromedp.CaptureScreenshot())
 }
 
+// FullScreenshot returns a PNG of the whole page, also of what is below the screen.
+func (tab *Tab) FullScreenshot() []byte {
+	tab.t.Helper()
+	return run(tab, "take a screenshot of the page", chromedp.FullScreenshot(100))
+}
+
 //go:embed testdata/axe
 var manifests embed.FS
 
@@ -279,6 +286,24 @@ const wcag = `axe.run(document, {
 // wide reports by how many pixels the page is wider than the screen.
 const wide = `Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth)`
 
+// broken returns the words that begin on one line and end on the next. Words of more than 24 letters and URLs may.
+const broken = `(() => {
+	const faults = new Set(), range = document.createRange();
+	const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	while (texts.nextNode()) {
+		const node = texts.currentNode;
+		if (node.data.includes("://")) continue;
+		for (const { index, 0: word } of node.data.matchAll(/[\p{L}\p{N}]{2,24}(?![\p{L}\p{N}])/gu)) {
+			if (/[\p{L}\p{N}]/u.test(node.data[index - 1] ?? "")) continue;
+			range.setStart(node, index);
+			range.setEnd(node, index + word.length);
+			const tops = [...range.getClientRects()].filter(({ width }) => width > 0).map(({ top }) => Math.round(top));
+			if (new Set(tops).size > 1) faults.add("a break inside the word " + word + " of " + node.data.trim().slice(0, 80));
+		}
+	}
+	return [...faults];
+})()`
+
 // focusOrder walks through the elements that the tab key reaches, and returns those that are focused out of the order
 // of the document or without a visible mark.
 const focusOrder = `(() => {
@@ -295,8 +320,8 @@ const focusOrder = `(() => {
 })()`
 
 // Audit returns the faults of the page in accessibility: violations of WCAG 2.2 AA, a page that is wider than the
-// screen, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one does in other colors, it
-// checks the colors, the width and the focus.
+// screen, breaks inside words, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one does
+// in other colors, it checks all but the other rules of WCAG.
 func (tab *Tab) Audit() (faults []string) {
 	tab.t.Helper()
 	Eval[chromedp.Void](tab, axe(tab.t)+";0")
@@ -308,5 +333,5 @@ func (tab *Tab) Audit() (faults []string) {
 	if pixels := Eval[float64](tab, wide); pixels > 0 {
 		faults = append(faults, fmt.Sprintf("the page is %.0f pixels wider than the screen", pixels))
 	}
-	return append(faults, Eval[[]string](tab, focusOrder)...)
+	return slices.Concat(faults, Eval[[]string](tab, broken), Eval[[]string](tab, focusOrder))
 }

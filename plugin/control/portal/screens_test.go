@@ -1,0 +1,146 @@
+package portal
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	chromium "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+)
+
+// Screens of screenshots: two widths, light and dark.
+var screens = []chromium.Screen{
+	{Name: "wide", Width: 1400, Height: 900}, {Name: "wide-dark", Width: 1400, Height: 900, Dark: true},
+	{Name: "phone", Width: 390, Height: 844, Mobile: true}, {Name: "phone-dark", Width: 390, Height: 844, Mobile: true, Dark: true},
+}
+
+// documented maps the screenshots of docs/img, which are of the screen alone, to their files.
+var documented = map[string]string{
+	"wide-admin-": "portal-overview", "wide-admin-tenants-acme-policy-daily": "portal-console",
+	"wide-admin-preview": "portal-preview", "wide-dark-admin-tenants": "portal-tenants", "phone-tenant-org": "portal-tenant",
+}
+
+const deniedRequest = "23362be3186b8717e61304664ec43cb1"
+
+// openFull is openBusy with something on every page, and with texts that are long.
+func openFull(t *testing.T) *realWorld {
+	t.Helper()
+	w := openBusy(t)
+	const long = "GET /v1/organizations/{organization}/reports/annual-financial-statements/export"
+	for _, write := range [][3]string{
+		{"POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"smaller days for the basic tier"}`},
+		{"PUT", "/v1/ratelimit/candidates/july/policies", `{"name":"daily","tier":"basic","limit":3000,"window":"1d"}`},
+		{"PUT", "/v1/ratelimit/prices", `{"model":"gpt-4o*","prompt":"2.50","completion":"10","reason":"the list of July"}`},
+		{"PUT", "/v1/ratelimit/prices", `{"model":"claude-sonnet-4-20250514","prompt":"3","completion":"15","reason":"new"}`},
+		{"POST", "/v1/ratelimit/check", `{"org_id":"acme","cost":22}`},
+		{"POST", "/v1/orgs/acme/ratelimit/webhooks", `{"url":"https://example.com/webhooks/limits","reason":"a test"}`},
+		{"POST", "/v1/orgs/acme/tokens", `{"name":"billing-job","reason":"a test"}`},
+	} {
+		w.write(write[0], write[1], write[2])
+	}
+	w.exec(`INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, state, created_at, due_at, tries, status,
+			error, tried_at)
+		SELECT 'd' || i, w.id, 1, '{}', (ARRAY['delivered', 'waiting', 'failed'])[1 + i % 3], now() - i * interval '1 hour',
+			now() + interval '5 minutes', i, CASE WHEN i % 3 = 0 THEN 204 ELSE 503 END,
+			CASE WHEN i % 3 = 0 THEN '' ELSE 'the receiver answered 503 Service Unavailable' END, now() - i * interval '1 hour'
+		FROM rate_limiter.webhooks w, generate_series(1, 9) i`)
+	w.exec(`INSERT INTO rate_limiter.recent_denials (login, node, event, at, tenant, endpoint, policy, scope, "limit",
+			window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, tier, policy_for, cost, remaining,
+			request_ids)
+		SELECT 'node', 'edge-1', i::text, now() - i * i * interval '7 seconds', (ARRAY['acme', 'globex', 'stark-industries',
+			'cyberdyne-systems'])[1 + i % 4], CASE WHEN i % 3 = 0 THEN '` + long + `' WHEN i % 7 = 1 THEN '' ELSE
+			'GET /v1/records' END, (ARRAY['minute', 'daily'])[1 + i % 2], 'tenant', 600, CASE WHEN i % 2 = 0 THEN 60 ELSE
+			86400 END, 'quota', i % 11 = 0, i, i, '', '', 60, 'pro', 'tier', 1, 0, CASE WHEN i = 4 THEN
+			ARRAY['` + deniedRequest + `'] END
+		FROM generate_series(1, 90) i`)
+	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
+		SELECT name, jsonb_build_object('step', step), 'enforce', 'denied 90 % of its requests for 12 minutes', now()
+		FROM (VALUES ('acme', 'warn'), ('cyberdyne-systems', 'half')) v (name, step)`)
+	w.exec(`INSERT INTO rate_limiter.candidate_sources (candidate, source, login, last_seq, first_at, last_at)
+		VALUES ('july', 'edge-1', 'kong', 1, now() - interval '3 hours', now())`)
+	w.exec(`INSERT INTO rate_limiter.candidate_counts (candidate, tenant, endpoint, policy, requests, active_only,
+			candidate_only, "both", examples, first_at, last_at)
+		SELECT 'july', t, '` + long + `', p, 1000, 3, 40, 5, '[]', now(), now()
+		FROM unnest(ARRAY['acme', 'globex', 'stark-industries']) t, unnest(ARRAY['', 'daily']) p`)
+	return w
+}
+
+// screensOf returns the paths of all pages that a role reads, behind /portal/, and of some more views of them.
+func screensOf(role api.Role) (paths []string) {
+	sample := strings.NewReplacer("{$}", "", "/candidates/{name}", "/candidates/july", "/tiers/{name}", "/tiers/pro",
+		"/tokens/{name}", "/tokens/billing-job", "{org}", "acme", "{id}", "1")
+	for _, page := range pages() {
+		method, path, _ := strings.Cut(page.Pattern, " ")
+		if method != http.MethodGet || !slices.Contains(page.For, role) || path == "/portal/reach" || path == "/portal/search" {
+			continue
+		}
+		paths = append(paths, strings.TrimPrefix(sample.Replace(path), home))
+	}
+	if role == api.Tenant {
+		return append(paths, "org/usage?span=30d", "org/denials?endpoint=GET+/v1/records", "nowhere")
+	}
+	return append(paths, "?range=30d", "tenants/acme?policy=daily", "tenants/globex?range=7d", "denials?tenant=acme",
+		"denials?request_id="+deniedRequest, "tenants?sort=denied&range=30d", "candidates/july?policy=daily",
+		"audit?kind=override", "tenants/"+strings.Repeat("x", 120), "nowhere")
+}
+
+// make screenshots runs this test with a folder for the screenshots.
+func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
+	t.Parallel()
+	w := openFull(t)
+	b := chromium.Start(t)
+	for _, screen := range screens {
+		for role, secret := range map[api.Role]string{api.Admin: adminSecret, api.Tenant: acmeSecret} {
+			tab := b.Tab(t, screen)
+			check := func(path string) {
+				name := screen.Name + "-" + string(role) + "-" + strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-",
+					"%", "-", "+", "-").Replace(path)
+				assert.Empty(t, tab.Audit(), "%s: /portal/%s", name, path)
+				keepScreens(t, tab, name)
+			}
+			tab.Open(w.server.URL + "/portal/")
+			check("sign-in")
+			tab.Fill("#token", secret)
+			require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
+			for _, path := range screensOf(role) {
+				status := tab.Open(w.server.URL + "/portal/" + path)
+				if status != http.StatusOK && path != "nowhere" {
+					t.Errorf("/portal/%s: %d: is the sample of its parameter known?", path, status)
+				}
+				check(path)
+			}
+			if role == api.Admin {
+				tab.Open(w.server.URL + "/portal/tenants/acme/overrides/new")
+				for field, value := range map[string]string{
+					"kind": "custom_limit", "policy": "daily", "limit": "2,000,000", "reason": "launch week",
+				} {
+					tab.Fill("main [name="+field+"]", value)
+				}
+				require.EqualValues(t, http.StatusOK, tab.Click("main form button:not(.quiet)"))
+				check("preview")
+			}
+		}
+	}
+}
+
+// keepScreens writes the whole page, and of the pages that docs show the screen, below the folder SCREENSHOTS.
+func keepScreens(t *testing.T, tab *chromium.Tab, name string) {
+	t.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	chromium.Eval[int](tab, "document.activeElement.blur(), scrollTo(0, 0), 0") // the audit walks through all elements
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.FullScreenshot(), 0o644))
+	if file := documented[name]; file != "" {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "docs"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", file+".png"), tab.Screenshot(), 0o644))
+	}
+}
