@@ -326,6 +326,14 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 golden: ## Rewrite the golden files of tests, after a change of what they show
 	$(GO) test -count=1 $$($(call packages_with,internal/golden"|flag\.Bool..update.)) -update
 
+# Of every page, on two widths, light and dark, over a month of requests of eleven tenants. docs/img has those that docs show.
+.PHONY: screenshots
+screenshots: ## Take screenshots of all pages of the portal into .cache/screenshots, and renew those of docs/img
+	rm -rf $(CACHE)/screenshots && mkdir -p $(CACHE)/screenshots
+	SCREENSHOTS=$(CURDIR)/$(CACHE)/screenshots $(GO) test -count=1 -run '^Test(EveryPageIsRightOnEveryScreen|UsageIsPrinted)$$' \
+		./plugin/control/portal
+	cp $(CACHE)/screenshots/docs/*.png docs/img/
+
 .PHONY: zones
 zones: ## Take over the time zones of this Go
 	@from="$$($(GO) env GOROOT)/lib/time" && cp "$$from/zoneinfo.zip" plugin/core/calendar/ && \

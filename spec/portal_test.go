@@ -4,12 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
@@ -127,7 +123,6 @@ func (p *portal) checkPages(t *testing.T, role string, screen browser.Screen, pa
 			t.Errorf("%s sees %d at /portal/%s", role, status, path)
 			continue
 		}
-		keep(t, tab, screen.Name+"-"+role+"-"+path)
 		if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
 			t.Errorf("%s, %s: /portal/%s:\n%s", role, screen.Name, path, strings.Join(faults, "\n"))
 		}
@@ -150,7 +145,6 @@ func (p *portal) testOperator(t *testing.T) {
 	if preview := tab.Text("main"); !strings.Contains(preview, "→ 2,000,000") {
 		t.Fatalf("the preview does not name the limit: %s", preview)
 	}
-	keep(t, tab, "desktop-admin-preview")
 	tab.Click("section form button")
 	if path := tab.Path(); !strings.HasPrefix(path, "/portal/tenants/acme") {
 		t.Fatalf("after an override the operator is at %s: %s", path, tab.Text("main"))
@@ -219,22 +213,6 @@ func (p *portal) testWithoutScript(t *testing.T) {
 			t.Errorf("/portal/%s lacks %q: %s", path, text, shown)
 		}
 	}
-}
-
-// keep writes a screenshot into the folder of the environment variable SCREENSHOTS, if it is set.
-func keep(t *testing.T, tab *browser.Tab, name string) {
-	t.Helper()
-	dir := os.Getenv("SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	name = strings.Map(func(r rune) rune {
-		if strings.ContainsRune("/?=:<>()%", r) {
-			return '-'
-		}
-		return r
-	}, name)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
 }
 
 // hasRow returns a script that reports whether a table of the page has a row with a text.

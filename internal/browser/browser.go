@@ -255,6 +255,12 @@ func (tab *Tab) FullScreenshot() []byte {
 	return run(tab, "take a screenshot of the page", chromedp.FullScreenshot(100))
 }
 
+// Print shows the page as on paper, which is as wide as the screen.
+func (tab *Tab) Print() {
+	tab.t.Helper()
+	tab.do("print", call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"}))
+}
+
 //go:embed testdata/axe
 var manifests embed.FS
 
@@ -286,19 +292,19 @@ const wcag = `axe.run(document, {
 // wide reports by how many pixels the page is wider than the screen.
 const wide = `Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth)`
 
-// broken returns the words that begin on one line and end on the next. Words of more than 24 letters and URLs may.
+// broken returns the words that begin on one line and end on the next. Those of long names and of URLs may.
 const broken = `(() => {
 	const faults = new Set(), range = document.createRange();
 	const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 	while (texts.nextNode()) {
 		const node = texts.currentNode;
-		if (node.data.includes("://")) continue;
-		for (const { index, 0: word } of node.data.matchAll(/[\p{L}\p{N}]{2,24}(?![\p{L}\p{N}])/gu)) {
-			if (/[\p{L}\p{N}]/u.test(node.data[index - 1] ?? "")) continue;
-			range.setStart(node, index);
-			range.setEnd(node, index + word.length);
-			const tops = [...range.getClientRects()].filter(({ width }) => width > 0).map(({ top }) => Math.round(top));
-			if (new Set(tops).size > 1) faults.add("a break inside the word " + word + " of " + node.data.trim().slice(0, 80));
+		for (const { index: start, 0: name } of node.data.matchAll(/\S+/g)) {
+			for (const { index, 0: word } of name.length > 32 ? [] : name.matchAll(/[\p{L}\p{N}]{2,}/gu)) {
+				range.setStart(node, start + index);
+				range.setEnd(node, start + index + word.length);
+				const tops = [...range.getClientRects()].filter(({ width }) => width > 0).map(({ top }) => Math.round(top));
+				if (new Set(tops).size > 1) faults.add("a break inside the word " + word + " of " + node.data.trim().slice(0, 80));
+			}
 		}
 	}
 	return [...faults];

@@ -3,8 +3,6 @@ package portal
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -108,10 +106,6 @@ func TestTheConsoleIsDrawnAndSoundOnEachScreen(t *testing.T) {
 		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
 		for _, page := range pages {
 			require.EqualValues(t, http.StatusOK, tab.Open(w.server.URL+"/portal/"+page), page)
-			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-				name := screen.Name + "-" + strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-").Replace(page)
-				require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
-			}
 			assert.Empty(t, append(tab.Faults(), tab.Audit()...), "%s: /portal/%s", screen.Name, page)
 		}
 		graphIsAlive(t, tab)

@@ -23,9 +23,12 @@ var screens = []chromium.Screen{
 
 // documented maps the screenshots of docs/img, which are of the screen alone, to their files.
 var documented = map[string]string{
-	"wide-admin-": "portal-overview", "wide-admin-tenants-acme-policy-daily": "portal-console",
-	"wide-admin-preview": "portal-preview", "wide-dark-admin-tenants": "portal-tenants", "phone-tenant-org": "portal-tenant",
+	"wide-admin-": "portal-overview", "wide-admin-tenants-acme": "portal-console", "wide-admin-preview": "portal-preview",
+	"wide-tenant-org-usage": "portal-usage", "phone-tenant-org": "portal-tenant",
 }
+
+// report has all nodes report that they enforce the newest version.
+const report = `UPDATE rate_limiter.nodes SET reported_at = now(), version = (SELECT version FROM rate_limiter.version)`
 
 const deniedRequest = "23362be3186b8717e61304664ec43cb1"
 
@@ -110,6 +113,7 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 			tab.Fill("#token", secret)
 			require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
 			for _, path := range screensOf(role) {
+				w.exec(report)
 				status := tab.Open(w.server.URL + "/portal/" + path)
 				if status != http.StatusOK && path != "nowhere" {
 					t.Errorf("/portal/%s: %d: is the sample of its parameter known?", path, status)
@@ -130,6 +134,29 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 	}
 }
 
+// On paper, from a dark screen, the pages of usage are light, in the width of the paper, and without forms.
+func TestUsageIsPrinted(t *testing.T) {
+	t.Parallel()
+	w := openBusy(t)
+	b := chromium.Start(t)
+	for secret, path := range map[string]string{adminSecret: "tenants/acme?policy=daily", acmeSecret: "org/usage"} {
+		screen := chromium.Screen{Name: "print", Width: 718, Height: 1000, Dark: true} // A4 without its margins
+		tab := b.Tab(t, screen)
+		tab.Open(w.server.URL + "/portal/")
+		tab.Fill("#token", secret)
+		tab.Click("main form button")
+		tab.Open(w.server.URL + "/portal/" + path)
+		tab.Print()
+		assert.Equal(t, "rgb(255, 255, 255)", chromium.Eval[string](tab, "getComputedStyle(document.documentElement).backgroundColor"))
+		for _, hidden := range []string{"nav", "form", "button", ".tip"} {
+			assert.Zero(t, chromium.Eval[int](tab, `[...document.querySelectorAll("`+hidden+`")].filter(e => e.checkVisibility()).length`),
+				"%s: %s", path, hidden)
+		}
+		assert.Empty(t, tab.Audit(), path)
+		keepScreens(t, tab, "print-"+strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(path))
+	}
+}
+
 // keepScreens writes the whole page, and of the pages that docs show the screen, below the folder SCREENSHOTS.
 func keepScreens(t *testing.T, tab *chromium.Tab, name string) {
 	t.Helper()
@@ -137,7 +164,8 @@ func keepScreens(t *testing.T, tab *chromium.Tab, name string) {
 	if dir == "" {
 		return
 	}
-	chromium.Eval[int](tab, "document.activeElement.blur(), scrollTo(0, 0), 0") // the audit walks through all elements
+	chromium.Eval[int](tab, `document.activeElement.blur(), document.querySelectorAll("nav").forEach(e => e.scrollLeft = 0),
+		document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center" }), scrollTo(0, 0), 0`) // after the audit
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.FullScreenshot(), 0o644))
 	if file := documented[name]; file != "" {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "docs"), 0o755))

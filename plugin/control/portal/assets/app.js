@@ -61,6 +61,8 @@
   relate(document);
   setInterval(() => document.hidden || relate(document), 10000);
 
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   const leave = (part) => {
     part.reads?.abort();
     part.reads = null;

@@ -159,6 +159,9 @@
       sizes.observe(figure.querySelector(".plot"));
     });
   };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((_, figure) => draw(figure)));
+  // Another scheme has other colors, and paper has another width too.
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+    matchMedia(query).addEventListener("change", () => drawn.forEach((_, figure) => draw(figure)));
+  }
   window.drawCharts(document);
 })();
