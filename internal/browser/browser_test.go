@@ -92,6 +92,27 @@ func TestADarkSchemeIsAuditedForItsColors(t *testing.T) {
 	}
 }
 
+func TestWordsThatBreakAndPagesThatAreTooWideAreFaults(t *testing.T) {
+	url := serve(t, map[string]string{
+		"/": strings.Replace(clean, "<main>", `<link rel="stylesheet" href="/narrow.css"><main><p>enforced</p>
+			<p>cyberdyne-systems</p><p>https://example.com/a-long-address-of-a-webhook</p><pre>wide</pre>`, 1),
+		"/narrow.css": `p { width: 3em; overflow-wrap: anywhere } p + p { width: 6em } pre { width: 500px }
+			@media print { p { width: auto } pre { display: none } }`,
+	})
+	tab := Start(t).Tab(t, Phone)
+	tab.Open(url)
+	faults := strings.Join(tab.Audit(), "\n")
+	for _, want := range []string{"a break inside the word enforced", "pixels wider than the screen"} {
+		if strings.Count(faults, want) != 1 || strings.Count(faults, "a break inside") != 1 {
+			t.Errorf("the audit reports %q, want %q", faults, want)
+		}
+	}
+	tab.Print()
+	if faults := tab.Audit(); len(faults) > 0 {
+		t.Errorf("faults on paper: %q", faults)
+	}
+}
+
 func TestAnElementThatThePageReplacesIsFoundAgain(t *testing.T) {
 	tab := Start(t).Tab(t, Desktop)
 	tab.Open(serve(t, map[string]string{"/": clean}))
