@@ -326,8 +326,8 @@ const focusOrder = `(() => {
 })()`
 
 // Audit returns the faults of the page in accessibility: violations of WCAG 2.2 AA, a page that is wider than the
-// screen, breaks inside words, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one does
-// in other colors, it checks all but the other rules of WCAG.
+// screen, breaks inside words, a focus that cannot be seen or jumps. On a dark screen, which shows what a light one
+// does in other colors, it checks the colors of WCAG and the rest.
 func (tab *Tab) Audit() (faults []string) {
 	tab.t.Helper()
 	Eval[chromedp.Void](tab, axe(tab.t)+";0")

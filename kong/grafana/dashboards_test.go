@@ -118,7 +118,8 @@ func TestEveryPanelIsInARowHasAUnitAndADescriptionAndOverlapsNoOther(t *testing.
 				continue
 			}
 			format := p.FieldConfig.Defaults
-			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") || format.Unit == "" || len(p.Targets) == 0 {
+			if p.ID != i+1 || p.Title == "" || !strings.HasSuffix(p.Description, ".") || format.Unit == "" ||
+				len(p.Targets) == 0 {
 				t.Errorf("panel %d lacks a field: %+v", i, p)
 			}
 			if want := noValue(format.Unit); format.NoValue != want {
@@ -301,8 +302,8 @@ func fieldsOf(value any, path string, all map[string]bool) {
 	}
 }
 
-// The list has the fields that the types of Grafana have, npm's @grafana/schema of the version in docker-compose.yml, and
-// of annotations those of its Prometheus data source.
+// The list has the fields that the types of Grafana have, npm's @grafana/schema of the version in docker-compose.yml,
+// and of annotations those of its Prometheus data source.
 func TestTheDashboardsHaveOnlyFieldsThatGrafanaKnows(t *testing.T) {
 	all := map[string]bool{}
 	forEachDashboard(t, func(t *testing.T, file string, _ *dashboard) {

@@ -18,7 +18,8 @@ import (
 // Screens of screenshots: two widths, light and dark.
 var screens = []chromium.Screen{
 	{Name: "wide", Width: 1400, Height: 900}, {Name: "wide-dark", Width: 1400, Height: 900, Dark: true},
-	{Name: "phone", Width: 390, Height: 844, Mobile: true}, {Name: "phone-dark", Width: 390, Height: 844, Mobile: true, Dark: true},
+	{Name: "phone", Width: 390, Height: 844, Mobile: true},
+	{Name: "phone-dark", Width: 390, Height: 844, Mobile: true, Dark: true},
 }
 
 // documented maps the screenshots of docs/img, which are of the screen alone, to their files.
@@ -48,8 +49,8 @@ func openFull(t *testing.T) *realWorld {
 	} {
 		w.write(write[0], write[1], write[2])
 	}
-	w.exec(`INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, state, created_at, due_at, tries, status,
-			error, tried_at)
+	w.exec(`INSERT INTO rate_limiter.webhook_deliveries (id, webhook, events, body, state, created_at, due_at, tries,
+			status, error, tried_at)
 		SELECT 'd' || i, w.id, 1, '{}', (ARRAY['delivered', 'waiting', 'failed'])[1 + i % 3], now() - i * interval '1 hour',
 			now() + interval '5 minutes', i, CASE WHEN i % 3 = 0 THEN 204 ELSE 503 END,
 			CASE WHEN i % 3 = 0 THEN '' ELSE 'the receiver answered 503 Service Unavailable' END, now() - i * interval '1 hour'
@@ -81,7 +82,8 @@ func screensOf(role api.Role) (paths []string) {
 		"/tokens/{name}", "/tokens/billing-job", "{org}", "acme", "{id}", "1")
 	for _, page := range pages() {
 		method, path, _ := strings.Cut(page.Pattern, " ")
-		if method != http.MethodGet || !slices.Contains(page.For, role) || path == "/portal/reach" || path == "/portal/search" {
+		isPart := path == "/portal/reach" || path == "/portal/search" // of a page, or leads to one
+		if method != http.MethodGet || !slices.Contains(page.For, role) || isPart {
 			continue
 		}
 		paths = append(paths, strings.TrimPrefix(sample.Replace(path), home))
@@ -150,10 +152,12 @@ func TestUsageIsPrinted(t *testing.T) {
 		tab.Click("main form button")
 		tab.Open(w.server.URL + "/portal/" + path)
 		tab.Print()
-		assert.Equal(t, "rgb(255, 255, 255)", chromium.Eval[string](tab, "getComputedStyle(document.documentElement).backgroundColor"))
+		paper := chromium.Eval[string](tab, "getComputedStyle(document.documentElement).backgroundColor")
+		assert.Equal(t, "rgb(255, 255, 255)", paper)
 		for _, hidden := range []string{"nav", "form", "button", ".tip"} {
-			assert.Zero(t, chromium.Eval[int](tab, `[...document.querySelectorAll("`+hidden+`")].filter(e => e.checkVisibility()).length`),
-				"%s: %s", path, hidden)
+			shown := chromium.Eval[int](tab,
+				`[...document.querySelectorAll("`+hidden+`")].filter(e => e.checkVisibility()).length`)
+			assert.Zero(t, shown, "%s: %s", path, hidden)
 		}
 		assert.Empty(t, tab.Audit(), path)
 		keepScreens(t, tab, "print-"+strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(path))
@@ -167,8 +171,10 @@ func keepScreens(t *testing.T, tab *chromium.Tab, name string) {
 	if dir == "" {
 		return
 	}
-	chromium.Eval[int](tab, `document.activeElement.blur(), document.querySelectorAll("nav").forEach(e => e.scrollLeft = 0),
-		document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center" }), scrollTo(0, 0), 0`) // after the audit
+	// The audit has moved the focus through the page.
+	chromium.Eval[int](tab, `document.activeElement.blur(),
+		document.querySelectorAll("nav").forEach(e => e.scrollLeft = 0),
+		document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center" }), scrollTo(0, 0), 0`)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.FullScreenshot(), 0o644))
 	if file := documented[name]; file != "" {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "docs"), 0o755))
