@@ -130,6 +130,8 @@ var bad = map[string][]row{
 
 	"tiers_name":        {{"name": ""}, {"name": strings.Repeat("x", 65)}},
 	"tiers_description": {{"description": strings.Repeat("x", 1025)}},
+	"tiers_title":       {{"title": strings.Repeat("x", 65)}},
+	"tiers_price_text":  {{"price_text": strings.Repeat("x", 257)}},
 	"tenants_id":        {{"id": ""}, {"id": strings.Repeat("x", 129)}},
 	"tenants_tier":      {{"tier": strings.Repeat("x", 65)}},
 	"tenants_time_zone": {{"time_zone": "../etc/passwd"}, {"time_zone": "/UTC"}, {"time_zone": strings.Repeat("x", 65)}},

@@ -226,6 +226,12 @@ type Tier struct {
 
 	// The limits of each tenant on this tier; all of them must pass. Default: none, the tier has no cap.
 	Limits []Limit `json:"limits" kong:"required" default:""`
+
+	// What tenants read in place of the name, for instance Enterprise plan.
+	Title string `json:"title,omitempty" kong:"len_max=64"`
+
+	// The price in words, for tenants to read, for instance "$499 a month, then $2 per 1,000 requests".
+	PriceText string `json:"price_text,omitempty" kong:"len_max=256"`
 }
 
 // Anonymous holds the limits of requests without a tenant. The zero value has none.

@@ -1734,8 +1734,12 @@ CREATE TABLE rate_limiter.tiers (
     name text NOT NULL,
     description text DEFAULT ''::text NOT NULL,
     revision bigint DEFAULT 1 NOT NULL,
+    title text DEFAULT ''::text NOT NULL,
+    price_text text DEFAULT ''::text NOT NULL,
     CONSTRAINT tiers_description CHECK ((octet_length(description) <= 1024)),
-    CONSTRAINT tiers_name CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 64)))
+    CONSTRAINT tiers_name CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 64))),
+    CONSTRAINT tiers_price_text CHECK ((octet_length(price_text) <= 256)),
+    CONSTRAINT tiers_title CHECK ((octet_length(title) <= 64))
 );
 
 ALTER TABLE rate_limiter.tiers OWNER TO owner;

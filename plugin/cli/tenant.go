@@ -19,10 +19,14 @@ var tierCommands = []*command{
 		words: "tier put", args: "NAME", brief: "create or update a tier",
 		define: func(c *call) action {
 			description := c.flags.String("description", "", "the `text` that describes the tier")
+			title := c.flags.String("title", "", "the `text` that tenants read in place of the name")
+			price := c.flags.String("price-text", "", "the `text` that tells tenants the price")
 			query := c.overFlag()
 			return c.writes(func() change {
 				return change{
-					method: http.MethodPut, path: c.path(tierPath), query: query, body: object{"description": *description},
+					method: http.MethodPut, path: c.path(tierPath), query: query, body: object{
+						"description": *description, "title": *title, "price_text": *price,
+					},
 					what: "put tier " + c.arg(), row: "tier",
 				}
 			})

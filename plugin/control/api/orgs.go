@@ -147,7 +147,7 @@ func (s *Server) registerTiers() {
 			in.After, in.Max = in.page()
 			return s.Rows.Tiers(ctx, in.TierFilter)
 		})
-	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its description"), s.putTier)
+	put(r, r.operation("put-tier", http.MethodPut, name, "Create a tier, or replace its texts"), s.putTier)
 	remove[deleteTierInput](r, r.operation("delete-tier", http.MethodDelete, name,
 		"Delete a tier; orgs and policies that name it are kept", conditional...), "delete a tier")
 }
@@ -162,6 +162,8 @@ func (t *TierName) rowKey() any    { return t.Name }
 
 type tierBody struct {
 	Description string         `json:"description,omitempty" maxLength:"1024"`
+	Title       string         `json:"title,omitempty"       maxLength:"64"   doc:"What tenants read in place of the name." example:"Gold"`
+	PriceText   string         `json:"price_text,omitempty"  maxLength:"256"  doc:"The price in words, for tenants to read." example:"$499 a month"`
 	Reason      optionalReason `json:"reason,omitempty"      maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API."`
 }
 
@@ -174,11 +176,16 @@ type putTierInput struct {
 }
 
 func (s *Server) putTier(ctx context.Context, in *putTierInput) *write[rows.Tier] {
-	desired := rows.Tier{Name: in.Name, Description: in.Body.Description}
+	desired := rows.Tier{
+		Name: in.Name, Description: in.Body.Description, Title: in.Body.Title, PriceText: in.Body.PriceText,
+	}
 	return &write[rows.Tier]{
 		action: "put a tier",
 		read:   func() (rows.Tier, error) { return rows.Read[rows.Tier](ctx, s.Rows, in.Name) },
-		isSame: func(current rows.Tier) bool { return current.Description == desired.Description },
+		isSame: func(current rows.Tier) bool {
+			current.Revision = desired.Revision
+			return current == desired
+		},
 		write: func(_ rows.Tier, revision int64) (d done[rows.Tier], err error) {
 			desired.Revision = revision
 			return d.with(s.Rows.PutTier(ctx, newChange(ctx, in.Body.Reason), desired))

@@ -216,6 +216,7 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limit.Micros) answers.OrgTier {
 	e := policies.Explain(id, now)
 	found := answers.OrgTier{Tier: e.Tier, Source: e.TierFrom}
+	found.Title, found.Price = policies.TierWords(e.Tier)
 	switch found.Source {
 	case "request":
 		found.Source = "query"

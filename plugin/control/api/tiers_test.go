@@ -190,3 +190,21 @@ func TestTiersAreReadWhileTheStoreDoesNotAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestATierHasTheWordsOfItsRowElseOfTheConfig(t *testing.T) {
+	t.Parallel()
+	config, stored := plan(), enterprise()
+	config.Tiers[1].Title, config.Tiers[1].PriceText = "Enterprise plan", "$499 a month"
+	stored.Tiers = []policy.TierRow{{Name: "enterprise", Title: "Big"}}
+	p := planning(t, config, stored)
+	for _, what := range []string{"policies", "usage"} {
+		a := p.want(p.as("GET", "/v1/orgs/acme/ratelimit/"+what, ""), http.StatusOK)
+		if got := read[answers.OrgTier](p.world, a); got.Title != "Big" || got.Price != "$499 a month" {
+			t.Errorf("%s: the tier has the words %q and %q", what, got.Title, got.Price)
+		}
+	}
+	const tier, words = "/v1/ratelimit/tiers/gold", `{"title":"Gold","price_text":"$9 a month"}`
+	p.want(p.world.as("PUT", tier, words), http.StatusCreated)
+	a := p.want(p.world.as("GET", "/v1/ratelimit/tiers", ""), http.StatusOK)
+	require.Contains(t, a.Body.String(), `"title":"Gold","price_text":"$9 a month"`)
+}

@@ -18,7 +18,7 @@ import (
 // keeps its last good value from the previous snapshot. Without a previous one (nil) the snapshot omits the row.
 func NewSnapshot(rows Rows, previous *Snapshot) (*Snapshot, []Fault) {
 	empty := &Snapshot{
-		tiers:         map[string]bool{},
+		tiers:         map[string]TierRow{},
 		tenantsByTier: map[string]int{},
 		endpoints:     newEndpoints(),
 	}
@@ -78,7 +78,7 @@ func (b *builder) putRows(rows Rows) {
 			problem := fmt.Sprintf("must have at most %d bytes, got %d", maxName, length)
 			b.faults = append(b.faults, Fault{inTiers, tier.Name, "name", problem})
 		default:
-			b.snapshot.tiers[tier.Name] = true
+			b.snapshot.tiers[tier.Name] = tier
 		}
 	}
 	for _, tenant := range rows.Tenants {

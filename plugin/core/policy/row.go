@@ -42,9 +42,11 @@ type RowKeys struct {
 	Prices    []int64
 }
 
-// TierRow declares a tier, with or without policies. Its key is Name.
+// TierRow declares a tier, with or without policies. Its key is Name. The other fields are words for tenants.
 type TierRow struct {
-	Name string `json:"name"`
+	Name      string `json:"name"`
+	Title     string `json:"title,omitempty"`
+	PriceText string `json:"price_text,omitempty"`
 }
 
 // PolicyRow is a policy that a database holds. Its key is ID.

@@ -28,9 +28,9 @@ type Snapshot struct {
 	costs     index[*CostRow]
 	prices    index[*PriceRow]
 
-	tiers         map[string]bool // those that have a row of their own
-	tenantsByTier map[string]int  // tenants by the tier that their row names
-	endpoints     *endpointSet    // of policies, overrides and costs
+	tiers         map[string]TierRow // by name
+	tenantsByTier map[string]int     // tenants by the tier that their row names
+	endpoints     *endpointSet       // of policies, overrides and costs
 
 	summary
 	candidate *Overlay // nil: no candidate is open
@@ -92,7 +92,7 @@ func (s *Snapshot) Len() int {
 func (s *Snapshot) Tiers() []TierRow {
 	rows := make([]TierRow, 0, len(s.tiers))
 	for _, name := range slices.Sorted(maps.Keys(s.tiers)) {
-		rows = append(rows, TierRow{name})
+		rows = append(rows, s.tiers[name])
 	}
 	return rows
 }
@@ -156,8 +156,11 @@ func (s *Snapshot) Namespace(name string) NamespaceRows {
 	return NamespaceRows{}
 }
 
-// HasTier reports whether a tier has a row of its own.
-func (s *Snapshot) HasTier(tier string) bool { return s.tiers[tier] }
+// Tier returns the row of a tier; ok: it has one of its own.
+func (s *Snapshot) Tier(name string) (row TierRow, ok bool) {
+	row, ok = s.tiers[name]
+	return row, ok
+}
 
 // TenantsByTier returns the number of tenants by the tier that their row names.
 func (s *Snapshot) TenantsByTier() map[string]int { return maps.Clone(s.tenantsByTier) }

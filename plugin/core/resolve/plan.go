@@ -15,6 +15,7 @@
 package resolve
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -178,8 +179,25 @@ func (p *Plan) hasTier(tier string) bool {
 	if p.snapshot == nil {
 		return false
 	}
-	_, ok := p.rows.Tiers[tier]
-	return ok || p.snapshot.HasTier(tier)
+	if _, ok := p.rows.Tiers[tier]; ok {
+		return true
+	}
+	_, ok := p.snapshot.Tier(tier)
+	return ok
+}
+
+// TierWords returns what tenants read of a tier: its title and its price, each of its row, else of the config, or "".
+func (p *Plan) TierWords(tier string) (title, price string) {
+	var row policy.TierRow
+	if p.snapshot != nil {
+		row, _ = p.snapshot.Tier(tier)
+	}
+	for i := range p.config.Tiers {
+		if t := &p.config.Tiers[i]; t.Name == tier {
+			return cmp.Or(row.Title, t.Title), cmp.Or(row.PriceText, t.PriceText)
+		}
+	}
+	return row.Title, row.PriceText
 }
 
 // Policies returns all policies of the config, in no particular order.

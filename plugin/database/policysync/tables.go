@@ -25,7 +25,7 @@ type table struct {
 
 // tables lists the tables in the order of tiersTable to pricesTable.
 var tables = [...]table{
-	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name", scan: scanTiers},
+	{name: "tiers", kind: "tier", key: "name", where: "true", columns: "name, title, price_text", scan: scanTiers},
 	tableOf("tenants", "tenant", "", "true", func(r *policy.Rows) *[]schema.Tenant { return &r.Tenants },
 		func(r *schema.Tenant) ([]any, *schema.Tenant) { return nil, r }),
 	tableOf("policies", "policy", "id", "true", func(r *policy.Rows) *[]policy.PolicyRow { return &r.Policies },
@@ -54,7 +54,7 @@ func (t *table) selectSQL() string {
 
 func scanTiers(rows *policy.Rows) ([]any, func()) {
 	row := new(policy.TierRow)
-	return []any{&row.Name}, func() { rows.Tiers = append(rows.Tiers, *row) }
+	return []any{&row.Name, &row.Title, &row.PriceText}, func() { rows.Tiers = append(rows.Tiers, *row) }
 }
 
 // tableOf describes a table whose rows R have the fields of F, all of them declared. first is a column before those; ""

@@ -71,7 +71,10 @@ var (
 	}.complete()
 	tierTable = table[Tier]{
 		name: "tiers", kind: "tier", key: "name::text", first: "revision, ", fixed: []string{"name"},
-		fields: []column{{"name", "name", "n.name"}, {"description", "description", "coalesce(n.description, '')"}},
+		fields: []column{
+			{"name", "name", "n.name"}, {"description", "description", "coalesce(n.description, '')"},
+			{"title", "title", "coalesce(n.title, '')"}, {"price_text", "price_text", "coalesce(n.price_text, '')"},
+		},
 	}.complete()
 	overrideTable = table[Override]{
 		name: "overrides", kind: "override", first: stateColumn + " AS state, " + ownOverrideColumns,

@@ -33,6 +33,8 @@ func hasTimeZone(t schema.Tenant) error {
 type Tier struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
+	Title       string `json:"title,omitempty"       doc:"What tenants read in place of the name."`
+	PriceText   string `json:"price_text,omitempty"  doc:"The price in words, for tenants to read."`
 	Revision    int64  `json:"revision,omitempty"` // as in Policy
 }
 
