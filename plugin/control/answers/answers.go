@@ -121,6 +121,20 @@ type DenialList struct {
 	Sampled bool     `json:"sampled"        doc:"An item counts several denials, so something of them was left out."`
 }
 
+// DenialGroups has recent denials by org, limit, reason and endpoint.
+type DenialGroups struct {
+	From  time.Time     `json:"from"         doc:"The begin of the first step."`
+	Step  int64         `json:"step_seconds" doc:"How long each of the counts covers."`
+	Items []DenialGroup `json:"items"        doc:"The largest is first."`
+}
+
+// DenialGroup has the denials of an org by one limit, for one reason, at one endpoint.
+type DenialGroup struct {
+	Denial
+
+	Counts []int64 `json:"counts" doc:"Of count, those of each step, the earliest first."`
+}
+
 // Denial counts denials of an org by one policy at about one time.
 type Denial struct {
 	ID         int64     `json:"id,omitempty"                  doc:"Absent for the token of an org."`

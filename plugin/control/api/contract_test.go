@@ -141,6 +141,8 @@ var samples = map[string]sample{
 	"rotate-org-token":       {body: `{"overlap":"2h","reason":"a new laptop"}`},
 	"create-token":           {body: `{"name":"july","role":"viewer","reason":"a test"}`},
 	"list-denials":           {query: "?tenant=acme&policy=daily&since=24h"},
+	"list-denial-groups":     {query: "?tenant=acme&policy=daily&last=7d"},
+	"list-org-denial-groups": {query: "?policy=daily&last=7d"},
 	"list-org-denials":       {query: "?policy=daily&since=24h"},
 	"forget-node":            {body: `{"node":"edge-1","reason":"the machine is gone"}`},
 	"forgive-org":            {body: `{"reason":"a load test"}`},

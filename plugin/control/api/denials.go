@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,18 @@ func (s *Server) registerDenials() {
 			"no numbers of limits that orgs share, and those that deny beside a limit of its own not at all."),
 		"list denials", func(ctx context.Context, in *listOrgDenialsInput) (answers.DenialList, error) {
 			return s.denials(ctx, &in.DenialPage, in.Org)
+		})
+	const groups = "Group recent denials by org, limit, reason and endpoint\nThe other fields are of the last denial that " +
+		"was reported. A group has neither a user nor an address, and no advice: it is not the same for all of its requests. "
+	serve(s, at("/v1/ratelimit/denial-groups", readAccess).operation("list-denial-groups", http.MethodGet, "",
+		groups+aboutDenials), "group denials",
+		func(ctx context.Context, in *denialGroupsInput) (answers.DenialGroups, error) {
+			return s.denialGroups(ctx, &in.DenialGroupQuery, in.Tenant)
+		})
+	serve(s, at(orgPath, orgAccess).operation("list-org-denial-groups", http.MethodGet, "/ratelimit/denial-groups",
+		groups+aboutDenials+" The token of an org reads what it reads of each denial."), "group denials",
+		func(ctx context.Context, in *orgDenialGroupsInput) (answers.DenialGroups, error) {
+			return s.denialGroups(ctx, &in.DenialGroupQuery, in.Org)
 		})
 	serve(s, at(denialsPath, decideAccess).operation("get-denial", http.MethodGet, "/{request_id}",
 		"Get what denied a request\nOne item for each limit that denied the request: all of them must admit it. "+
@@ -108,6 +121,57 @@ func (s *Server) denials(ctx context.Context, page *DenialPage, tenant string) (
 		list.Next = string(newCursor([2]int64{last.At.UnixMicro(), last.ID}))
 	}
 	v.addDenials(&list, found)
+	return list, err
+}
+
+// DenialGroupQuery selects groups of recent denials.
+type DenialGroupQuery struct {
+	Policy   string `query:"policy"   maxLength:"256"  doc:"Only by this policy."`
+	Endpoint string `query:"endpoint" maxLength:"1024" doc:"Only of this endpoint: a pattern, or a route's name."`
+	Last     string `query:"last"     maxLength:"32"   doc:"Denials of this time until now." default:"24h" example:"7d"`
+	Limit    int    `query:"limit"    minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+}
+
+// Resolve implements [huma.Resolver].
+func (in *DenialGroupQuery) Resolve(huma.Context) []error { return checkSpan("query.last", in.Last, 0) }
+
+type denialGroupsInput struct {
+	OfTenant
+	DenialGroupQuery
+}
+
+type orgDenialGroupsInput struct {
+	OrgPath
+	DenialGroupQuery
+}
+
+// trendSteps are the steps that a trend can have: the shortest of at most maxTrend.
+var trendSteps = [...]time.Duration{
+	time.Minute, 15 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour,
+}
+
+const maxTrend = 100
+
+// denialGroups returns groups of recent denials as the caller reads them. tenant "" selects all.
+func (s *Server) denialGroups(
+	ctx context.Context, in *DenialGroupQuery, tenant string,
+) (answers.DenialGroups, error) {
+	v, now, length := s.viewOf(callerOf(ctx)), s.Now().UTC(), min(spanOr(in.Last, 0), maxTrend*trendSteps[5])
+	step := trendSteps[slices.IndexFunc(trendSteps[:], func(d time.Duration) bool { return length <= maxTrend*d })]
+	steps := int((length + step - 1) / step)
+	from := now.Truncate(step).Add(step - time.Duration(steps)*step)
+	list := answers.DenialGroups{From: from, Step: int64(step / time.Second), Items: []answers.DenialGroup{}}
+	found, err := s.Rows.DenialGroups(ctx, rows.DenialFilter{
+		Tenant: tenant, AsTenant: v.tenant, Policy: in.Policy, Endpoint: in.Endpoint, Since: from, Max: in.Limit,
+	}, step)
+	for i := range found {
+		g := answers.DenialGroup{Denial: v.denial(found[i].RecentDenial), Counts: make([]int64, steps)}
+		g.User, g.IPHash, g.RetryAfter, g.RetryAt, g.WouldAdmit = "", "", nil, nil, ""
+		for at, count := range found[i].Trend {
+			g.Counts[min(max(at, 0), steps-1)] += count // the clock of a node may be ahead
+		}
+		list.Items = append(list.Items, g)
+	}
 	return list, err
 }
 

@@ -1,12 +1,14 @@
 package api_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
@@ -202,4 +204,51 @@ func TestDenialsAndNoticesOfALimitInMoneyHaveItsUnit(t *testing.T) {
 	if strings.Count(text, `"unit":"usd"`) != 1 {
 		t.Errorf("the notices are %s, want the unit of one", text)
 	}
+}
+
+func TestDenialsAreGroupedWithTheirTrendAndWithoutAdvice(t *testing.T) {
+	t.Parallel()
+	w := open(t)
+	w.denied()
+	w.reports(`[{"event":"f","age":3000000000,` + reported + `,"count":4},{"event":"g","age":0,` + reported +
+		`,"endpoint":"GET /a"},{"event":"h","age":0,` + reported + `,"count":70}]`)
+	pgtest.Exec(w, w.pool, `UPDATE rate_limiter.recent_denials SET at = at - interval '25 hours' WHERE event = 'h'`)
+	const path = "/v1/ratelimit/denial-groups?tenant=acme"
+	found := read[answers.DenialGroups](w, w.want(w.by(viewer, "GET", path, ""), http.StatusOK))
+	require.Len(t, found.Items, 5) // not those of globex
+	require.EqualValues(t, 900, found.Step)
+	for i, want := range []string{"daily POST /records 5", "platform POST /records 5"} {
+		g := found.Items[i]
+		require.Equal(t, want, fmt.Sprint(g.Policy, " ", g.Endpoint, " ", g.Count))
+		var sum int64
+		for _, n := range g.Counts {
+			sum += n
+		}
+		if len(g.Counts) != 96 || sum != g.Count || g.WouldAdmit != "" || g.User != "" || *g.Limit != 100 {
+			t.Errorf("the group is %+v", g)
+		}
+	}
+	if first := found.Items[0].Counts; first[95] == 5 || first[92]+first[91] != 4 {
+		t.Errorf("the trend is %v, want 4 of 50 minutes ago", first)
+	}
+	week := read[answers.DenialGroups](w, w.want(w.by(viewer, "GET", path+"&last=7d&policy=daily&limit=1", ""),
+		http.StatusOK))
+	if len(week.Items) != 1 || week.Items[0].Count != 75 || len(week.Items[0].Counts) != 28 {
+		t.Errorf("in a week there are %+v", week)
+	}
+	w.want(w.by(viewer, "GET", path+"&last=100000d", ""), http.StatusOK)
+	w.wantFaults(w.by(viewer, "GET", path+"&last=0s", ""), "query.last")
+
+	a := w.want(w.by(ofAcme, "GET", "/v1/orgs/acme/ratelimit/denial-groups", ""), http.StatusOK)
+	own := read[answers.DenialGroups](w, a)
+	if len(own.Items) != 4 || strings.Contains(a.Body.String(), "hidden") || strings.Contains(a.Body.String(), "hmac") {
+		t.Fatalf("the org reads %s", a.Body)
+	}
+	for _, g := range own.Items {
+		if g.Policy == "platform" && (g.Limit != nil || g.Count != 2) {
+			t.Errorf("the org reads %+v of a shared limit", g)
+		}
+	}
+	w.want(w.by(ofGlobex, "GET", "/v1/orgs/acme/ratelimit/denial-groups", ""), http.StatusForbidden)
+	w.want(w.by(ofAcme, "GET", path, ""), http.StatusForbidden)
 }

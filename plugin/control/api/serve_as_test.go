@@ -155,7 +155,7 @@ var roles = []struct{ name, token string }{
 // token. Every operation is there: one that is not fails the test.
 var may = map[string]string{
 	"yy..???": `list-policies get-policy list-all-overrides get-general-override list-ended-overrides preview-override
-		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-audit get-fleet
+		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-denial-groups list-audit get-fleet
 		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost list-prices get-price
 		get-document diff-document
 		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top get-usage-total list-org-usage
@@ -169,7 +169,7 @@ var may = map[string]string{
 		delete-cost put-price delete-price apply-document forgive-org create-token revoke-token put-tier delete-tier
 		put-org delete-org reset-org-usage`,
 	"yyy.???": `list-overrides get-override list-webhooks get-webhook list-webhook-deliveries list-org-tokens
-		list-org-denials get-org get-org-policies get-org-usage get-org-usage-history`,
+		list-org-denials list-org-denial-groups get-org get-org-policies get-org-usage get-org-usage-history`,
 	"y.y.???": `create-webhook delete-webhook enable-webhook disable-webhook rotate-webhook test-webhook
 		create-org-token rotate-org-token revoke-org-token check check-batch`, // a viewer may check with dry_run
 	"yyyy???": `get-denial`,

@@ -52,11 +52,14 @@ type DenialCursor struct {
 	ID int64
 }
 
-// Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the
-// bounds of a tenant and of all allow.
-func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
-	var w where
-	count := "count"
+// denialColumns are those of a RecentDenial, without its count.
+const denialColumns = `id, at, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow, "user", ip,
+	retry_after, coalesce(tier, '') AS tier, coalesce(policy_for, '') AS policy_for, policy_id, policy_version, capacity,
+	cost, remaining, coalesce(unit, '') AS unit, override, penalty`
+
+// where returns the condition of a filter, and the column that counts denials.
+func (f *DenialFilter) where() (w where, count string) {
+	count = "count"
 	if f.AsTenant {
 		count = "tenant_count"
 		w.add("tenant = %s AND tenant_count > 0", f.Tenant)
@@ -77,11 +80,43 @@ func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error
 		w.args = append(w.args, f.Before.At)
 		w.add(fmt.Sprintf("(at, id) < ($%d, %%s)", len(w.args)), f.Before.ID)
 	}
+	return w, count
+}
+
+// Denials returns the recent denials that a filter selects, newest first. They are kept for 7 days, as far as the
+// bounds of a tenant and of all allow.
+func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error) {
+	w, count := f.where()
 	return readAll[RecentDenial](ctx, s.pool, "list denials", `
-		SELECT id, at, tenant, endpoint, policy, scope, "limit", window_size, reason, shadow,
-			`+count+` AS count, "user", ip, retry_after, coalesce(tier, '') AS tier, coalesce(policy_for, '') AS policy_for,
-			policy_id, policy_version, capacity, cost, remaining, coalesce(unit, '') AS unit, override, penalty
+		SELECT `+count+` AS count, `+denialColumns+`
 		FROM rate_limiter.recent_denials`+w.String()+` ORDER BY at DESC, id DESC`+limitTo(f.Max), w.plannedArgs()...)
+}
+
+// DenialGroup has the denials of one tenant by one limit, for one reason, at one endpoint.
+type DenialGroup struct {
+	RecentDenial // the last one that was reported, with the count of all
+
+	Trend map[int]int64 // counts by step since the begin of the filter, from 0; steps without any are absent
+}
+
+// DenialGroups returns groups of recent denials since an instant, the largest first.
+func (s *DB) DenialGroups(ctx context.Context, f DenialFilter, step time.Duration) ([]DenialGroup, error) {
+	w, count := f.where()
+	args := w.plannedArgs()
+	at := len(args)
+	const of = `tenant, endpoint, policy, scope, reason, shadow`
+	return readAll[DenialGroup](ctx, s.pool, "group denials", fmt.Sprintf(`
+		WITH steps AS (
+			SELECT %[1]s, max(id) AS last, sum(%[2]s)::bigint AS count,
+				floor(extract(epoch FROM at - $%[4]d::timestamptz) / $%[5]d::float8)::bigint AS step
+			FROM rate_limiter.recent_denials%[3]s GROUP BY %[1]s, step),
+		largest AS (
+			SELECT max(last) AS last, sum(count)::bigint AS count, jsonb_object_agg(step, count) AS trend
+			FROM steps GROUP BY %[1]s ORDER BY 2 DESC, 1 DESC%[6]s)
+		SELECT g.count, g.trend, d.* FROM largest g, LATERAL (
+			SELECT `+denialColumns+` FROM rate_limiter.recent_denials WHERE id = g.last) d
+		ORDER BY g.count DESC, d.id DESC`, of, count, w.String(), at, at+1, limitTo(f.Max)),
+		append(args, f.Since, step.Seconds())...)
 }
 
 // DenialsOf returns the denials of one request, newest first: one for each limit that denied it. It returns a
