@@ -373,6 +373,13 @@ func (c *call) portalFlags(s *server.Settings) {
 		}
 		return nil
 	})
+	c.flags.Func("portal-name", "the `name` in the head of its pages (default Rate limits)", s.Portal.Brand.SetName)
+	c.flags.Func("portal-logo", "a `file` with the logo beside the name, svg, png, webp or jpg (default none)",
+		s.Portal.Brand.ReadLogo)
+	c.flags.Func("portal-accent", "the `color` of buttons, links and graphs, such as #1f5fbf; where its contrast is too "+
+		"low to be read it becomes darker, or in the dark scheme lighter (default #1f5fbf)", s.Portal.Brand.SetAccent)
+	c.flags.Func("portal-support", "the `URL` where people ask for help, https or mailto, linked on all pages (default "+
+		"none)", s.Portal.Brand.SetSupport)
 	c.oidcFlags(&s.Portal.OIDC)
 }
 

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -48,7 +49,8 @@ type Options struct {
 
 	Key      []byte        // of cookies, session.KeySize bytes; nil: a new random one
 	Idle     time.Duration // how long a session lasts without a request; 0: session.DefaultIdle
-	Provider *oidc.Flow    // signs people in by OpenID Connect; nil: tokens only
+	Brand    Brand
+	Provider *oidc.Flow // signs people in by OpenID Connect; nil: tokens only
 	Metrics  prometheus.Registerer
 	Now      func() time.Time // nil: time.Now
 }
@@ -61,6 +63,9 @@ type Portal struct {
 	jar       *session.Jar
 	sessions  *session.Sessions
 	templates *template.Template
+	files     map[string][]byte // of the brand, beside the assets
+	logo      string            // the name of the logo in files; "": none
+	style     string            // of the colors; "": none
 	shared    answerCache
 	described atomic.Pointer[description] // nil: not read yet
 	metrics   *metrics
@@ -84,6 +89,8 @@ func New(o Options) (*Portal, error) {
 		return nil, fmt.Errorf("make the portal: %w", err)
 	}
 	p.sessions = session.New(p.jar, o.Idle)
+	p.Brand.Name = cmp.Or(o.Brand.Name, "Rate limits")
+	p.logo, p.style, p.files = o.Brand.files()
 	p.metrics = newMetrics(o.Metrics)
 	p.route()
 	return p, nil

@@ -36,6 +36,8 @@ type layout struct {
 	Caller      api.Caller
 	Nav         []page
 	Notice      notice
+	Brand       Brand
+	Logo, Style string        // the names of assets of the brand; "": none
 	Range       string        // the parameter that links keep, or ""
 	Ranges      []rangeLink   // of a page that shows a range
 	Body        template.HTML // rendered by a template
@@ -44,6 +46,7 @@ type layout struct {
 // layout returns the surroundings of a page for a caller, or for none.
 func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
 	l := &layout{Title: title, Path: r.URL.Path, Caller: caller, Range: keptRange(r, caller)}
+	l.Brand, l.Logo, l.Style = p.Brand, p.logo, p.style
 	for _, to := range pages() {
 		if to.Pattern == r.Pattern && to.Ranged {
 			l.Ranges = rangeLinks(r)
@@ -106,7 +109,10 @@ func assetsHash() string {
 
 func (p *Portal) serveAsset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	content, err := assetFiles.ReadFile("assets/" + name)
+	content, err := p.files[name], error(nil)
+	if content == nil {
+		content, err = assetFiles.ReadFile("assets/" + name)
+	}
 	if err != nil {
 		p.showProblem(w, r, api.Caller{}, &problem{Status: http.StatusNotFound})
 		return

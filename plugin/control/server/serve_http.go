@@ -29,6 +29,7 @@ type Portal struct {
 	On      bool
 	KeyFile string // "": a random key
 	Idle    time.Duration
+	Brand   portal.Brand
 	OIDC    oidc.Settings // without an issuer: people sign in with tokens only
 }
 
@@ -44,7 +45,7 @@ func (s *Settings) newPortal(
 		return nil, err
 	}
 	o := portal.Options{
-		API: rest, Log: log, Key: key, Idle: s.Portal.Idle, Metrics: numbers,
+		API: rest, Log: log, Key: key, Idle: s.Portal.Idle, Brand: s.Portal.Brand, Metrics: numbers,
 	}
 	if s.Portal.OIDC.Issuer != "" {
 		o.Provider = oidc.New(oidc.Options{Settings: s.Portal.OIDC, Now: time.Now, Log: log})
