@@ -1,10 +1,15 @@
 package portal
 
 import (
+	"fmt"
+	"html/template"
+	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/docs"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -56,26 +61,108 @@ func (v *visit) findOverride(q string) error {
 	return v.redirect(home+"audit?"+query.Encode(), notice{})
 }
 
-// serveDenials shows recent denials, or what denied one request, whatever the other filters. The first page is live.
+// serveDenials shows recent denials: in groups, one by one, or what denied one request, whatever the other filters.
 func serveDenials(v *visit) error {
-	filters := v.filters("request_id", "tenant", "policy", "endpoint", "since")
-	path, query, id := "/v1/ratelimit/denials", v.withPage(filters), filters.Get("request_id")
-	if id != "" {
-		path, query = path+"/"+answers.PathSegment(id), nil
-	}
-	var found answers.DenialList
-	err := v.get(path, query, &found)
-	why := ""
+	filters := v.filters("request_id", "tenant", "policy", "endpoint", "view")
+	data := map[string]any{"Filters": filters}
+	err := v.readDenials(filters, data)
 	if !v.caller.Routine { // the script keeps what it shows
-		why, err = unavailable(err)
+		data["Unavailable"], err = unavailable(err)
 	}
 	if err != nil {
 		return err
 	}
-	return v.render("operator_denials", "Denials", map[string]any{
-		"Filters": filters, "Found": found, "Next": nextPage(denialsPath, filters, found.Next), "Unavailable": why,
-		"Live": v.r.URL.Query().Get("cursor") == "" && id == "",
-	})
+	return v.render("operator_denials", "Denials", data)
+}
+
+// readDenials reads what serveDenials shows.
+func (v *visit) readDenials(filters url.Values, data map[string]any) error {
+	query := url.Values{"tenant": filters["tenant"], "policy": filters["policy"], "endpoint": filters["endpoint"]}
+	if id := filters.Get("request_id"); id != "" || filters.Get("view") == "list" {
+		path := "/v1/ratelimit/denials"
+		if id != "" {
+			path, query = path+"/"+answers.PathSegment(id), nil
+		} else {
+			query.Set("since", rangeOf(v.r).Name)
+			query = v.withPage(query)
+		}
+		var found answers.DenialList
+		err := v.get(path, query, &found)
+		data["Found"], data["Next"] = found, nextPage(denialsPath, filters, found.Next)
+		data["Live"] = v.r.URL.Query().Get("cursor") == "" && id == ""
+		return err
+	}
+	query.Set("last", rangeOf(v.r).Name)
+	query.Set("limit", strconv.Itoa(maxGroups))
+	var groups answers.DenialGroups
+	err := v.getShared("/v1/ratelimit/denial-groups", query, &groups)
+	data["Groups"], data["Graph"], data["Max"], data["Live"] = groups.Items, denialsChart(&groups), maxGroups, true
+	return err
+}
+
+// maxGroups bounds the groups of denials on a page.
+const maxGroups = 200
+
+// denialsChart returns the graph of groups of denials, all together.
+func denialsChart(g *answers.DenialGroups) chart {
+	step := time.Duration(g.Step) * time.Second
+	denied, shadow := series{Name: "Denied", Class: "bad"}, series{Name: "Would be denied", Class: "caution"}
+	for i := range g.Items {
+		sum := &denied
+		if g.Items[i].Shadow {
+			sum = &shadow
+		}
+		for n, count := range g.Items[i].Counts {
+			if n == len(sum.Points) {
+				sum.Points = append(sum.Points, point{At: g.From.Add(time.Duration(n) * step)})
+			}
+			sum.Points[n].Value += count
+		}
+	}
+	c := chart{Title: "Denials", Step: step}
+	for _, s := range []series{denied, shadow} {
+		if len(s.Points) > 0 {
+			c.Series = append(c.Series, s)
+		}
+	}
+	return c
+}
+
+// trend returns counts over time as a small graph, with a word for where they go.
+func trend(counts []int64) template.HTML {
+	const height = 20
+	most, half := max(slices.Max(append(counts, 1)), 1), len(counts)/2
+	var line strings.Builder
+	var sums [2]int64
+	for i, count := range counts {
+		fmt.Fprintf(&line, " %d,%d", i, height-count*(height-1)/most)
+		if i < half {
+			sums[0] += count
+		} else {
+			sums[1] += count
+		}
+	}
+	word := "steady"
+	switch {
+	case sums[0]*2 < sums[1]:
+		word = "rising"
+	case sums[0] > sums[1]*2:
+		word = "falling"
+	}
+	return template.HTML(fmt.Sprintf( // #nosec G203 -- digits only
+		`<svg class="trend" viewBox="0 0 %[1]d %[2]d" preserveAspectRatio="none" aria-hidden="true">`+
+			`<polyline points="%[3]s"/></svg><span class="dim">%[4]s</span>`, max(len(counts)-1, 1), height, line.String()[1:], word))
+}
+
+// endpointWords returns the endpoint of a denial; one without a name is of a request that matched none, or of several.
+func endpointWords(d answers.Denial) string {
+	switch {
+	case d.Endpoint != "":
+		return d.Endpoint
+	case d.Reason == "others":
+		return "several"
+	}
+	return "other requests"
 }
 
 // denialWords returns which limit denied, or why none decided.
@@ -114,22 +201,31 @@ var reasonWords = map[string]string{
 	"store_away":      "The limit could not be checked.",
 	"internal_fault":  "The request could not be decided.",
 	"config_fault":    "The request could not be decided.",
-	"others":          "Several limits; there were too many denials to list each.",
+	"others":          "Several limits or endpoints, counted together",
 }
 
-// readOrgDenials reads recent denials of the org, and what to do. The first page is live.
+// readOrgDenials reads recent denials of the org in groups, or why one request was denied, and what to do.
 func readOrgDenials(v *visit) (map[string]any, error) {
-	filters, span := v.filters("endpoint"), periodNamed(denialSpans, v.r.FormValue("since"), 0)
-	filters.Set("since", span.Name)
-	query := v.withPage(filters)
-	query.Set("limit", "100")
-	var found answers.DenialList
-	err := v.get(v.orgPath("/ratelimit/denials"), query, &found)
-	return map[string]any{
+	filters, span := v.filters("request_id", "endpoint"), periodNamed(denialSpans, v.r.FormValue("since"), 0)
+	data := map[string]any{
 		"Org": v.caller.Org, "Spans": denialSpans, "Span": span, "Endpoint": filters.Get("endpoint"), "Clients": clients,
-		"Live": !query.Has("cursor"), "Denials": found.Denials, "Sampled": found.Sampled,
-		"Next": nextPage(orgDenialsPath, filters, found.Next),
-	}, err
+		"Request": filters.Get("request_id"), "Max": maxGroups,
+	}
+	if id := filters.Get("request_id"); id != "" && !v.caller.Routine {
+		var found answers.DenialList
+		err := v.get("/v1/ratelimit/denials/"+answers.PathSegment(id), nil, &found)
+		if err != nil && !isStatus(err, http.StatusNotFound) && !isStatus(err, http.StatusUnprocessableEntity) {
+			return nil, err
+		}
+		data["Denied"] = found.Denials
+	}
+	query := url.Values{
+		"endpoint": filters["endpoint"], "last": {span.Name}, "limit": {strconv.Itoa(maxGroups)},
+	}
+	var groups answers.DenialGroups
+	err := v.get(v.orgPath("/ratelimit/denial-groups"), query, &groups)
+	data["Groups"], data["Graph"] = groups.Items, denialsChart(&groups)
+	return data, err
 }
 
 // client is a program that waits as long as a denial says.

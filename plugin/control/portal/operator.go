@@ -28,7 +28,7 @@ func operatorPages() []page {
 		{Pattern: "GET /portal/tenants", For: operators, Nav: "Tenants", Ranged: true, Serve: serveTenants},
 		{Pattern: "GET /portal/top", For: operators, Nav: "Top tenants", Ranged: true, Serve: serveTop},
 		{Pattern: "GET /portal/near-limit", For: operators, Nav: "Near limit", Serve: serveNearLimit},
-		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Live: true, Serve: serveDenials},
+		{Pattern: "GET /portal/denials", For: operators, Nav: "Denials", Live: true, Ranged: true, Serve: serveDenials},
 		{Pattern: "GET /portal/search", For: operators, Serve: serveSearch},
 		{Pattern: "GET /portal/candidates", For: operators, Nav: "Rollout", Serve: serveCandidates},
 		{Pattern: "GET /portal/candidates/{name}", For: operators, Serve: serveCandidate},

@@ -356,9 +356,11 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 	w := overAPI(t)
 	w.deny(1, 60)
 	b := w.signedIn(viewerSecret)
-	page := w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live>", ">GET /60<", ">GET /11<")
+	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live", ">GET /60<", "view=list", "rising")
+	const list = "/portal/denials?tenant=acme&view=list"
+	page := w.want(b.get(list), http.StatusOK, "<div data-live", ">GET /60<", ">GET /11<")
 	w.want(b.get(next(page)), http.StatusOK, ">GET /10</td>", ">GET /1</td>")
-	live := b.watch("/portal/denials?tenant=acme")
+	live := b.watch(list)
 	if rows := live.next(); next(shown{text: rows}) != next(page) {
 		t.Errorf("the live part begins with %s, want the link of the page: %s", rows, next(page))
 	}
