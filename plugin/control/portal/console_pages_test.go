@@ -125,7 +125,7 @@ func graphIsAlive(t *testing.T, tab *chromium.Tab) {
 		return new Promise((done) => setTimeout(() => done(over.querySelector(".tip").innerText), 100));
 	})()`)
 	last := chromium.Eval[string](tab, `document.querySelector("figure tbody tr:last-child td").textContent`)
-	for _, text := range []string{last, "Admitted", "Denied", "override 1: 1.5 × minute"} {
+	for _, text := range []string{last, "Admitted", "Denied", "override 1: minute × 1.5"} {
 		assert.Contains(t, shown, text)
 	}
 	inked := chromium.Eval[bool](tab, `(() => {

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -73,7 +74,7 @@ func overrideWords(o answers.OverrideInForce) string {
 			what += ", at most " + amountWords(o.Burst, o.Unit) + " at once"
 		}
 	case "multiplier":
-		what = fmt.Sprint(o.Factor, " × ", policy)
+		what = fmt.Sprint(policy, " × ", o.Factor)
 	case "topup":
 		what = "+" + amountWords(o.Amount, o.Unit) + " " + policy
 	case "ban":
@@ -105,7 +106,7 @@ func usageLevel(fraction float64) string {
 type planLimit struct {
 	answers.LimitInForce
 	Words string
-	Used  []answers.BucketUsage // of the org, and of the user whose usage is shown
+	Used  []orgQuota // of the org, and of the user whose usage is shown
 }
 
 // readOrgPlan reads the plan of an org: its limits in words, and what is used of them now, unless that cannot be read.
@@ -124,10 +125,15 @@ func readOrgPlan(v *visit) (map[string]any, error) {
 	if err != nil && !noUsage {
 		return nil, err
 	}
+	now := v.portal.Now()
+	lately, err := v.historyByEndpoint(now.Add(-time.Hour), "1h")
+	if _, err := unavailable(err); err != nil {
+		return nil, err
+	}
 	unapplied := func(o answers.OverrideInForce) bool { return !o.Applied }
 	return map[string]any{
 		"Org": v.caller.Org, "User": user.Get("user"), "TimeZone": cmp.Or(org.TimeZone, "UTC"), "InForce": inForce,
-		"Limits": planLimits(inForce.Limits, buckets), "NoUsage": noUsage,
+		"Limits": planLimits(inForce.Limits, buckets, &lately, now), "NoUsage": noUsage,
 		"Agreed": slices.DeleteFunc(slices.Clone(inForce.Overrides), unapplied),
 	}, nil
 }
@@ -144,14 +150,17 @@ func (v *visit) orgBuckets(user url.Values) ([]answers.BucketUsage, error) {
 	return found.Items, err
 }
 
-// planLimits returns limits in words, each with its buckets.
-func planLimits(limits []answers.LimitInForce, buckets []answers.BucketUsage) []planLimit {
+// planLimits returns limits in words, each with its buckets and their forecasts, given the requests of about the last
+// hour.
+func planLimits(
+	limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time,
+) []planLimit {
 	plan := make([]planLimit, len(limits))
 	for i, l := range limits {
 		p := planLimit{LimitInForce: l, Words: limitWords(&l, "")}
 		for _, b := range buckets {
 			if counts(&l, &b) {
-				p.Used = append(p.Used, b)
+				p.Used = append(p.Used, quotaOf(&p, &b, limits, lately, now))
 			}
 		}
 		plan[i] = p

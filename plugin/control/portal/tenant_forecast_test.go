@@ -156,7 +156,7 @@ func TestABucketIsShownWithTheLimitThatItIsOf(t *testing.T) {
 	}, []answers.BucketUsage{
 		bucket("daily", "tenant", "", 0), bucket("daily", "tenant", "POST /bulk", 0), bucket("daily", "tenant", "", 7),
 		bucket("routes", "tenant+endpoint", "records", 0), bucket("routes", "tenant+endpoint", "search", 0),
-	})
+	}, new(answers.UsageHistory), noon)
 	for i, want := range []int{1, 1, 1, 2} {
 		if len(plan[i].Used) != want {
 			t.Errorf("%s at %q has %+v, want %d buckets", plan[i].Policy, plan[i].Endpoint, plan[i].Used, want)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
@@ -166,7 +167,14 @@ func showOrgTokens(v *visit) error {
 	if err := v.get(v.orgPath("/tokens"), nil, &found); err != nil {
 		return err
 	}
+	signedInBy := v.caller.Token
+	isPerson := strings.HasPrefix(signedInBy, "oidc:")
+	_, own, isOwn := strings.Cut(signedInBy, "/") // a token that an org manages has the org before its name
+	if isPerson {
+		own = ""
+	}
 	return v.render("tenant_tokens", "Tokens", map[string]any{
+		"SignedInBy": signedInBy, "Own": own, "IsOther": !isOwn && !isPerson,
 		"Org": v.caller.Org, "Tokens": found.Tokens, "Lives": tokenLives, "Fault": v.Fault, "Form": v.Form, "Shown": v.Shown,
 	})
 }

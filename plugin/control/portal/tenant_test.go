@@ -38,9 +38,9 @@ func answersWith(w *world, text string) {
 			"remaining":100,"fraction":0.9,"reset":"2026-11-23T00:00:00Z"}]}`,
 		"/ratelimit/usage/history": `{"from":"2026-11-22T00:00:00Z","to":"2026-11-22T12:00:00Z","items":[
 			{"at":"2026-11-22T03:00:00Z","endpoint":TEXT,"admitted":7,"denied":2}]}`,
-		"/ratelimit/denials": `{"denials":[{"at":"2026-11-22T11:00:00Z","endpoint":TEXT,"policy":TEXT,"reason":"quota",
-			"limit":1000,"window":"1d","user":TEXT,"count":12,"retry_at":"2026-11-22T13:00:00Z",
-			"would_admit":TEXT}],"next":TEXT,"sampled":true}`,
+		"/ratelimit/denial-groups": `{"from":"2026-11-22T11:00:00Z","step_seconds":900,"items":[
+			{"at":"2026-11-22T11:00:00Z","endpoint":TEXT,"policy":TEXT,"reason":"quota","limit":1000,"window":"1d",
+			"count":12,"counts":[2,10]},{"reason":"others","count":3,"counts":[3,0]}]}`,
 		"/ratelimit/webhooks": `{"items":[{"id":7,"url":TEXT,"types":[],"enabled":false,"disabled_reason":TEXT}]}`,
 		"/ratelimit/webhooks/7": `{"id":7,"url":TEXT,"types":[],"enabled":true,"last_error":TEXT,
 			"failing_since":"2026-11-22T11:00:00Z"}`,
@@ -49,12 +49,16 @@ func answersWith(w *world, text string) {
 	} {
 		w.api.answer("GET "+at+path, http.StatusOK, fill(body))
 	}
+	w.api.answer("GET /v1/ratelimit/denials/"+text, http.StatusOK, fill(`{"denials":[{"at":"2026-11-22T11:00:00Z",
+		"endpoint":TEXT,"policy":TEXT,"reason":"quota","limit":1000,"window":"1d","user":TEXT,"count":1,
+		"retry_at":"2026-11-22T13:00:00Z","would_admit":TEXT}]}`))
 }
 
 // orgPages are the paths of the pages of tenants.
 var orgPages = []string{
 	"/portal/org", "/portal/org?user=", "/portal/org/usage", "/portal/org/usage?span=7d", "/portal/org/usage?span=30d",
-	"/portal/org/denials", "/portal/org/denials?since=1h&endpoint=", "/portal/org/webhooks", "/portal/org/webhooks/7",
+	"/portal/org/denials", "/portal/org/denials?since=1h&endpoint=",
+	"/portal/org/denials?request_id=", "/portal/org/webhooks", "/portal/org/webhooks/7",
 	"/portal/org/tokens",
 }
 
@@ -118,7 +122,7 @@ func TestThePlanShowsLimitsInWordsWithWhatIsUsedIfThatCanBeRead(t *testing.T) {
 	answersWith(w, "daily")
 	b := w.signedIn(acmeSecret)
 	w.want(b.get("/portal/org"), http.StatusOK,
-		"1,000 requests per day to daily", "90 % used", "900 of 1,000, 100 left", "2026-11-23", "are denied",
+		"1,000 requests per day to daily", "90 % used", `100 <small>left of 1,000</small>`, "2026-11-23", "are denied",
 		`high="0.95" optimum="0" value="0.9"`)
 	w.api.answer("GET /v1/orgs/acme", http.StatusNotFound, `{"status":404}`)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusServiceUnavailable, `{"status":503}`)
@@ -129,13 +133,17 @@ func TestThePlanShowsLimitsInWordsWithWhatIsUsedIfThatCanBeRead(t *testing.T) {
 	w.want(b.get("/portal/org"), http.StatusServiceUnavailable, "no rows")
 }
 
-func TestADenialSaysWhenTheLimitHadRoomAndWhatWouldAdmit(t *testing.T) {
+func TestDenialsAreGroupedAndARequestSaysWhyItWasDenied(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	answersWith(w, "daily")
-	a := w.want(w.signedIn(acmeSecret).get("/portal/org/denials"), http.StatusOK,
-		"1,000 per day", "2026-11-22 13:00:00 UTC", "would admit", "may count several denials", "Older denials",
-		"cursor=daily")
+	b := w.signedIn(acmeSecret)
+	a := w.want(b.get("/portal/org/denials"), http.StatusOK, "1,000 per day", ">12<", "rising", "falling", ">several<",
+		"Counted together: gateways", `class="chart"`)
+	w.missing(a, "would have admitted")
+	w.want(b.get("/portal/org/denials?request_id=daily"), http.StatusOK, "daily: 1,000 per day",
+		"room again at <time", "2026-11-22 13:00:00 UTC", "would have admitted it: daily", "of user daily")
+	w.want(b.get("/portal/org/denials?request_id=other"), http.StatusOK, "No denial of request <code>other</code>")
 	for _, c := range clients {
 		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
 			t.Errorf("there is no client in %s", c.Language)
@@ -236,7 +244,7 @@ func TestTheUsagePageSaysUntilWhenAQuotaLasts(t *testing.T) {
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":50}]}`)
 	b := w.signedIn(acmeSecret)
-	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up 2 hours from now", "2026-11-22 14:00:00 UTC")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up</span> <time", "2026-11-22 14:00:00 UTC", ">in 2 h<")
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","endpoint":"daily","admitted":1}]}`)
 	w.want(b.get("/portal/org/usage?span=30d"), http.StatusOK, "lasts", "until it resets", `aria-current="page">30 days`)
@@ -254,16 +262,16 @@ func TestAPeriodResetsByTheClocksOfItsTimeZone(t *testing.T) {
 		"time_zone":"Europe/Berlin","reset":"2026-11-30T23:00:00Z"}]}`)
 	b := w.signedIn(acmeSecret)
 	const reset = `resets <time datetime="2026-11-30T23:00:00Z">2026-12-01 00:00:00 Europe/Berlin</time>`
-	w.want(b.get("/portal/org"), http.StatusOK, "12,345 of 20,000 this month, 7,655 left; "+reset)
+	w.want(b.get("/portal/org"), http.StatusOK, `7,655 <small>left of 20,000 this month</small>`, reset)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":30}]}`)
 	w.want(b.get("/portal/org/usage"), http.StatusOK, "lasts", "until it "+strings.Replace(reset, "s <", "s, <", 1))
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":7655}]}`)
-	w.want(b.get("/portal/org/usage"), http.StatusOK, "used up 59 minutes from now", "2026-11-22 12:59:59 UTC")
+	w.want(b.get("/portal/org/usage"), http.StatusOK, ">in 59 min<", "2026-11-22 12:59:59 UTC")
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusOK, `{"items":[{"policy":"monthly","of":"the org",
 		"scope":"tenant","limit":10,"max_duration":600,"used":10,"remaining":0,"fraction":1}]}`)
-	w.want(b.get("/portal/org"), http.StatusOK, "10 of 10 at once, 0 left</p>")
+	w.want(b.get("/portal/org"), http.StatusOK, `0 <small>left of 10 at once</small>`)
 	w.want(b.get("/portal/org/usage"), http.StatusOK, "Free as requests end.")
 }
 
@@ -286,7 +294,32 @@ func TestALivePartOfATenantBeginsAsItsPageAndFollowsTheOrg(t *testing.T) {
 			t.Errorf("%s goes on with\n%s", live.path, rows)
 		}
 	}
-	w.missing(b.get("/portal/org/denials?cursor=daily"), "data-live", "load again")
+}
+
+func TestThePagesOfATenantNameThePlanTheTokenInUseAndNoTimesThatArePast(t *testing.T) {
+	t.Parallel()
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
+	answersWith(w, "ci")
+	w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, `{"tier":"gold","tier_title":"Gold plan",
+		"tier_price":"$9 a month","limits":[{"policy":"daily","scope":"tenant","limit":1000,"window_size":86400,
+		"algorithm":"fixed_window","mode":"enforce"}]}`)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/usage", http.StatusOK, `{"items":[{"policy":"daily","of":"the org",
+		"scope":"tenant","limit":1000,"used":14,"remaining":986,"fraction":0.014,"reset":"2026-11-23T00:00:00Z",
+		"may_lease":true}]}`)
+	w.api.answer("GET /v1/orgs/acme/ratelimit/webhooks/7/deliveries", http.StatusOK, `{"items":[
+		{"id":"a","state":"waiting","due_at":"2026-11-22T11:59:00Z"},{"id":"b","state":"waiting",
+		"due_at":"2026-11-22T12:05:00Z"}]}`)
+	b := w.signedIn(acmeSecret)
+	w.want(b.get("/portal/org"), http.StatusOK, `<div class="figure">Gold plan</div>`, "<p>$9 a month</p>", ">986 <small>",
+		"Gateways take a small part ahead of need", ">lasts</span> until it resets")
+	a := w.want(b.get("/portal/org/webhooks/7"), http.StatusOK, "being sent", "next try <time", ">in 5 min<")
+	w.missing(a, "2026-11-22T11:59:00Z")
+	w.want(b.get("/portal/org/tokens"), http.StatusOK, "signed in with <code>acme-portal</code>, which operators made")
+	w.tokens.set("own", api.Caller{Token: "acme/ci", Role: api.Tenant, Org: "acme"})
+	a = w.want(w.signedIn("own").get("/portal/org/tokens"), http.StatusOK, ">signed in with it<", "this session ends too")
+	w.missing(a, "which operators made")
+	w.tokens.set("person", api.Caller{Token: "oidc:ci/ci", Role: api.Tenant, Org: "acme"})
+	w.missing(w.signedIn("person").get("/portal/org/tokens"), "signed in with")
 }
 
 func TestTheUsageOfATenantSaysWhyLimitsHaveNoLine(t *testing.T) {
@@ -303,8 +336,8 @@ func TestTheUsageOfATenantSaysWhyLimitsHaveNoLine(t *testing.T) {
 func TestAnOverrideIsShownWithItsNumbers(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]answers.OverrideInForce{
-		"1.5 × each limit": {Kind: "multiplier", Target: "tenant", Factor: 1.5},
-		"0.5 × daily for one user at GET /a": {
+		"each limit × 1.5": {Kind: "multiplier", Target: "tenant", Factor: 1.5},
+		"daily × 0.5 for one user at GET /a": {
 			Kind: "multiplier", Target: "user", Factor: 0.5, Policy: "daily", Endpoint: "GET /a",
 		},
 		"daily 2,000": {Kind: "custom_limit", Target: "tenant", Policy: "daily", Limit: 2000},

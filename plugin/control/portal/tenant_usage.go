@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 )
@@ -38,13 +36,13 @@ type orgUsage struct {
 	NoUsage   bool // what is used now cannot be read
 }
 
-// orgQuota is a limit with what is used of it, and until when it lasts.
+// orgQuota is a bucket of a limit with what is used of it, and until when it lasts.
 type orgQuota struct {
 	answers.BucketUsage
 	Words     string
+	Forecast  bool      // the fields below say until when it lasts
 	Idle      bool      // there were no requests lately
 	Exhausted time.Time // at the rate of the last hour; zero: the limit lasts
-	Ahead     string    // how long until then
 	Empty     bool
 	Unknown   bool // requests cost what their answers report, so their number says nothing
 }
@@ -78,7 +76,7 @@ func readOrgUsage(v *visit) (*orgUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	data.Quotas = quotasOf(limits.Limits, buckets, &lately, now)
+	data.Quotas = quotasOf(planLimits(limits.Limits, buckets, &lately, now))
 	return data, nil
 }
 
@@ -167,27 +165,35 @@ func (r *useSum) add(other useSum) {
 // leastQuota is the shortest window of a limit that has a forecast, in seconds.
 const leastQuota = 3600
 
-// quotasOf returns the limits of the org whose windows are an hour or longer, with their forecasts, given the requests
-// of about the last hour.
-func quotasOf(
-	limits []answers.LimitInForce, buckets []answers.BucketUsage, lately *answers.UsageHistory, now time.Time,
-) (quotas []orgQuota) {
-	for _, p := range planLimits(limits, buckets) {
-		if !isWide(&p.LimitInForce) || p.Period == "" && p.WindowSize < leastQuota {
-			continue
-		}
-		for _, b := range p.Used {
-			of := p.LimitInForce
-			if of.Scope == "tenant+endpoint" {
-				of.Endpoint = b.Endpoint
+// quotaOf returns a bucket of a limit. If the limit counts all requests of the org in windows of an hour or longer, it
+// has a forecast.
+func quotaOf(
+	p *planLimit, b *answers.BucketUsage, limits []answers.LimitInForce, lately *answers.UsageHistory, now time.Time,
+) orgQuota {
+	q := orgQuota{BucketUsage: *b, Words: p.Words, Empty: b.Remaining <= 0, Unknown: p.Settles}
+	isLong := p.Period != "" || p.WindowSize >= leastQuota
+	if q.Forecast = isWide(&p.LimitInForce) && isLong && !lately.From.IsZero(); !q.Forecast {
+		return q
+	}
+	of := p.LimitInForce
+	if of.Scope == "tenant+endpoint" {
+		of.Endpoint = b.Endpoint
+	}
+	rate := rateOf(&of, limits, lately.Items, now.Sub(lately.From))
+	q.Idle = rate == 0
+	if !q.Empty && !q.Unknown {
+		q.Exhausted = exhaustedAt(b, &of, rate, now)
+	}
+	return q
+}
+
+// quotasOf returns the buckets that have a forecast, the one of which most is used first.
+func quotasOf(plan []planLimit) (quotas []orgQuota) {
+	for i := range plan {
+		for _, q := range plan[i].Used {
+			if q.Forecast {
+				quotas = append(quotas, q)
 			}
-			rate := rateOf(&of, limits, lately.Items, now.Sub(lately.From))
-			q := orgQuota{BucketUsage: b, Words: p.Words, Idle: rate == 0, Empty: b.Remaining <= 0, Unknown: p.Settles}
-			if !q.Empty && !q.Unknown {
-				q.Exhausted = exhaustedAt(&b, &of, rate, now)
-				q.Ahead = humanize.RelTime(q.Exhausted, now, "ago", "from now")
-			}
-			quotas = append(quotas, q)
 		}
 	}
 	slices.SortStableFunc(quotas, func(a, b orgQuota) int { return cmp.Compare(b.Fraction, a.Fraction) })

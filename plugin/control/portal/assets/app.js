@@ -73,6 +73,18 @@
   addEventListener("pageshow", () => parts.forEach(follow));
   parts.forEach(follow);
 
+  // Buttons copy the text of a field, where the browser lets pages do so.
+  if (navigator.clipboard) document.querySelectorAll("[data-copy]").forEach((button) => {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const field = document.getElementById(button.dataset.copy);
+      field.select();
+      await navigator.clipboard.writeText(field.value);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 3000);
+    });
+  });
+
   // A form is sent once, also after a second click.
   document.addEventListener("submit", (event) => {
     if (event.target.dataset.sent) event.preventDefault();
