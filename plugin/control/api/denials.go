@@ -36,8 +36,8 @@ func (s *Server) registerDenials() {
 		"list denials", func(ctx context.Context, in *listOrgDenialsInput) (answers.DenialList, error) {
 			return s.denials(ctx, &in.DenialPage, in.Org)
 		})
-	const groups = "Group recent denials by org, limit, reason and endpoint\nThe other fields are of the last denial that " +
-		"was reported. A group has neither a user nor an address, and no advice: it is not the same for all of its requests. "
+	const groups = "Group recent denials by org, limit, reason and endpoint\nThe other fields are of the last " +
+		"denial. A group has neither a user nor an address, and no advice: it is not the same for all of its requests. "
 	serve(s, at("/v1/ratelimit/denial-groups", readAccess).operation("list-denial-groups", http.MethodGet, "",
 		groups+aboutDenials), "group denials",
 		func(ctx context.Context, in *denialGroupsInput) (answers.DenialGroups, error) {

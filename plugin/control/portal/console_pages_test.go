@@ -12,13 +12,15 @@ import (
 
 	chromium "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/browser"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 // openBusy starts a portal over a month of requests of eleven tenants, with waves by day, warnings and denials.
-func openBusy(t *testing.T) *realWorld {
+func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	t.Helper()
 	pool := pgtest.Pool(t, pgtest.Shared(t).Database(t))
 	exec := func(sql string, args ...any) { pgtest.Exec(t, pool, sql, args...) }
@@ -66,6 +68,16 @@ func openBusy(t *testing.T) *realWorld {
 			window_end, exhausted_at, late)
 		SELECT now(), 'acme', 'daily', '', 80, 60000, 49100, date_trunc('day', now()), now() + interval '5 hours',
 			now() + interval '72 minutes', false`)
+	exec(`INSERT INTO rate_limiter.recent_denials (id, login, node, event, at, tenant, endpoint, policy, scope, "limit",
+			window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, request_ids)
+		OVERRIDING SYSTEM VALUE
+		SELECT i, 'l', 'n1', 'e' || i, now() - random() * CASE WHEN i % 3 = 0 THEN interval '23 hours' ELSE interval '6 hours' END,
+			(ARRAY['acme', 'globex', 'initech', 'acme', 'hooli'])[1 + i % 5], (ARRAY['GET /v1/records', 'POST /v1/records/{id}/attachments',
+			''])[1 + i % 3], p.policy, CASE WHEN p.policy = '' THEN '' ELSE 'tenant' END, p.most, p.size, p.reason, i % 11 = 0, 1 + i % 9,
+			1 + i % 9, '', '', 20, ARRAY[lpad(to_hex(i), 32, '0')]
+		FROM generate_series(1, 900) i, LATERAL (SELECT (ARRAY['minute', 'daily', ''])[1 + i % 3] AS policy,
+			(ARRAY[600, 60000, NULL])[1 + i % 3] AS most, (ARRAY[60, 86400, NULL])[1 + i % 3] AS size,
+			(ARRAY['quota', 'quota', 'others'])[1 + i % 3] AS reason) p`)
 	var version int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version))
 	for n := range 3 {
@@ -79,22 +91,26 @@ func openBusy(t *testing.T) *realWorld {
 			{Name: "minute", Scope: "tenant", Limit: most, WindowSize: 60},
 		}}
 	}
-	return overDatabase(t, pool, rowsOf(t, rows.New(pool)), setting{
+	list := rowsOf(t, rows.New(pool))
+	for _, tier := range []string{"basic", "pro", "enterprise"} {
+		list.Tiers = append(list.Tiers, policy.TierRow{Name: tier, Title: "Team plan", PriceText: "$499 a month"})
+	}
+	return overDatabase(t, pool, list, setting{
 		config: schema.Config{
 			DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
 			Tiers: []schema.Tier{tier("free", 20), tier("basic", 40), tier("pro", 600), tier("enterprise", 6000)},
 		},
-		now: time.Now(),
+		now: time.Now(), edit: edit,
 	})
 }
 
 func TestTheConsoleIsDrawnAndSoundOnEachScreen(t *testing.T) {
 	t.Parallel()
-	w := openBusy(t)
+	w := openBusy(t, nil)
 	b := chromium.Start(t)
 	pages := []string{
 		"?range=1h", "?range=30d", "", "tenants", "tenants/acme?policy=daily", "tenants/globex?range=30d",
-		"tenants?sort=denied&range=7d", "tenants/acme?range=7d",
+		"tenants?sort=denied&range=7d", "denials", "denials?view=list", "tenants/acme?range=7d",
 	}
 	wide := chromium.Screen{Name: "wide", Width: 1400, Height: 900}
 	dark, phoneDark := wide, chromium.Phone
@@ -113,6 +129,61 @@ func TestTheConsoleIsDrawnAndSoundOnEachScreen(t *testing.T) {
 			tab.Open(chromium.Eval[string](tab, `document.querySelector('nav a[href^="`+to+`"]').href`))
 		}
 		assert.Equal(t, "Week", chromium.Eval[string](tab, `document.querySelector(".ranges [aria-current]").textContent`))
+	}
+}
+
+func TestThePagesOfATenantAreDrawnAndSoundOnEachScreen(t *testing.T) {
+	t.Parallel()
+	w := openBusy(t, func(o *Options, _ *api.Server) {
+		branded(t, "#c0392b")(o)
+		o.Brand.Name = "Acme APIs"
+	})
+	for range 14 {
+		w.write("POST", "/v1/ratelimit/check", `{"org_id":"acme","endpoint":"GET /v1/records"}`)
+	}
+	b := chromium.Start(t)
+	wide := chromium.Screen{Name: "wide", Width: 1400, Height: 900}
+	dark, phoneDark := wide, chromium.Phone
+	dark.Name, dark.Dark, phoneDark.Name, phoneDark.Dark = "dark", true, "phone-dark", true
+	for _, screen := range []chromium.Screen{wide, dark, chromium.Phone, phoneDark} {
+		tab := b.Tab(t, screen)
+		tab.Open(w.server.URL + "/portal/")
+		tab.Fill("#token", acmeSecret)
+		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
+		look := func(page string) {
+			saveScreen(t, tab, screen.Name+"-org-"+page)
+			assert.Empty(t, append(tab.Faults(), tab.Audit()...), "%s: %s", screen.Name, page)
+		}
+		look("plan")
+		for _, page := range []string{"usage", "denials", "webhooks", "tokens"} {
+			require.EqualValues(t, http.StatusOK, tab.Open(w.server.URL+"/portal/org/"+page), page)
+			look(page)
+		}
+		tab.Open(w.server.URL + "/portal/org/denials")
+		tab.Fill("#request_id", fmt.Sprintf("%032x", 30)) // acme's
+		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
+		assert.Contains(t, tab.Text("main"), "What would have admitted it")
+		look("why")
+		tab.Open(w.server.URL + "/portal/org/tokens")
+		tab.Fill("#name", "ci-"+screen.Name)
+		require.EqualValues(t, http.StatusOK, tab.Click(`form[action="/portal/org/tokens"] button`))
+		copied := chromium.Eval[string](tab, `(async () => {
+			const button = document.querySelector("[data-copy]");
+			button.click();
+			await new Promise((done) => setTimeout(done, 200));
+			return button.textContent + getSelection();
+		})()`)
+		assert.Contains(t, copied, "Copied")
+		look("secret")
+	}
+}
+
+// saveScreen saves what a tab shows in the folder that SCREENSHOTS names, if it is set.
+func saveScreen(t *testing.T, tab *chromium.Tab, name string) {
+	t.Helper()
+	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+		name = strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-").Replace(name)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
 	}
 }
 

@@ -118,7 +118,7 @@ func TestAnOrgWhoseNameIsADotSegmentReachesItself(t *testing.T) {
 
 func TestThePlanShowsLimitsInWordsWithWhatIsUsedIfThatCanBeRead(t *testing.T) {
 	t.Parallel()
-	w := open(t)
+	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
 	answersWith(w, "daily")
 	b := w.signedIn(acmeSecret)
 	w.want(b.get("/portal/org"), http.StatusOK,
@@ -142,7 +142,7 @@ func TestDenialsAreGroupedAndARequestSaysWhyItWasDenied(t *testing.T) {
 		"Counted together: gateways", `class="chart"`)
 	w.missing(a, "would have admitted")
 	w.want(b.get("/portal/org/denials?request_id=daily"), http.StatusOK, "daily: 1,000 per day",
-		"room again at <time", "2026-11-22 13:00:00 UTC", "would have admitted it: daily", "of user daily")
+		"would have admitted it: daily", "of user daily")
 	w.want(b.get("/portal/org/denials?request_id=other"), http.StatusOK, "No denial of request <code>other</code>")
 	for _, c := range clients {
 		if !strings.Contains(a.text, "<summary>"+c.Language+"</summary>") {
@@ -311,7 +311,7 @@ func TestThePagesOfATenantNameThePlanTheTokenInUseAndNoTimesThatArePast(t *testi
 		"due_at":"2026-11-22T12:05:00Z"}]}`)
 	b := w.signedIn(acmeSecret)
 	w.want(b.get("/portal/org"), http.StatusOK, `<div class="figure">Gold plan</div>`, "<p>$9 a month</p>", ">986 <small>",
-		"Gateways take a small part ahead of need", ">lasts</span> until it resets")
+		"Gateways take a small part ahead of need", ">lasts</span> until then, at the rate")
 	a := w.want(b.get("/portal/org/webhooks/7"), http.StatusOK, "being sent", "next try <time", ">in 5 min<")
 	w.missing(a, "2026-11-22T11:59:00Z")
 	w.want(b.get("/portal/org/tokens"), http.StatusOK, "signed in with <code>acme-portal</code>, which operators made")

@@ -94,7 +94,7 @@ func (s *DB) Denials(ctx context.Context, f DenialFilter) ([]RecentDenial, error
 
 // DenialGroup has the denials of one tenant by one limit, for one reason, at one endpoint.
 type DenialGroup struct {
-	RecentDenial // the last one that was reported, with the count of all
+	RecentDenial // the last one, with the count of all
 
 	Trend map[int]int64 // counts by step since the begin of the filter, from 0; steps without any are absent
 }
@@ -107,11 +107,11 @@ func (s *DB) DenialGroups(ctx context.Context, f DenialFilter, step time.Duratio
 	const of = `tenant, endpoint, policy, scope, reason, shadow`
 	return readAll[DenialGroup](ctx, s.pool, "group denials", fmt.Sprintf(`
 		WITH steps AS (
-			SELECT %[1]s, max(id) AS last, sum(%[2]s)::bigint AS count,
+			SELECT %[1]s, (array_agg(id ORDER BY at DESC, id DESC))[1] AS last, sum(%[2]s)::bigint AS count,
 				floor(extract(epoch FROM at - $%[4]d::timestamptz) / $%[5]d::float8)::bigint AS step
 			FROM rate_limiter.recent_denials%[3]s GROUP BY %[1]s, step),
 		largest AS (
-			SELECT max(last) AS last, sum(count)::bigint AS count, jsonb_object_agg(step, count) AS trend
+			SELECT (array_agg(last ORDER BY step DESC))[1] AS last, sum(count)::bigint AS count, jsonb_object_agg(step, count) AS trend
 			FROM steps GROUP BY %[1]s ORDER BY 2 DESC, 1 DESC%[6]s)
 		SELECT g.count, g.trend, d.* FROM largest g, LATERAL (
 			SELECT `+denialColumns+` FROM rate_limiter.recent_denials WHERE id = g.last) d

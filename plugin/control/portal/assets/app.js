@@ -73,13 +73,13 @@
   addEventListener("pageshow", () => parts.forEach(follow));
   parts.forEach(follow);
 
-  // Buttons copy the text of a field, where the browser lets pages do so.
-  if (navigator.clipboard) document.querySelectorAll("[data-copy]").forEach((button) => {
+  // Buttons copy the text of a field.
+  document.querySelectorAll("[data-copy]").forEach((button) => {
     button.hidden = false;
     button.addEventListener("click", async () => {
       const field = document.getElementById(button.dataset.copy);
       field.select();
-      await navigator.clipboard.writeText(field.value);
+      try { await navigator.clipboard.writeText(field.value); } catch { document.execCommand("copy"); }
       button.textContent = "Copied";
       setTimeout(() => { button.textContent = "Copy"; }, 3000);
     });
