@@ -43,7 +43,6 @@ func TestOperatorsEditInTheConsole(t *testing.T) {
 			tab.Fill("#limit", "60")
 			tab.Fill("#reason", "a spec")
 			tab.Click("form.fields button")
-			keep(t, tab, screen.Name+"-admin-edit-preview")
 			if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
 				t.Errorf("%s: the preview:\n%s", screen.Name, strings.Join(faults, "\n"))
 			}
@@ -102,7 +101,6 @@ func (p *portal) testTwoOperators(t *testing.T) {
 	if shown := second.Text("#moved + p + div"); !strings.Contains(shown, "20") || !strings.Contains(shown, "30") {
 		t.Errorf("the second operator sees %s", shown)
 	}
-	keep(t, second, "desktop-admin-conflict")
 	if faults := append(second.Faults(), second.Audit()...); len(faults) > 1 { // the browser logs the status
 		t.Errorf("faults: %q", faults)
 	}

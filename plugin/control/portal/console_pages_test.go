@@ -151,7 +151,6 @@ func TestThePagesOfATenantAreDrawnAndSoundOnEachScreen(t *testing.T) {
 		tab.Fill("#token", acmeSecret)
 		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
 		look := func(page string) {
-			saveScreen(t, tab, screen.Name+"-org-"+page)
 			assert.Empty(t, append(tab.Faults(), tab.Audit()...), "%s: %s", screen.Name, page)
 		}
 		look("plan")
@@ -175,15 +174,6 @@ func TestThePagesOfATenantAreDrawnAndSoundOnEachScreen(t *testing.T) {
 		})()`)
 		assert.Contains(t, copied, "Copied")
 		look("secret")
-	}
-}
-
-// saveScreen saves what a tab shows in the folder that SCREENSHOTS names, if it is set.
-func saveScreen(t *testing.T, tab *chromium.Tab, name string) {
-	t.Helper()
-	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-		name = strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-").Replace(name)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.Screenshot(), 0o644))
 	}
 }
 

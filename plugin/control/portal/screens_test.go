@@ -36,7 +36,7 @@ const deniedRequest = "23362be3186b8717e61304664ec43cb1"
 // openFull is openBusy with something on every page, and with texts that are long.
 func openFull(t *testing.T) *realWorld {
 	t.Helper()
-	w := openBusy(t)
+	w := openBusy(t, nil)
 	const long = "GET /v1/organizations/{organization}/reports/annual-financial-statements/export"
 	for _, write := range [][3]string{
 		{"POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"smaller days for the basic tier"}`},
@@ -142,7 +142,7 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 // On paper, from a dark screen, the pages of usage are light, in the width of the paper, and without forms.
 func TestUsageIsPrinted(t *testing.T) {
 	t.Parallel()
-	w := openBusy(t)
+	w := openBusy(t, nil)
 	b := chromium.Start(t)
 	for secret, path := range map[string]string{adminSecret: "tenants/acme?policy=daily", acmeSecret: "org/usage"} {
 		screen := chromium.Screen{Name: "print", Width: 718, Height: 1000, Dark: true} // A4 without its margins
