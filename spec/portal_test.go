@@ -79,7 +79,8 @@ func (p *portal) tab(t *testing.T, role string, screen browser.Screen) *browser.
 // pagesOf has the paths of the portal that each role sees.
 var pagesOf = map[string][]string{
 	"admin": {
-		"", "fleet", "tenants/acme", "tenants/acme?policy=year&range=30d", "tenants/acme/overrides/new", "audit", "tenants", "tenants?q=ac",
+		"", "fleet", "tenants/acme", "tenants/acme?policy=year&range=30d", "tenants/acme/overrides/new", "audit", "tenants",
+		"tenants?q=ac",
 		"top", "near-limit", "denials", "denials?request_id=unknown", "candidates", "abuse",
 		"tenants/" + url.PathEscape(`<script>alert(1)</script>`),
 	},

@@ -155,7 +155,8 @@ var roles = []struct{ name, token string }{
 // token. Every operation is there: one that is not fails the test.
 var may = map[string]string{
 	"yy..???": `list-policies get-policy list-all-overrides get-general-override list-ended-overrides preview-override
-		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-denial-groups list-audit get-fleet
+		list-general-webhooks get-general-webhook list-general-webhook-deliveries list-denials list-denial-groups
+		list-audit get-fleet
 		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost list-prices get-price
 		get-document diff-document
 		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top get-usage-total list-org-usage

@@ -16,7 +16,9 @@ import (
 func TestTheUsageOfAllOrgsIsSummedUpByStep(t *testing.T) {
 	t.Parallel()
 	w := withRanking(t)
-	for query, step := range map[string]string{"?last=1h": "1m", "": "1h", "?last=7d": "1d", "?from=" + midnight(-30): "1d"} {
+	for query, step := range map[string]string{
+		"?last=1h": "1m", "": "1h", "?last=7d": "1d", "?from=" + midnight(-30): "1d",
+	} {
 		got := read[rows.UsageHistory](w, w.want(w.as("GET", "/v1/ratelimit/usage/history"+query, ""), http.StatusOK))
 		require.Len(t, got.Items, 1, query)
 		assert.Equal(t, step, got.Step, query)
@@ -30,7 +32,8 @@ func TestOrgsAreListedWithTheirTierUsageNearestLimitAndOverrides(t *testing.T) {
 	w := nearing(t)
 	_, err := w.pool.Exec(t.Context(), `INSERT INTO rate_limiter.tenants (id, tier) VALUES ('acme', 'enterprise'), ('idle', 'gold');
 		INSERT INTO rate_limiter.overrides (kind, tenant, policy, factor, reason, permanent, author)
-		VALUES ('multiplier', 'globex', 'daily', 2000, 'a reason', true, 'ann'), ('multiplier', 'globex', '', 2000, 'r', true, 'a');
+		VALUES ('multiplier', 'globex', 'daily', 2000, 'a reason', true, 'ann'),
+			('multiplier', 'globex', '', 2000, 'r', true, 'a');
 		UPDATE rate_limiter.usage_minutes SET denied = 4 WHERE tenant = (SELECT id FROM rate_limiter.usage_names
 			WHERE name = 'globex');
 		INSERT INTO rate_limiter.usage_minutes (at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost)

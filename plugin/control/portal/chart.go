@@ -96,11 +96,11 @@ func (c chart) Summary() string {
 }
 
 // requestsChart returns the graph of what became of requests, with denied ones on top.
-func requestsChart(title string, h *answers.UsageHistory, bucket time.Duration) chart {
+func requestsChart(h *answers.UsageHistory, bucket time.Duration) chart {
 	of := func(name, class string, value func(*answers.UsageRow) int64) series {
 		return series{name, class, pointsOf(*h, bucket, value)}
 	}
-	c := chart{Title: title, Step: bucket, Series: []series{
+	c := chart{Title: "Requests", Step: bucket, Series: []series{
 		of("Admitted", "accent", func(r *answers.UsageRow) int64 { return r.Admitted - r.Soft }),
 	}}
 	warned := of("Admitted with a warning", "caution", func(r *answers.UsageRow) int64 { return r.Soft })
@@ -113,7 +113,7 @@ func requestsChart(title string, h *answers.UsageHistory, bucket time.Duration) 
 
 // levelChart returns the graph of a state over time.
 func levelChart(title string, points []point, step time.Duration) *chart {
-	return &chart{Title: title, Step: step, Levels: true, Series: []series{{"Used", "accent", points}}}
+	return &chart{Title: "Requests", Step: step, Levels: true, Series: []series{{"Used", "accent", points}}}
 }
 
 // limit adds the line of a limit; 0: there is none.

@@ -62,13 +62,13 @@ func TestWarningsAreAPartOfAdmittedRequests(t *testing.T) {
 	h := answers.UsageHistory{From: chartBegin, To: chartBegin.Add(30 * time.Minute), Items: []answers.UsageRow{
 		{At: chartBegin, Admitted: 10, Soft: 4, Denied: 1}, {At: chartBegin.Add(14 * time.Minute), Admitted: 1},
 	}}
-	c := requestsChart("Requests", &h, 15*time.Minute)
+	c := requestsChart(&h, 15*time.Minute)
 	require.Len(t, c.Series, 3)
 	assert.Equal(t, []chartRow{
 		{chartBegin, []int64{7, 4, 1}}, {chartBegin.Add(15 * time.Minute), []int64{0, 0, 0}},
 	}, c.Rows())
 	h.Items[0].Soft = 0
-	assert.Len(t, requestsChart("Requests", &h, time.Hour).Series, 2, "without warnings they have no place")
+	assert.Len(t, requestsChart(&h, time.Hour).Series, 2, "without warnings they have no place")
 }
 
 func TestAWindowLongerThanTheRangeIsReadFromItsBegin(t *testing.T) {

@@ -31,7 +31,8 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	exec(`INSERT INTO rate_limiter.tenants (id, tier) SELECT name, (ARRAY['basic', 'pro', 'enterprise'])[1 + id % 3]
 		FROM rate_limiter.usage_names WHERE id > 4 AND id % 4 > 0`)
 	exec(`INSERT INTO rate_limiter.overrides (kind, tenant, policy, factor, reason, expires_at, author, starts_at, source)
-		VALUES ('multiplier', 'acme', 'minute', 1500, 'launch week', now() + interval '2 hours', 'ann', now() - interval '5 hours', 'scheduled')`)
+		VALUES ('multiplier', 'acme', 'minute', 1500, 'launch week', now() + interval '2 hours', 'ann',
+			now() - interval '5 hours', 'scheduled')`)
 	exec(`INSERT INTO rate_limiter.overrides (kind, tenant, policy, "limit", reason, permanent, author)
 		VALUES ('custom_limit', 'globex', 'daily', 90000, 'a contract', true, 'ann')`)
 	f := &filler{TB: t, pool: pool}
@@ -71,9 +72,12 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	exec(`INSERT INTO rate_limiter.recent_denials (id, login, node, event, at, tenant, endpoint, policy, scope, "limit",
 			window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, request_ids)
 		OVERRIDING SYSTEM VALUE
-		SELECT i, 'l', 'n1', 'e' || i, now() - random() * CASE WHEN i % 3 = 0 THEN interval '23 hours' ELSE interval '6 hours' END,
-			(ARRAY['acme', 'globex', 'initech', 'acme', 'hooli'])[1 + i % 5], (ARRAY['GET /v1/records', 'POST /v1/records/{id}/attachments',
-			''])[1 + i % 3], p.policy, CASE WHEN p.policy = '' THEN '' ELSE 'tenant' END, p.most, p.size, p.reason, i % 11 = 0, 1 + i % 9,
+		SELECT i, 'l', 'n1', 'e' || i, now() - random() *
+			CASE WHEN i % 3 = 0 THEN interval '23 hours' ELSE interval '6 hours' END,
+			(ARRAY['acme', 'globex', 'initech', 'acme', 'hooli'])[1 + i % 5],
+			(ARRAY['GET /v1/records', 'POST /v1/records/{id}/attachments',
+			''])[1 + i % 3], p.policy, CASE WHEN p.policy = '' THEN '' ELSE 'tenant' END,
+			p.most, p.size, p.reason, i % 11 = 0, 1 + i % 9,
 			1 + i % 9, '', '', 20, ARRAY[lpad(to_hex(i), 32, '0')]
 		FROM generate_series(1, 900) i, LATERAL (SELECT (ARRAY['minute', 'daily', ''])[1 + i % 3] AS policy,
 			(ARRAY[600, 60000, NULL])[1 + i % 3] AS most, (ARRAY[60, 86400, NULL])[1 + i % 3] AS size,

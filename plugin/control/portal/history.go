@@ -41,7 +41,9 @@ func (p period) reaching(before time.Duration) period {
 // Periods of the pages of tenants, and of denials.
 var (
 	usageSpans = []period{
-		{"today", "Today", "1h", day, time.Hour}, {"7d", "7 days", "1d", 7 * day, day}, {"30d", "30 days", "1d", 30 * day, day},
+		{"today", "Today", "1h", day, time.Hour},
+		{"7d", "7 days", "1d", 7 * day, day},
+		{"30d", "30 days", "1d", 30 * day, day},
 	}
 	denialSpans = []period{{Name: "24h", Label: "24 hours"}, {Name: "1h", Label: "1 hour"}, {Name: "7d", Label: "7 days"}}
 )

@@ -89,7 +89,7 @@ func (o *overviewView) readRequests(v *visit) error {
 		o.Total.add(sumOf(&history.Items[i]))
 	}
 	step := map[string]time.Duration{"1m": time.Minute, "1h": time.Hour, "1d": day}[history.Step]
-	o.Requests = requestsChart("Requests", &history, max(step, time.Minute))
+	o.Requests = requestsChart(&history, max(step, time.Minute))
 	changes, err := v.changesOfLimits(history.From, "")
 	o.Requests.Marks = marksOf(changes)
 	return err

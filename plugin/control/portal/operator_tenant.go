@@ -128,7 +128,7 @@ func (t *tenantView) graph(
 	history *answers.UsageHistory, l *answers.LimitInForce, bucket time.Duration, from time.Time,
 ) chart {
 	if t.Policy == "" {
-		c := requestsChart("Requests", history, bucket)
+		c := requestsChart(history, bucket)
 		most, name := limitOfStep(t.Limits.Limits, bucket)
 		c.limit(name, most)
 		return c

@@ -260,7 +260,8 @@ func TestNamesAndReasonsOfOthersNeverBecomeMarkup(t *testing.T) {
 		WHERE t.name <> '' AND p.name = ''`, hostile)
 	b := w.signedIn(adminSecret)
 	of := "/portal/tenants/" + url.PathEscape(hostile)
-	for _, path := range append(consolePages, of, of+"?policy=daily&range=7d", of+"/overrides/new", of+"/overrides/1/end", of+"/forgive",
+	for _, path := range append(consolePages, of, of+"?policy=daily&range=7d", of+"/overrides/new",
+		of+"/overrides/1/end", of+"/forgive",
 		"/portal/tenants?q="+url.QueryEscape(hostile), "/portal/audit?tenant="+url.QueryEscape(hostile),
 		"/portal/denials?tenant="+url.QueryEscape(hostile), "/portal/top?policy="+url.QueryEscape(hostile),
 	) {
@@ -284,7 +285,8 @@ func TestUsageOverTimeHasTheLimitDrawnIn(t *testing.T) {
 	b := w.signedIn(viewerSecret)
 	w.want(b.get("/portal/tenants/acme?policy=daily&range=1h"), http.StatusOK,
 		`data-line="1000000"`, "the highest is 250", "Used of daily", "3 denied", "250 tokens")
-	page := w.want(b.get("/portal/tenants/acme"), http.StatusOK, "the highest is 7 ", "the highest is 3 ", "per 15 minutes")
+	page := w.want(b.get("/portal/tenants/acme"), http.StatusOK, "the highest is 7 ", "the highest is 3 ",
+		"per 15 minutes")
 	w.missing(page, "data-line")
 	w.missing(page, "has no line")
 }

@@ -17,7 +17,8 @@ import (
 
 // Screens of screenshots: two widths, light and dark.
 var screens = []chromium.Screen{
-	{Name: "wide", Width: 1400, Height: 900}, {Name: "wide-dark", Width: 1400, Height: 900, Dark: true},
+	{Name: "wide", Width: 1400, Height: 900},
+	{Name: "wide-dark", Width: 1400, Height: 900, Dark: true},
 	{Name: "phone", Width: 390, Height: 844, Mobile: true},
 	{Name: "phone-dark", Width: 390, Height: 844, Mobile: true, Dark: true},
 }

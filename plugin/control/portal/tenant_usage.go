@@ -87,7 +87,7 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	most, name := limitOfStep(limits, step)
 	u.LimitOf = name
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
-	u.Admitted = requestsChart("Requests", &steps, step)
+	u.Admitted = requestsChart(&steps, step)
 	u.Admitted.limit(name, most)
 	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
 		admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })

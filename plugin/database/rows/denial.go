@@ -111,7 +111,8 @@ func (s *DB) DenialGroups(ctx context.Context, f DenialFilter, step time.Duratio
 				floor(extract(epoch FROM at - $%[4]d::timestamptz) / $%[5]d::float8)::bigint AS step
 			FROM rate_limiter.recent_denials%[3]s GROUP BY %[1]s, step),
 		largest AS (
-			SELECT (array_agg(last ORDER BY step DESC))[1] AS last, sum(count)::bigint AS count, jsonb_object_agg(step, count) AS trend
+			SELECT (array_agg(last ORDER BY step DESC))[1] AS last, sum(count)::bigint AS count,
+				jsonb_object_agg(step, count) AS trend
 			FROM steps GROUP BY %[1]s ORDER BY 2 DESC, 1 DESC%[6]s)
 		SELECT g.count, g.trend, d.* FROM largest g, LATERAL (
 			SELECT `+denialColumns+` FROM rate_limiter.recent_denials WHERE id = g.last) d

@@ -72,8 +72,10 @@ var (
 	tierTable = table[Tier]{
 		name: "tiers", kind: "tier", key: "name::text", first: "revision, ", fixed: []string{"name"},
 		fields: []column{
-			{"name", "name", "n.name"}, {"description", "description", "coalesce(n.description, '')"},
-			{"title", "title", "coalesce(n.title, '')"}, {"price_text", "price_text", "coalesce(n.price_text, '')"},
+			{"name", "name", "n.name"},
+			{"description", "description", "coalesce(n.description, '')"},
+			{"title", "title", "coalesce(n.title, '')"},
+			{"price_text", "price_text", "coalesce(n.price_text, '')"},
 		},
 	}.complete()
 	overrideTable = table[Override]{
