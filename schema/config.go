@@ -227,10 +227,10 @@ type Tier struct {
 	// The limits of each tenant on this tier; all of them must pass. Default: none, the tier has no cap.
 	Limits []Limit `json:"limits" kong:"required" default:""`
 
-	// What tenants read in place of the name, for instance Enterprise plan.
+	// What tenants read in place of the name, for instance Enterprise plan. Default: the name.
 	Title string `json:"title,omitempty" kong:"len_max=64"`
 
-	// The price in words, for tenants to read, for instance "$499 a month, then $2 per 1,000 requests".
+	// The price in words, for tenants to read, for instance "$499 a month, then $2 per 1,000 requests". Default: none.
 	PriceText string `json:"price_text,omitempty" kong:"len_max=256"`
 }
 

@@ -137,7 +137,7 @@ func (p *oidcPortal) testOperatorSignsIn(t *testing.T) {
 	p.tab.Fill("#kind", "multiplier")
 	p.tab.Fill("#factor", "2")
 	p.tab.Fill("#reason", "a launch")
-	p.tab.Click("form.stack > button")
+	p.tab.Click("form.fields > p > button")
 	p.tab.Click("section form button")
 	p.tab.Open(p.api.url + "/portal/audit")
 	p.want(t, "/portal/audit", "main", "oidc:ann@example.org")

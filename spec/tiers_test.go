@@ -166,11 +166,11 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 	if strings.Contains(near, "acme") || strings.Count(near, "beta") != 1 {
 		t.Errorf("near a limit are\n%s", near)
 	}
-	if text := p.page(t, "acme"); !strings.Contains(text, "Your plan is enterprise.") ||
-		!strings.Contains(text, "17 of 1,000") {
+	if text := p.page(t, "acme"); !strings.Contains(text, "Your plan\nenterprise\n") ||
+		!strings.Contains(text, "983 left of 1,000") {
 		t.Errorf("acme reads %s", text)
 	}
-	if text := p.page(t, "hooli"); !strings.Contains(text, "Plan not known yet: no request seen.") {
+	if text := p.page(t, "hooli"); !strings.Contains(text, "Your plan\nNot known yet\n") {
 		t.Errorf("a tenant that was never seen reads %s", text)
 	}
 
@@ -187,8 +187,8 @@ func TestEveryDoorNamesThePlanByWhichNodesDecide(t *testing.T) {
 		t.Errorf("after the change Kong says %s of beta", got)
 	}
 	p.agree("beta", "enterprise consumer.tag.tier 1000")
-	if text := p.page(t, "beta"); !strings.Contains(text, "Your plan is enterprise.") ||
-		!strings.Contains(text, "21 of 1,000") {
+	if text := p.page(t, "beta"); !strings.Contains(text, "Your plan\nenterprise\n") ||
+		!strings.Contains(text, "979 left of 1,000") {
 		t.Errorf("beta reads %s", text)
 	}
 	if all := p.operate("usage", "notices", "beta", "--last", "1h"); strings.Count(all, "daily") != 1 {

@@ -113,7 +113,7 @@ func requestsChart(h *answers.UsageHistory, bucket time.Duration) chart {
 
 // levelChart returns the graph of a state over time.
 func levelChart(title string, points []point, step time.Duration) *chart {
-	return &chart{Title: "Requests", Step: step, Levels: true, Series: []series{{"Used", "accent", points}}}
+	return &chart{Title: title, Step: step, Levels: true, Series: []series{{"Used", "accent", points}}}
 }
 
 // limit adds the line of a limit; 0: there is none.

@@ -69,10 +69,9 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 			window_end, exhausted_at, late)
 		SELECT now(), 'acme', 'daily', '', 80, 60000, 49100, date_trunc('day', now()), now() + interval '5 hours',
 			now() + interval '72 minutes', false`)
-	exec(`INSERT INTO rate_limiter.recent_denials (id, login, node, event, at, tenant, endpoint, policy, scope, "limit",
+	exec(`INSERT INTO rate_limiter.recent_denials (login, node, event, at, tenant, endpoint, policy, scope, "limit",
 			window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, request_ids)
-		OVERRIDING SYSTEM VALUE
-		SELECT i, 'l', 'n1', 'e' || i, now() - random() *
+		SELECT 'l', 'n1', 'e' || i, now() - random() *
 			CASE WHEN i % 3 = 0 THEN interval '23 hours' ELSE interval '6 hours' END,
 			(ARRAY['acme', 'globex', 'initech', 'acme', 'hooli'])[1 + i % 5],
 			(ARRAY['GET /v1/records', 'POST /v1/records/{id}/attachments',

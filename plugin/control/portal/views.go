@@ -140,8 +140,9 @@ func functions(now func() time.Time) template.FuncMap {
 		"limitWords": func(l answers.LimitInForce, who string) string { return limitWords(&l, who) },
 		"spanWords":  spanWords, "denialWords": denialWords, "endpointWords": endpointWords, "trend": trend,
 		"overrideWords": overrideWords,
-		"diff":          diffJSON, "level": usageLevel, "deliveryLevel": func(state string) string { return deliveryLevels[state] },
-		"policyWords": policyWords, "policyKey": func(p answers.Policy) template.URL { return keyQuery(&p) },
+		"diff":          diffJSON, "level": usageLevel,
+		"deliveryLevel": func(state string) string { return deliveryLevels[state] },
+		"policyWords":   policyWords, "policyKey": func(p answers.Policy) template.URL { return keyQuery(&p) },
 		"events": eventsOf, "subscribes": subscribes, "amount": amount,
 	}
 }

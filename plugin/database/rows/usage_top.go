@@ -44,8 +44,8 @@ type UsageTop struct {
 	Items []OrgRanking `json:"items" doc:"The org that used most is first. Orgs without any are not listed."`
 }
 
-// StepFor returns the step that a sum over all tenants reads: minutes for at most 2 hours, hours for at most 2 days, else
-// days. Where the rows of a step may have been dropped, it returns a longer one.
+// StepFor returns the step that a sum over all tenants reads: minutes for at most 2 hours, hours for at most 2 days,
+// else days. Where the rows of a step may have been dropped, it returns a longer one.
 func StepFor(from, to, now time.Time) UsageStep {
 	const day = 24 * time.Hour
 	length, age := to.Sub(from), now.Sub(from)
