@@ -40,6 +40,8 @@ func openFull(t *testing.T) *realWorld {
 	w := openBusy(t, nil)
 	const long = "GET /v1/organizations/{organization}/reports/annual-financial-statements/export"
 	for _, write := range [][3]string{
+		{"PUT", "/v1/ratelimit/policies", `{"name":"daily","tier":"basic","limit":4000,"window":"1d","reason":"a test"}`},
+		{"PUT", "/v1/ratelimit/costs", `{"endpoint":"POST /v1/records/export","cost":25,"reason":"a test"}`},
 		{"POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"smaller days for the basic tier"}`},
 		{"PUT", "/v1/ratelimit/candidates/july/policies", `{"name":"daily","tier":"basic","limit":3000,"window":"1d"}`},
 		{"PUT", "/v1/ratelimit/prices", `{"model":"gpt-4o*","prompt":"2.50","completion":"10","reason":"the list of July"}`},
@@ -47,6 +49,7 @@ func openFull(t *testing.T) *realWorld {
 		{"POST", "/v1/ratelimit/check", `{"org_id":"acme","cost":22}`},
 		{"POST", "/v1/orgs/acme/ratelimit/webhooks", `{"url":"https://example.com/webhooks/limits","reason":"a test"}`},
 		{"POST", "/v1/orgs/acme/tokens", `{"name":"billing-job","reason":"a test"}`},
+		{"POST", "/v1/ratelimit/tokens", `{"name":"billing-job","role":"viewer","reason":"a test"}`},
 	} {
 		w.write(write[0], write[1], write[2])
 	}
