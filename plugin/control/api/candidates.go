@@ -30,11 +30,12 @@ func (s *Server) registerCandidates() {
 		"At most one is open. A name is used once.", conflict)
 	create.DefaultStatus = http.StatusCreated
 	change(s, create, "create a candidate", ofCandidate, s.createCandidate)
-	serve(s, define("get-candidate", get, name, "Get a candidate", missing), "read a candidate",
+	serveTagged(s, define("get-candidate", get, name, "Get a candidate", missing), "read a candidate",
+		func(c rows.Candidate) int64 { return c.Revision },
 		func(ctx context.Context, in *CandidateName) (rows.Candidate, error) {
 			return s.Rows.Candidate(ctx, in.Name)
 		})
-	change(s, define("drop-candidate", remove, name, "End an open candidate without an effect", missing, conflict),
+	change(s, define("drop-candidate", remove, name, "End an open candidate without an effect", missing, conflict, stale),
 		"drop a candidate", ofCandidate, s.dropCandidate)
 	serve(s, define("diff-candidate", get, name+"/diff",
 		"Show what a candidate changes, and how the active policies have moved since its base", missing),
@@ -48,28 +49,28 @@ func (s *Server) registerCandidates() {
 		})
 	change(s, define("put-candidate-policy", put, policies,
 		"Make a candidate create a policy, or replace the active one of the same key\n"+
-			"A policy that is put as it is active is no change.", missing, conflict),
+			"A policy that is put as it is active is no change.", missing, conflict, stale),
 		"put a policy of a candidate", ofPolicies, s.putCandidatePolicy)
 	several := define("put-candidate-policies", post, policies, "Make a candidate create or replace policies\n"+
-		"A policy that is put as it is active is no change.", missing, conflict)
+		"A policy that is put as it is active is no change.", missing, conflict, stale)
 	several.MaxBodyBytes = maxDocument
 	change(s, several, "put policies of a candidate", ofPolicies, s.putCandidatePolicies)
 	change(s, define("delete-candidate-policy", remove, policies,
-		"Make a candidate delete an active policy, or forget its own", missing, conflict),
+		"Make a candidate delete an active policy, or forget its own", missing, conflict, stale),
 		"delete a policy of a candidate", ofPolicies, s.deleteCandidatePolicy)
 	change(s, define("assign-candidate", post, name+"/assign", "Enforce a candidate for some tenants\n"+
-		"The candidate decides for them in place of the active policies, on the same buckets.", missing, conflict),
+		"The candidate decides for them in place of the active policies, on the same buckets.", missing, conflict, stale),
 		"assign tenants to a candidate", ofCandidate, s.assignCandidate)
 	change(s, define("promote-candidate", post, name+"/promote",
 		"Apply the changes of a candidate to the active policies, in one change\n"+
 			"A 409 lists the policies that have changed since its base: rebase it once you have compared them.",
-		missing, conflict), "promote a candidate", ofPolicies, s.promoteCandidate)
+		missing, conflict, stale), "promote a candidate", ofPolicies, s.promoteCandidate)
 	change(s, define("roll-back-candidate", post, name+"/rollback",
 		"Restore the policies that the promotion of a candidate has replaced, in one change\n"+
-			"A 409 lists those that have changed since the promotion.", missing, conflict),
+			"A 409 lists those that have changed since the promotion.", missing, conflict, stale),
 		"roll back a candidate", ofPolicies, s.rollBackCandidate)
 	change(s, define("rebase-candidate", post, name+"/rebase",
-		"Make the active policies the base of a candidate, after they have moved", missing, conflict),
+		"Make the active policies the base of a candidate, after they have moved", missing, conflict, stale),
 		"rebase a candidate", ofCandidate, s.rebaseCandidate)
 }
 
@@ -108,6 +109,7 @@ type PoliciesWritten struct {
 
 type candidateInput[B any] struct {
 	CandidateName
+	Match
 	Once
 	Writing
 	Body B
@@ -116,6 +118,7 @@ type candidateInput[B any] struct {
 // forcedInput is a write of a candidate whose policies may need force.
 type forcedInput[B any] struct {
 	CandidateName
+	Match
 	Once
 	Writing
 	Force
@@ -140,6 +143,7 @@ func (s *Server) createCandidate(ctx context.Context, in *createCandidateInput) 
 
 type dropCandidateInput struct {
 	CandidateName
+	Match
 	Writing
 	Reason
 }
@@ -151,6 +155,7 @@ func (s *Server) dropCandidate(ctx context.Context, in *dropCandidateInput) (don
 
 type putInCandidateInput[B any] struct {
 	CandidateName
+	Match
 	Writing
 	Force
 	Body B
@@ -177,6 +182,7 @@ func (s *Server) putInCandidate(
 
 type deleteCandidatePolicyInput struct {
 	CandidateName
+	Match
 	Writing
 	Reason
 	OfTenant

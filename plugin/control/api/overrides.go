@@ -126,7 +126,7 @@ func (s *Server) registerOverride(r *overrideResource, id, what, change string) 
 	update.Description = "The override keeps its id and author. What it is about cannot change, nor its start once " +
 		"it has begun. One that has ended does not change. The reason is that of the override, and of the change in the audit."
 	put(r, update, s.putOverride)
-	remove[endRow](r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what), "end an override")
+	remove[endRow](r, r.operation("delete-"+id, http.MethodDelete, one, "End "+what, stale), "end an override")
 }
 
 // overrideAt returns the override at a path. One of another org is not found.
@@ -206,12 +206,18 @@ func (s *Server) putOverride(ctx context.Context, in *putOverrideInput) *write[r
 
 type endRow struct {
 	RowPath
+	IfMatch
 	Writing
 	Reason
 }
 
-// ifMatch returns the state that an override must have to end: any.
-func (*endRow) ifMatch() *IfMatch { return &IfMatch{IfMatch: "*"} }
+// ifMatch returns the state that an override must have to end: any, unless the caller names one.
+func (e *endRow) ifMatch() *IfMatch {
+	if e.isGiven() {
+		return &e.IfMatch
+	}
+	return &IfMatch{IfMatch: "*"}
+}
 
 type previewOverrideInput struct {
 	OrgPath

@@ -104,6 +104,16 @@ func serve[In, B any](
 	})
 }
 
+// serveTagged is serve for a row that a [Match] names.
+func serveTagged[In, B any](
+	s *Server, o huma.Operation, action string, revision func(B) int64, read func(context.Context, *In) (B, error),
+) {
+	huma.Register(s.api, o, func(ctx context.Context, in *In) (*getOutput[B], error) {
+		row, err := read(ctx, in)
+		return &getOutput[B]{tagOf(revision(row)), row}, s.readError(action, err)
+	})
+}
+
 // resource is a kind of rows with ETags. K is what names a row in a path, R a row, V one as callers read it, and B the
 // answer to a write.
 type resource[K rowPath, R rows.Row, V, B any] struct {

@@ -159,7 +159,7 @@ var may = map[string]string{
 		list-audit get-fleet
 		list-candidates get-candidate diff-candidate report-candidate list-costs get-cost list-prices get-price
 		get-document diff-document
-		list-abuse get-org-abuse list-tokens list-orgs list-tiers get-usage-top get-usage-total list-org-usage
+		list-abuse get-org-abuse list-tokens get-token list-orgs list-tiers get-usage-top get-usage-total list-org-usage
 		list-near-limit export-usage
 		list-quota-notices`,
 	"y...???": `create-policy put-policy put-policy-by-id delete-policy create-override put-override delete-override

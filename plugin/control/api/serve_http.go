@@ -40,6 +40,7 @@ type exchange struct {
 	token    string   // the name of the valid token; "": none
 	status   int      // 0: nothing has been written
 	dryRun   bool     // its write is undone
+	match    IfMatch  // the state that its write was made from, of what has a Match
 	releases []func() // give up the places of the body among the large ones
 }
 

@@ -30,9 +30,9 @@ func (s *Server) registerTokens() {
 	once(s, create, "create a token of an org", s.createOrgToken)
 	once(s, at.operation("rotate-org-token", http.MethodPost, "/{name}/rotate",
 		"Give a token of an org a new secret, and show it once\nIts validity begins again.",
-		http.StatusNotFound, http.StatusConflict), "rotate a token of an org", s.rotateOrgToken)
+		http.StatusNotFound, http.StatusConflict, stale), "rotate a token of an org", s.rotateOrgToken)
 	huma.Register(s.api, at.operation("revoke-org-token", http.MethodDelete, "/{name}",
-		"Revoke a token of an org, with its old secrets", http.StatusNotFound), s.revokeOrgToken)
+		"Revoke a token of an org, with its old secrets", http.StatusNotFound, stale), s.revokeOrgToken)
 }
 
 // OrgTokenPath names a token of an org.
@@ -90,6 +90,7 @@ func (b *rotateTokenBody) Resolve(huma.Context) (faults []error) {
 
 type rotateOrgTokenInput struct {
 	OrgTokenPath
+	Match
 	Once
 	Body rotateTokenBody
 }
@@ -105,6 +106,7 @@ func (s *Server) rotateOrgToken(
 
 type revokeOrgTokenInput struct {
 	OrgTokenPath
+	Match
 	Reason string `query:"reason" maxLength:"1024" doc:"Why; recorded in the audit. Default: changed by the API." example:"the laptop was lost"`
 }
 
@@ -131,8 +133,13 @@ func (s *Server) registerOperatorTokens() {
 		http.StatusConflict)
 	create.DefaultStatus = http.StatusCreated
 	serve(s, create, "create a token", s.createToken)
+	serveTagged(s, at.operation("get-token", http.MethodGet, "/{name}",
+		"Get the token of a name, or the last one that had it", http.StatusNotFound), "read a token",
+		func(t rows.Token) int64 { return t.Revision },
+		func(ctx context.Context, in *TokenName) (rows.Token, error) { return s.Rows.Token(ctx, in.Name) })
 	serve(s, at.operation("revoke-token", http.MethodDelete, "/{name}",
-		"Revoke a token, which takes effect within 2 seconds", http.StatusNotFound), "revoke a token", s.revokeToken)
+		"Revoke a token, which takes effect within 2 seconds", http.StatusNotFound, stale),
+		"revoke a token", s.revokeToken)
 }
 
 // newTokenBody is a token as an operator writes it. Its row has the faults of a name.
@@ -163,9 +170,15 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (made an
 	return made, err
 }
 
+// TokenName is the name of a token in a path.
+type TokenName struct {
+	Name string `path:"name" maxLength:"193" example:"ci"`
+}
+
 type revokeTokenInput struct {
+	TokenName
+	Match
 	DryRun
-	Name string `path:"name" maxLength:"64" example:"ci"`
 	Reason
 }
 

@@ -45,18 +45,19 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 			f.After, f.Max = in.page()
 			return s.Rows.Webhooks(ctx, f)
 		})
-	serve(s, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), "read a webhook", s.webhookOf)
+	serveTagged(s, p.operation("get-"+id, read, one, "Get a webhook "+of, missing), "read a webhook",
+		func(w rows.Webhook) int64 { return w.Revision }, s.webhookOf)
 	huma.Register(s.api, p.operation("delete-"+id, remove, one, "Delete a webhook "+of+", with what waits for it",
-		missing), s.deleteWebhook)
+		missing, stale), s.deleteWebhook)
 	for verb, enabled := range map[string]bool{"enable": true, "disable": false} {
 		summary := strings.ToUpper(verb[:1]) + verb[1:] + " a webhook " + of
-		serve(s, p.operation(verb+"-"+id, post, one+"/"+verb, summary, missing), "enable or disable a webhook",
+		serve(s, p.operation(verb+"-"+id, post, one+"/"+verb, summary, missing, stale), "enable or disable a webhook",
 			func(ctx context.Context, in *changeWebhookInput[whyBody]) (rows.Webhook, error) {
 				return s.setWebhook(ctx, in, enabled)
 			})
 	}
 	serve(s, p.operation("rotate-"+id, post, one+"/rotate", "Give a webhook "+of+" a new secret, and show it once",
-		missing, conflict), "rotate the secret of a webhook", s.rotateWebhook)
+		missing, conflict, stale), "rotate the secret of a webhook", s.rotateWebhook)
 	serve(s, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
 		"test a webhook", s.testWebhook)
 	serve(s, p.operation("list-"+id+"-deliveries", read, one+"/deliveries", "List the last deliveries to a webhook "+of,
@@ -126,6 +127,7 @@ func (s *Server) showSecret(ctx context.Context, w rows.Webhook, secret webhook.
 
 type deleteWebhookInput struct {
 	RowPath
+	Match
 	DryRun
 	Reason
 }
@@ -144,7 +146,13 @@ type whyBody struct {
 
 type changeWebhookInput[B any] struct {
 	RowPath
+	Match
 	Body B
+}
+
+type testWebhookInput struct {
+	RowPath
+	Body whyBody
 }
 
 func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput[whyBody], enabled bool) (rows.Webhook, error) {
@@ -169,7 +177,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *changeWebhookInput[rotat
 	return s.showSecret(ctx, w, secret), err
 }
 
-func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput[whyBody]) (rows.Delivery, error) {
+func (s *Server) testWebhook(ctx context.Context, in *testWebhookInput) (rows.Delivery, error) {
 	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
 		return rows.Delivery{}, err
 	}

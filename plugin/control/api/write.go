@@ -55,10 +55,17 @@ func (s *Server) awaitNodes(ctx context.Context, version int64, wait, within tim
 
 // newChange returns a change by the caller. The default reason is that the change was made by the API.
 func newChange[R ~string](ctx context.Context, why R) rows.Change {
-	return rows.Change{
-		Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault),
-		DryRun: exchangeOf(ctx).dryRun,
+	x := exchangeOf(ctx)
+	c := rows.Change{
+		Actor: callerOf(ctx).actor(), Reason: cmp.Or(strings.TrimSpace(string(why)), reasonDefault), DryRun: x.dryRun,
 	}
+	if x.match.isGiven() {
+		c.Accept = func(revision int64) error {
+			_, err := x.match.requiredRevision(tagOf(revision), revision)
+			return err
+		}
+	}
+	return c
 }
 
 // changeOnce returns a change by the caller, which happens once if it sent a key. It depends on the path and the body
@@ -84,8 +91,11 @@ func replayedHeader(c rows.Change) string {
 	return ""
 }
 
-// conditional has the codes of the answers to a write that names the state that it was made from.
-var conditional = []int{http.StatusPreconditionFailed, http.StatusPreconditionRequired}
+// stale is the code of the answer to a write that was made from another state than the current one.
+const stale = http.StatusPreconditionFailed
+
+// conditional has the codes of the answers to a write that must name the state that it was made from.
+var conditional = []int{stale, http.StatusPreconditionRequired}
 
 func etag(kind string, id, revision int64) string {
 	return fmt.Sprintf(`"%s%d-%d"`, kind, id, revision)
@@ -100,6 +110,24 @@ type IfMatch struct {
 }
 
 func (m *IfMatch) isGiven() bool { return m.IfMatch != "" || m.Revision != 0 }
+
+// Match is the state of a candidate, webhook or token that a write was made from. Its writes without one change any
+// version.
+type Match struct {
+	IfMatch  string  `header:"If-Match" maxLength:"1024" doc:"The ETag of the version that the caller has read, so that no change is overwritten unseen. Absent, or *: any version." example:"\"57\""`
+	Revision matched `query:"revision"  minimum:"1"      doc:"The revision that the caller has read, in place of an ETag."                                                             example:"57"`
+}
+
+type matched int64
+
+// Resolve has newChange make changes of this state.
+func (m *matched) Resolve(ctx huma.Context) []error {
+	exchangeOf(ctx.Context()).match = IfMatch{IfMatch: ctx.Header("If-Match"), Revision: int64(*m)}
+	return nil
+}
+
+// tagOf returns the ETag of a revision of what a Match names.
+func tagOf(revision int64) string { return fmt.Sprintf(`"%d"`, revision) }
 
 // IfNoneMatch is a state that the caller has, or that a write must not find.
 type IfNoneMatch struct {

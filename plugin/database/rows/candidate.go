@@ -27,6 +27,7 @@ type Candidate struct {
 	State       string    `json:"state"                enum:"open,promoted,rolled_back,dropped"`
 	Policies    int64     `json:"policies"             doc:"How many policies it changes."`
 	PoliciesAt  int64     `json:"policies_version"     doc:"The version of the last change of its policies."`
+	Revision    int64     `json:"revision"             doc:"The version of its last change, as its ETag has it."`
 	BaseVersion int64     `json:"base_version"         doc:"The version of the active policies that it changes."`
 	Percent     int32     `json:"percent"              doc:"For how many of all tenants it is enforced, by a hash."`
 	Tenants     []string  `json:"tenants"              doc:"Tenants for which it is enforced, beside the percentage." nullable:"false"`
@@ -41,13 +42,18 @@ type Candidate struct {
 
 func candidateNamed(name string) string { return "candidate " + name }
 
+// selectCandidates selects candidates. A change of its base or its end is later than the assignments before it.
 const selectCandidates = `SELECT c.name, c.state, c.percent, c.base_version, c.base_audit, c.created_at, c.created_by,
 		c.reason, coalesce(c.ended_at, ` + zeroTime + `) AS ended_at, c.ended_by, c.end_reason,
 		(SELECT count(*) FROM rate_limiter.candidate_policies p WHERE p.candidate = c.name) AS policies,
-		coalesce((SELECT max(a.version) FROM rate_limiter.audit a WHERE a.kind = 'candidate_policy'
-			AND coalesce(a.after, a.before) ->> 'candidate' = c.name), 0) AS policies_at,
+		changed.policies AS policies_at, greatest(changed.policies, changed.itself, changed.tenants) AS revision,
 		ARRAY(SELECT t.tenant FROM rate_limiter.candidate_tenants t WHERE t.candidate = c.name ORDER BY 1) AS tenants
-	FROM rate_limiter.candidates c`
+	FROM rate_limiter.candidates c, LATERAL (SELECT
+		coalesce((SELECT max(a.version) FROM rate_limiter.audit a WHERE a.kind = 'candidate_policy'
+			AND coalesce(a.after, a.before) ->> 'candidate' = c.name), 0) AS policies,
+		(SELECT max(a.version) FROM rate_limiter.audit a WHERE a.kind = 'candidate' AND a.key = c.name) AS itself,
+		(SELECT max(a.version) FROM rate_limiter.audit a WHERE a.kind = 'candidate_tenant' AND a.id > c.base_audit
+			AND c.state = 'open' AND coalesce(a.after, a.before) ->> 'candidate' = c.name) AS tenants) changed`
 
 // Candidates returns all candidates, the newest first.
 func (s *DB) Candidates(ctx context.Context) ([]Candidate, error) {

@@ -141,7 +141,7 @@ func (s *DB) RollBackCandidate(ctx context.Context, c Change, name string) (Diff
 	return write(ctx, s, "roll back "+candidateNamed(name), c, func(tx pgx.Tx) (d Diff, err error) {
 		of, err := candidateByName(ctx, tx, name)
 		if err == nil {
-			err = of.in(CandidatePromoted)
+			err = of.in(c, CandidatePromoted)
 		}
 		if err != nil {
 			return d, err

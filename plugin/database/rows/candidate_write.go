@@ -61,7 +61,7 @@ func writeCandidate[T any](
 			err = &InvalidError{Field: "candidate", Problem: "must be given"}
 		}
 		if err == nil {
-			err = candidate.in(CandidateOpen)
+			err = candidate.in(c, CandidateOpen)
 		}
 		if err != nil {
 			return none, err
@@ -70,10 +70,10 @@ func writeCandidate[T any](
 	})
 }
 
-// in returns a ConflictError unless the candidate has a state.
-func (c Candidate) in(state string) error {
-	if c.State == state {
-		return nil
+// in returns a ConflictError unless the candidate has a state, and an error if the write was made from another revision.
+func (c Candidate) in(by Change, state string) error {
+	if err := by.accept(c.Revision); err != nil || c.State == state {
+		return err
 	}
 	problem := "it is open: promote it first"
 	if c.State != CandidateOpen {

@@ -43,6 +43,20 @@ type Change struct {
 
 	Idempotency *Idempotency // nil: a write that is sent twice happens twice
 	DryRun      bool         // the write is undone: its result is what it would be, and its version 0
+
+	// Accept gets the revision of the candidate, webhook or token before the write. Its error declines the write, with a
+	// DeclinedError. nil accepts any.
+	Accept func(revision int64) error
+}
+
+func (c Change) accept(revision int64) error {
+	if c.Accept == nil {
+		return nil
+	}
+	if err := c.Accept(revision); err != nil {
+		return &DeclinedError{err}
+	}
+	return nil
 }
 
 func (c Change) check() error {

@@ -26,6 +26,7 @@ type Token struct {
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`   // zero: it is not; ahead: it was rotated, and lives until then
 	RevokedBy  string    `json:"revoked_by,omitempty"`
 	State      string    `json:"state"` // by the database's clock, at the time of reading
+	Revision   int64     `json:"revision" doc:"Counts the changes of tokens of this name, as the ETag has it."`
 }
 
 // Roles of a token. Package api defines their rights.
@@ -102,7 +103,8 @@ func ParseRole(text string) (role, org string, err error) {
 const selectTokens = `SELECT * FROM (SELECT id, name, role, org, created_at, created_by,
 		coalesce(expires_at, ` + zeroTime + `) AS expires_at, coalesce(last_used_at, ` + zeroTime + `) AS last_used_at,
 		coalesce(revoked_at, ` + zeroTime + `) AS revoked_at, revoked_by, CASE WHEN revoked_at <= clock_timestamp() THEN 'revoked'
-			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state
+			WHEN expires_at <= clock_timestamp() THEN 'expired' ELSE 'live' END AS state,
+		(SELECT count(*) FROM rate_limiter.audit a WHERE a.kind = 'token' AND a.key = name) AS revision
 	FROM rate_limiter.tokens) t`
 
 // CreateToken creates a token and returns its secret, which cannot be read again. It revokes an expired token of the
@@ -129,9 +131,26 @@ func (s *DB) CreateToken(ctx context.Context, c Change, n NewToken) (secret stri
 	return secret, t, nil
 }
 
+// Token returns the last token of a name, or a NotFoundError.
+func (s *DB) Token(ctx context.Context, name string) (Token, error) {
+	t, err := lastToken(ctx, s.pool, name)
+	return t, fail("read token "+name, err)
+}
+
 func lastToken(ctx context.Context, q querier, name string) (Token, error) {
 	return one[Token](ctx, q, "token "+name, selectTokens+` WHERE name = $1 ORDER BY id DESC LIMIT 1`, name)
 }
+
+// acceptToken is accept for the tokens of a name. If there is none, the write reports it.
+func (c Change) acceptToken(ctx context.Context, q querier, condition string, args ...any) error {
+	list, err := collect[Token](ctx, q, selectTokens+" WHERE "+condition+" LIMIT 1", args...)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	return c.accept(list[0].Revision)
+}
+
+const ofOrg = `org = $1 AND split_part(name, '/', 2) = $2`
 
 func newSecret() (secret string, hash [sha256.Size]byte) {
 	random := make([]byte, secretBytes)
@@ -147,7 +166,11 @@ const revokeToken = `UPDATE rate_limiter.tokens SET revoked_at = clock_timestamp
 // if it is revoked already. The row stays.
 func (s *DB) RevokeToken(ctx context.Context, c Change, name string) (Token, error) {
 	t, _, err := write(ctx, s, "revoke token "+name, c, func(tx pgx.Tx) (Token, error) {
-		if err := mustChange(ctx, tx, fmt.Sprintf("a live token %q", name), revokeToken, name); err != nil {
+		err := c.acceptToken(ctx, tx, "name = $1", name)
+		if err == nil {
+			err = mustChange(ctx, tx, fmt.Sprintf("a live token %q", name), revokeToken, name)
+		}
+		if err != nil {
 			return Token{}, err
 		}
 		return lastToken(ctx, tx, name)
@@ -251,11 +274,12 @@ type OrgToken struct {
 	ExpiresAt      time.Time `json:"expires_at,omitzero"`
 	LastUsedAt     time.Time `json:"last_used_at,omitzero"     doc:"Within a minute. Absent: never."`
 	OldSecretUntil time.Time `json:"old_secret_until,omitzero" doc:"Until then the secret before the last rotation works too."`
+	Revision       int64     `json:"revision"                  doc:"Counts the changes of tokens of this name, as the ETag has it."`
 }
 
 // selectOrgTokens selects the last row of each name of an org: the rows before are those of earlier secrets.
 const selectOrgTokens = `SELECT split_part(t.name, '/', 2) AS name, t.role || ':' || t.org AS role, t.state,
-		t.created_at, t.expires_at, t.last_used_at, coalesce((SELECT max(o.revoked_at) FROM rate_limiter.tokens o
+		t.created_at, t.expires_at, t.last_used_at, t.revision, coalesce((SELECT max(o.revoked_at) FROM rate_limiter.tokens o
 			WHERE o.name = t.name AND o.id < t.id AND o.revoked_at > clock_timestamp()
 				AND (o.expires_at > clock_timestamp()) IS NOT FALSE), ` + zeroTime + `) AS old_secret_until
 	FROM (SELECT DISTINCT ON (name) * FROM (` + selectTokens + `) rows
@@ -302,7 +326,11 @@ func (s *DB) issueOrgToken(
 	t, _, err := write(ctx, s, doing, c, func(tx pgx.Tx) (OrgToken, error) {
 		what := fmt.Sprintf("token %q", name)
 		var problem string
-		err := tx.QueryRow(ctx, `SELECT coalesce(problem, '') FROM rate_limiter.`+function+`($1, $2, $3, $4)`,
+		err := c.acceptToken(ctx, tx, ofOrg, org, name)
+		if err != nil {
+			return OrgToken{}, err
+		}
+		err = tx.QueryRow(ctx, `SELECT coalesce(problem, '') FROM rate_limiter.`+function+`($1, $2, $3, $4)`,
 			org, name, hash[:], span).Scan(&problem)
 		switch {
 		case err != nil:
@@ -325,6 +353,9 @@ func (s *DB) issueOrgToken(
 func (s *DB) RevokeOrgToken(ctx context.Context, c Change, org, name string) error {
 	_, _, err := write(ctx, s, "revoke a token of an org", c, func(tx pgx.Tx) (none noResult, err error) {
 		var revoked int
+		if err := c.acceptToken(ctx, tx, ofOrg, org, name); err != nil {
+			return none, err
+		}
 		err = tx.QueryRow(ctx, `SELECT rate_limiter.revoke_org_token($1, $2)`, org, name).Scan(&revoked)
 		if err == nil && revoked == 0 {
 			err = &NotFoundError{What: fmt.Sprintf("a live token %q", name)}

@@ -39,6 +39,7 @@ type Webhook struct {
 	Waiting      int64     `json:"waiting"                   doc:"Deliveries that wait for their first or next try."`
 	Dropped      int64     `json:"dropped"                   doc:"Events that did not fit its queue, or were given up."`
 	RotatedUntil time.Time `json:"old_secret_until,omitzero" doc:"Until then deliveries are also signed by the secret before the last rotation."`
+	Revision     int64     `json:"revision"                  doc:"Counts the changes of its settings and secrets, as its ETag has it."`
 }
 
 // NewWebhook describes a webhook to create.
@@ -80,7 +81,8 @@ const selectWebhooks = `SELECT w.id, w.org, w.url, w.types, w.enabled, w.created
 		coalesce(w.delivered_at, ` + zeroTime + `) AS delivered_at, w.dropped,
 		(SELECT count(*) FROM rate_limiter.webhook_deliveries d WHERE d.webhook = w.id AND d.state = 'waiting') AS waiting,
 		coalesce((SELECT max(s.signs_until) FROM rate_limiter.webhook_secrets s
-			WHERE s.webhook = w.id AND s.signs_until > clock_timestamp()), ` + zeroTime + `) AS rotated_until
+			WHERE s.webhook = w.id AND s.signs_until > clock_timestamp()), ` + zeroTime + `) AS rotated_until,
+		(SELECT count(*) FROM rate_limiter.audit a WHERE a.kind = 'webhook' AND a.key = w.id::text) AS revision
 	FROM rate_limiter.webhooks w`
 
 // CreateWebhook creates a webhook and returns its secret, which cannot be read again. An org has at most MaxWebhooks;
@@ -125,6 +127,15 @@ func oneWebhook(ctx context.Context, q querier, id int64) (Webhook, error) {
 	return one[Webhook](ctx, q, fmt.Sprint("webhook ", id), selectWebhooks+` WHERE w.id = $1`, id)
 }
 
+// webhookToChange returns the webhook of a write, unless the change is of another revision.
+func webhookToChange(ctx context.Context, tx pgx.Tx, c Change, id int64) (Webhook, error) {
+	w, err := oneWebhook(ctx, tx, id)
+	if err == nil {
+		err = c.accept(w.Revision)
+	}
+	return w, err
+}
+
 // Webhook returns a webhook, or a NotFoundError.
 func (s *DB) Webhook(ctx context.Context, id int64) (Webhook, error) {
 	w, err := oneWebhook(ctx, s.pool, id)
@@ -145,7 +156,10 @@ func (s *DB) Webhooks(ctx context.Context, f WebhookFilter) ([]Webhook, error) {
 // DeleteWebhook deletes a webhook with its secrets and deliveries, or returns a NotFoundError.
 func (s *DB) DeleteWebhook(ctx context.Context, c Change, id int64) error {
 	_, _, err := write(ctx, s, "delete a webhook", c, func(tx pgx.Tx) (none noResult, err error) {
-		return none, mustChange(ctx, tx, fmt.Sprint("webhook ", id), `DELETE FROM rate_limiter.webhooks WHERE id = $1`, id)
+		if _, err = webhookToChange(ctx, tx, c, id); err == nil {
+			_, err = tx.Exec(ctx, `DELETE FROM rate_limiter.webhooks WHERE id = $1`, id)
+		}
+		return none, err
 	})
 	return err
 }
@@ -154,10 +168,13 @@ func (s *DB) DeleteWebhook(ctx context.Context, c Change, id int64) error {
 // delivered when it is enabled in time; new events are not kept for it.
 func (s *DB) EnableWebhook(ctx context.Context, c Change, id int64, enabled bool) (Webhook, error) {
 	w, _, err := write(ctx, s, "enable or disable a webhook", c, func(tx pgx.Tx) (Webhook, error) {
-		_, err := tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET enabled = $2, disabled_for = '', failing_since = NULL,
-			failures = 0, hold_until = NULL WHERE id = $1 AND enabled <> $2`, id, enabled)
+		w, err := webhookToChange(ctx, tx, c, id)
+		if err == nil {
+			_, err = tx.Exec(ctx, `UPDATE rate_limiter.webhooks SET enabled = $2, disabled_for = '', failing_since = NULL,
+				failures = 0, hold_until = NULL WHERE id = $1 AND enabled <> $2`, id, enabled)
+		}
 		if err != nil {
-			return Webhook{}, err
+			return w, err
 		}
 		return oneWebhook(ctx, tx, id)
 	})
@@ -173,7 +190,7 @@ func (s *DB) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (w
 		signs = 0
 	}
 	w, _, err := write(ctx, s, "rotate the secret of a webhook", c, func(tx pgx.Tx) (w Webhook, err error) {
-		if w, err = oneWebhook(ctx, tx, id); err != nil {
+		if w, err = webhookToChange(ctx, tx, c, id); err != nil {
 			return w, err
 		}
 		var count int
