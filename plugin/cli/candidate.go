@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -58,15 +59,18 @@ var candidateCommands = []*command{
 		about: `If one of them has changed since the promotion, rollback names those that have changed, and how, on
 standard error, and writes nothing.`,
 		define: func(c *call) action {
-			return c.writes(func() change { return c.changeCandidate("rolled back", "/rollback", nil, object{}) })
+			query := c.revisionFlag(url.Values{})
+			return c.writes(func() change { return c.changeCandidate("rolled back", "/rollback", query, object{}) })
 		},
 	},
 	candidateRebase,
 	{
 		words: "candidate drop", args: "NAME", brief: "end an open candidate without an effect",
 		define: func(c *call) action {
+			query := c.revisionFlag(url.Values{})
 			return c.writes(func() change {
-				return change{method: http.MethodDelete, path: c.path(candidatePath), what: "dropped candidate " + c.arg()}
+				what := "dropped candidate " + c.arg()
+				return change{method: http.MethodDelete, path: c.path(candidatePath), query: query, what: what}
 			})
 		},
 	},
@@ -84,7 +88,7 @@ no change.
 	define: func(c *call) action {
 		key, p, d := c.matchFlags(), c.limitFlags(), new(document)
 		file := c.flags.StringP("file", "f", "", "a `file` of policies to put (- reads standard input)")
-		force := url.Values{}
+		force := c.revisionFlag(url.Values{})
 		c.reviewFlags(force)
 		c.check(func() error {
 			if (*file == "") != (len(c.args) == 2) {
@@ -122,13 +126,14 @@ var candidateDelete = &command{
 	brief: "make a candidate delete an active policy, or forget its own",
 	about: `With --undo the candidate leaves the policy as it is active.`,
 	define: func(c *call) action {
-		key := c.matchFlags()
+		key, over := c.matchFlags(), c.revisionFlag(url.Values{})
 		undo := c.flags.Bool("undo", false, "take back what the candidate changes in the policy")
 		return c.writes(func() change {
 			key.Name = c.args[1]
 			query := keyQuery(*key)
 			query.Set("policy", key.Name)
 			query.Del("name")
+			maps.Copy(query, over)
 			remove := c.changeCandidate("put into", "/policies", query, nil)
 			remove.method = http.MethodDelete
 			if *undo {
@@ -153,7 +158,7 @@ denies without --force is not enforced for more tenants without it either.
 		c.wholeFlag(&percent, 0, 100, "percent", "enforce it for this `percentage` of all tenants, 0 to 100")
 		c.flags.StringArrayVar(&add, "tenant", nil, "also enforce it for this `tenant`, can be repeated")
 		c.flags.StringArrayVar(&remove, "remove", nil, "take back the assignment of this `tenant`, can be repeated")
-		force := url.Values{}
+		force := c.revisionFlag(url.Values{})
 		c.reviewFlags(force)
 		c.wrongIf(func() bool { return percent < 0 && len(add)+len(remove) == 0 },
 			"give --percent, --tenant or --remove")
@@ -188,7 +193,7 @@ only with --force.`,
 		var seen int64
 		c.flags.Func("if-version", "promote only if its policies have not changed since this `version`, as show has it",
 			reads(parseCount, &seen))
-		force := url.Values{}
+		force := c.revisionFlag(url.Values{})
 		c.reviewFlags(force)
 		return c.writes(func() change {
 			return c.changeCandidate("promoted", "/promote", force, object{"if_version": seen})
@@ -202,12 +207,13 @@ var candidateRebase = &command{
 	about: `Without --version, it shows how they have moved and changes nothing.`,
 	define: func(c *call) action {
 		var seen int64
+		query := c.revisionFlag(url.Values{})
 		c.flags.Func("version", "the `version` of the active policies that you have compared", reads(parseCount, &seen))
 		return c.writesFound(func(ctx context.Context, rest *answers.Client) (change, error) {
 			if seen == 0 {
 				return change{}, c.showRebase(ctx, rest)
 			}
-			return c.changeCandidate("rebased", "/rebase", nil, object{"version": seen}), nil
+			return c.changeCandidate("rebased", "/rebase", query, object{"version": seen}), nil
 		})
 	},
 }

@@ -148,9 +148,13 @@ func (c *call) path(path string) string {
 	return strings.Replace(path, "{}", answers.PathSegment(c.arg()), 1)
 }
 
-// overFlag defines the optimistic lock of a write, and returns the query with it.
+// overFlag defines the optimistic lock of a write that needs one or overwrite, and returns the query with it.
 func (c *call) overFlag() url.Values {
-	query := url.Values{"overwrite": {"true"}}
+	return c.revisionFlag(url.Values{"overwrite": {"true"}})
+}
+
+// revisionFlag defines the optimistic lock of a write, and returns the query, which gets it.
+func (c *call) revisionFlag(query url.Values) url.Values {
 	c.flags.Func("revision", "fail unless the row still has this `revision` (default: any)", func(text string) error {
 		query.Del("overwrite")
 		query.Set("revision", text)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -64,9 +65,10 @@ applies.
 		words: "override end", args: "ID", brief: "end an override early",
 		define: func(c *call) action {
 			c.idArgument()
+			query := c.revisionFlag(url.Values{})
 			return c.writes(func() change {
-				path := c.path(overridesPath + "/{}" + every)
-				return change{method: http.MethodDelete, path: path, what: "ended override " + c.arg()}
+				path, what := c.path(overridesPath+"/{}"+every), "ended override "+c.arg()
+				return change{method: http.MethodDelete, path: path, query: query, what: what}
 			})
 		},
 	},

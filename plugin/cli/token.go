@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -42,7 +43,10 @@ stores a hash of it.
 	{
 		words: "token revoke", args: "NAME", brief: "revoke a token (takes effect within 2 seconds)",
 		define: func(c *call) action {
-			revoke := func() change { return change{method: http.MethodDelete, path: c.path(tokensPath + "/{}")} }
+			query := c.revisionFlag(url.Values{})
+			revoke := func() change {
+				return change{method: http.MethodDelete, path: c.path(tokensPath + "/{}"), query: query}
+			}
 			return sends(c, revoke, func(t rows.Token) string { return "revoked token " + t.Name })
 		},
 	},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -55,9 +56,10 @@ the secret to verify them. Only the secret is written to standard output.
 	{
 		words: "webhook delete", args: "ID", brief: "delete a webhook, with what waits for it",
 		define: func(c *call) action {
-			id := c.idArgument()
+			id, query := c.idArgument(), c.revisionFlag(url.Values{})
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
-				_, err := c.send(ctx, rest, change{method: http.MethodDelete, path: c.path(webhookPath + every)}, &struct{}{})
+				remove := change{method: http.MethodDelete, path: c.path(webhookPath + every), query: query}
+				_, err := c.send(ctx, rest, remove, &struct{}{})
 				if err != nil {
 					return err
 				}
@@ -70,9 +72,11 @@ the secret to verify them. Only the secret is written to standard output.
 		about: `For 24 hours deliveries are signed by the old secret too, so the receiver can change it meanwhile.`,
 		define: func(c *call) action {
 			c.idArgument()
+			query := c.revisionFlag(url.Values{})
 			now := c.flags.Bool("now", false, "end the old secrets at once, because they leaked")
 			return c.changes(func(ctx context.Context, rest *answers.Client) error {
 				rotate := post(c.path(webhookPath+"/rotate"+every), object{"now": *now})
+				rotate.query = query
 				return c.showWebhook(ctx, rest, "rotated the secret of", rotate)
 			})
 		},
@@ -112,7 +116,12 @@ func webhookSwitch(verb, brief string) *command {
 		words: "webhook " + verb, args: "ID", brief: brief,
 		define: func(c *call) action {
 			c.idArgument()
-			set := func() change { return post(c.path(webhookPath+"/"+verb+every), object{}) }
+			query := c.revisionFlag(url.Values{})
+			set := func() change {
+				r := post(c.path(webhookPath+"/"+verb+every), object{})
+				r.query = query
+				return r
+			}
 			return sends(c, set, func(w rows.Webhook) string { return fmt.Sprintf("%sd webhook %d", verb, w.ID) })
 		},
 	}
