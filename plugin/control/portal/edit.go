@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
@@ -32,6 +33,7 @@ type action struct {
 
 	Now    bool // what the write would change is shown at once, because it needs a reason only
 	Danger bool
+	Draft  bool // the row is a policy as the candidate {name} has it, and the write is made from the candidate's revision
 
 	Complete func(map[string]any)      // completes the body; nil: it has what was entered
 	Preview  func(*form, *visit) error // shows what would change; nil: by a dry run
@@ -43,8 +45,10 @@ type form struct {
 	Title, Back string
 	Fields      []*field
 	Problem     *problem
-	Moved       []fieldChange // what another operator has changed meanwhile
+	IsLate      bool          // another operator was faster
+	Moved       []fieldChange // what that one has changed
 	Apply       url.Values    // what the button of the preview sends; nil: there is no preview
+	Revision    string        // which the write must find; "": there was no row
 
 	Lines    []string       // what would change, in words
 	Changes  []policyChange // nil: they are unknown, or in words
@@ -55,13 +59,15 @@ type form struct {
 	values    url.Values      // as they were entered
 	was       json.RawMessage // the row that the form began with
 	now       json.RawMessage // the row as it is; nil: there is none
+	active    json.RawMessage // the policy that a candidate has changed to now; nil: it has not
 }
 
 // Names of a form's values that are not entered, and of fields with a meaning of their own.
 const (
 	applies    = "apply" // the write is to be made
 	began      = "was"   // the row that the form began with
-	onceKey    = "key"   // of the write, so that it counts once if it is sent twice
+	revision   = "revision"
+	onceKey    = "key" // of the write, so that it counts once if it is sent twice
 	kindField  = "kind"
 	forceField = "force" // shown if the API asks for it
 	whyField   = "reason"
@@ -80,8 +86,6 @@ func (a *action) serve(v *visit) error {
 	}
 	isPost := v.r.Method == http.MethodPost
 	switch {
-	case isPost && f.rebase():
-		return f.show(v, http.StatusConflict)
 	case isPost && (a.Now || f.values.Has(applies)):
 		err = f.apply(v)
 	case isPost || a.Now:
@@ -97,11 +101,11 @@ func (a *action) serve(v *visit) error {
 		return err
 	case !isPost: // a fault of the write, not of the request for this page
 		return f.show(v, http.StatusOK)
-	case f.values.Has(applies) || a.Now: // another operator may have been faster
-		if err := f.read(v); err != nil {
+	case f.Problem.Status == http.StatusPreconditionFailed:
+		if err := f.rebase(v); err != nil {
 			return err
 		}
-		f.rebase()
+		return f.show(v, http.StatusConflict)
 	}
 	return f.show(v, f.Problem.Status)
 }
@@ -128,7 +132,7 @@ func (a *action) open(v *visit) (f *form, err error) {
 	}
 	f.was = f.now
 	if sent := json.RawMessage(f.values.Get(began)); isPost && json.Valid(sent) {
-		f.was = sent
+		f.was, f.Revision = sent, f.values.Get(revision)
 	}
 	for _, in := range f.Fields {
 		if isPost {
@@ -150,13 +154,35 @@ func (a *action) open(v *visit) (f *form, err error) {
 	return f, nil
 }
 
-// read reads the row that the form is about, or the first one of a list. Where the write makes rows there may be none.
+// read reads the row that the form is about, and its revision.
 func (f *form) read(v *visit) error {
+	f.now, f.active = nil, nil
+	err := f.readRow(v)
+	f.Revision = jsonText(fieldsOf(f.now)[revision])
+	if err != nil || !f.Draft {
+		return err
+	}
+	var found answers.CandidateDiff
+	path, _ := f.fill(v, candidateAPI+"/diff")
+	if err := v.get(path, nil, &found); err != nil {
+		return notFound(err)
+	}
+	f.Revision = strconv.FormatInt(found.Candidate.Revision, 10)
+	for _, changed := range found.Diff.Update {
+		if jsonText(fieldsOf(f.now)["id"]) == strconv.FormatInt(changed.Before.ID, 10) {
+			f.active = f.now
+			f.now, err = json.Marshal(changed.After)
+		}
+	}
+	return err
+}
+
+// readRow reads the row, or the first one of a list. Where the write makes rows there may be none.
+func (f *form) readRow(v *visit) error {
 	path, isKnown := f.fill(v, f.Read)
 	if path == "" || !isKnown {
 		return nil
 	}
-	f.now = nil
 	mayCreate := f.operation.parameter("If-None-Match") != nil && !strings.Contains(f.At, "{id}")
 	var row json.RawMessage
 	if err := v.get(path, nil, &row); err != nil {
@@ -207,23 +233,25 @@ func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
 	}), isComplete
 }
 
-// rebase moves the form to the row as it is, and reports whether another operator has changed that since the form
-// began. Fields that were not edited get the new values.
-func (f *form) rebase() bool {
-	moved, err := diffRows(f.was, f.now)
-	f.Moved = moved
+// rebase moves the form to the row that another operator has changed since the form began. Fields that were not edited
+// get the new values.
+func (f *form) rebase(v *visit) (err error) {
+	if err = f.read(v); err != nil {
+		return err
+	}
+	f.Moved, err = diffRows(f.was, f.now)
 	for _, in := range f.Fields {
-		if len(moved) > 0 && f.entered(in) == strings.Join(in.textOf(f.was), "\n") {
+		if f.entered(in) == strings.Join(in.textOf(f.was), "\n") {
 			f.values[in.Name] = in.textOf(f.now)
 		}
 	}
-	f.was = f.now
-	return err != nil || len(moved) > 0
+	f.was, f.IsLate = f.now, f.now != nil
+	return err
 }
 
-// unedited are fields of rows that change by themselves, or never.
+// unedited are fields of rows that change by themselves, or never, and are not shown.
 var unedited = []string{
-	"id", "revision", "created_at", "created_by", "last_used_at", "waiting", "dropped", "delivered_at", "failures",
+	"id", revision, "created_at", "created_by", "last_used_at", "waiting", "dropped", "delivered_at", "failures",
 	"failing_since", "last_error", "rotated_until",
 }
 
@@ -247,17 +275,16 @@ func (f *form) send(v *visit, dry bool) (done written, err error) {
 	method, path, _ := strings.Cut(f.Write, " ")
 	path, _ = f.fill(v, path)
 	query, header := url.Values{}, []string{"Idempotency-Key", cmp.Or(f.values.Get(onceKey), rand.Text())}
-	revision := jsonText(fieldsOf(f.now)["revision"])
 	for _, p := range f.operation.Parameters {
 		entered := strings.TrimSpace(f.values.Get(p.Name))
 		switch {
-		case p.Name == "revision" && revision != "":
-			query.Set(p.Name, revision)
+		case p.Name == revision && f.Revision != "":
+			query.Set(p.Name, f.Revision)
 		case p.Name == "dry_run" && dry, p.Name == "every":
 			query.Set(p.Name, "true")
 		case p.Name == "wait" && !dry:
 			query.Set(p.Name, waitForNodes)
-		case p.Name == "If-None-Match" && revision == "":
+		case p.Name == "If-None-Match" && f.Revision == "":
 			header = append(header, p.Name, "*")
 		case p.In == "query" && p.Name == whyField && dry:
 			query.Set(p.Name, cmp.Or(entered, dryReason))
@@ -323,6 +350,7 @@ func (f *form) preview(v *visit) error {
 	f.Apply = maps.Clone(f.values)
 	f.Apply.Set(onceKey, rand.Text())
 	f.Apply.Set(began, f.Was())
+	f.Apply.Set(revision, f.Revision)
 	if f.Preview != nil {
 		return f.Preview(f, v)
 	}
@@ -332,12 +360,20 @@ func (f *form) preview(v *visit) error {
 	}
 	isDelete := strings.HasPrefix(f.Write, http.MethodDelete)
 	f.Warnings = done.Warnings.Warnings
+	if f.active != nil { // and if nothing is changed any more
+		done.row = f.active
+		for _, changed := range done.Diff.Update {
+			done.row, err = json.Marshal(changed.After)
+		}
+		done.Diff = nil
+	}
 	switch {
+	case err != nil:
 	case done.Diff != nil:
 		if f.Changes, err = changesOf(done.Diff); f.Changes == nil && !isDelete { // which may undo something
 			f.Changes = []policyChange{}
 		}
-	case f.Row != "" || isDelete:
+	case f.Row != "" || f.active != nil || isDelete:
 		changes, failed := diffRows(f.now, done.row)
 		f.Changes, err = []policyChange{{Changes: changes}}, failed
 	}

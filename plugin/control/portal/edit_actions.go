@@ -127,7 +127,7 @@ var accessActions = []action{
 	clicking(webhookAt, webhookAPI, "rotate", "Rotate the secret", "webhook {url}", "now reason!", "webhooks"),
 	deleting(webhookAt+"/delete", "Delete", "webhook {url}", "deleted", webhooksAPI+"/{id}", webhookAPI, "webhooks"),
 	deleting("tokens/{name}/revoke", "Revoke", "token {name}", "revoked", tokensAPI+"/{name}",
-		tokensAPI+"?limit=1&state=live&name={name}", "tokens"),
+		tokensAPI+"/{name}", "tokens"),
 }
 
 // candidateActions start, widen, promote and end candidates.
@@ -138,19 +138,19 @@ var candidateActions = []action{
 	},
 	{
 		At: candidateAt + "/new-policy", Title: "A policy of the candidate {name}", To: candidateAt,
-		Write: "PUT " + candidateAPI + "/policies", Fields: policyKey + policyFields + policyMore,
+		Write: "PUT " + candidateAPI + "/policies", Fields: policyKey + policyFields + policyMore, Draft: true,
 		Done: "The candidate {name} is changed",
 	},
 	{
 		At: candidateAt + "/policies/{id}", Title: "A policy of the candidate {name}", To: candidateAt,
 		Write: "PUT " + candidateAPI + "/policies", Read: policiesAPI + "/{id}", Fields: policyFields,
-		Done: "The candidate {name} is changed",
+		Draft: true, Done: "The candidate {name} is changed",
 	},
 	{
 		At: candidateAt + "/undo", Title: "A policy of the candidate {name}", To: candidateAt,
 		Write:  "DELETE " + candidateAPI + "/policies",
-		Fields: "policy tier tenant user credential ip for endpoint namespace undo reason",
-		Done:   "The candidate {name} is changed",
+		Fields: "policy tier tenant user credential ip for endpoint namespace undo reason", Draft: true,
+		Done: "The candidate {name} is changed",
 	},
 	{
 		At: candidateAt + "/assign", Title: "Enforce {name} for some tenants", Write: "POST " + candidateAPI + "/assign",
