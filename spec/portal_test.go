@@ -170,7 +170,7 @@ func (p *portal) testTenant(t *testing.T) {
 	}
 	tab.Open(p.url + "/portal/org/tokens")
 	tab.Fill("#name", "billing")
-	tab.Click(`form[action="/portal/org/tokens"] button`)
+	tab.Click(`form[action="/portal/org/new/tokens"] button`)
 	first := browser.Eval[string](tab, `document.querySelector("#secret").value`)
 	if got := p.api.as(first).status("/v1/orgs/acme/ratelimit/usage"); got != http.StatusOK {
 		t.Errorf("the new token reads its org with status %d", got)

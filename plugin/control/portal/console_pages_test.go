@@ -168,7 +168,7 @@ func TestThePagesOfATenantAreDrawnAndSoundOnEachScreen(t *testing.T) {
 		look("why")
 		tab.Open(w.server.URL + "/portal/org/tokens")
 		tab.Fill("#name", "ci-"+screen.Name)
-		require.EqualValues(t, http.StatusOK, tab.Click(`form[action="/portal/org/tokens"] button`))
+		require.EqualValues(t, http.StatusOK, tab.Click(`form[action="/portal/org/new/tokens"] button`))
 		copied := chromium.Eval[string](tab, `(async () => {
 			const button = document.querySelector("[data-copy]");
 			button.click();

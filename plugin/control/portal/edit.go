@@ -88,7 +88,7 @@ func (a *action) serve(v *visit) error {
 	switch {
 	case isPost && (a.Now || f.values.Has(applies)):
 		err = f.apply(v)
-	case isPost || a.Now:
+	case isPost || a.Now && f.now != nil:
 		if err = f.preview(v); err == nil {
 			return f.show(v, http.StatusOK)
 		}
@@ -132,7 +132,10 @@ func (a *action) open(v *visit) (f *form, err error) {
 	}
 	f.was = f.now
 	if sent := json.RawMessage(f.values.Get(began)); isPost && json.Valid(sent) {
-		f.was, f.Revision = sent, f.values.Get(revision)
+		f.was = sent
+	}
+	if isPost && f.values.Has(revision) {
+		f.Revision = f.values.Get(revision)
 	}
 	for _, in := range f.Fields {
 		if isPost {
@@ -148,6 +151,9 @@ func (a *action) open(v *visit) (f *form, err error) {
 	}
 	if err := f.choose(v); err != nil {
 		return nil, err
+	}
+	if v.caller.Org != "" {
+		f.values.Set(whyField, ownReason)
 	}
 	f.Title, _ = f.fill(v, a.Title)
 	f.Back, _ = f.fill(v, a.To)
@@ -222,6 +228,9 @@ func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
 		name := strings.Trim(braced, "{}")
 		value := cmp.Or(v.r.PathValue(name), strings.TrimSpace(f.values.Get(name)), v.r.URL.Query().Get(name),
 			jsonText(row[name]))
+		if name == "org" {
+			value = v.org()
+		}
 		isComplete = isComplete && value != ""
 		switch {
 		case strings.Contains(text, "="+braced):
@@ -399,7 +408,7 @@ func (f *form) apply(v *visit) error {
 	switch {
 	case done.Secret != "":
 		return v.render("operator_secret", f.Title, map[string]any{
-			"Shown": shownSecret{text, done.Secret}, "Back": home + f.Back,
+			"Title": f.Title, "Shown": shownSecret{text, done.Secret}, "Back": home + f.Back,
 		})
 	case done.Version == 0: // nodes need not follow it
 		return v.redirect(home+f.Back, notice{Text: text + "."})
@@ -411,7 +420,8 @@ func (f *form) apply(v *visit) error {
 func (f *form) show(v *visit, status int) error {
 	f.Fields = slices.DeleteFunc(f.Fields, func(in *field) bool {
 		in.Values, in.Fault = f.values[in.Name], f.Problem.At(in.Name)
-		return in.Name == forceField && in.Fault == "" && f.values.Get(forceField) == ""
+		return in.Name == forceField && in.Fault == "" && f.values.Get(forceField) == "" ||
+			in.Name == whyField && v.caller.Org != ""
 	})
 	return v.renderStatus(status, "operator_form", f.Title, f)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
 // Fields of policies: the usual ones first.
@@ -103,9 +104,9 @@ func deleting(at, verb, what, done, row, read, to string) action {
 }
 
 // clicking returns an action that posts to a path below a row's, and that needs no more than a reason.
-func clicking(at, api, verb, title, done, fields, to string) action {
+func clicking(at, row, verb, title, done, fields, to string) action {
 	return action{
-		At: at + "/" + verb, Title: title, Write: "POST " + strings.TrimSuffix(api, everyOrg) + "/" + verb, Read: api,
+		At: at + "/" + verb, Title: title, Write: "POST " + strings.TrimSuffix(row, everyOrg) + "/" + verb, Read: row,
 		Fields: fields, Button: strings.TrimSuffix(title, " {name}"), Done: done, To: to, Now: true,
 	}
 }
@@ -164,14 +165,18 @@ var candidateActions = []action{
 	deleting(candidateAt+"/drop", "Drop", "candidate {name}", "dropped", candidateAPI, candidateAPI, candidateAt),
 }
 
-func actionPages() (all []page) {
+func actionPages() []page {
 	list := slices.Concat(accessActions, candidateActions, tenantActions)
 	for i := range listings {
 		list = append(list, listings[i].actions()...)
 	}
+	return pagesOf(list, admins)
+}
+
+func pagesOf(list []action, roles []api.Role) (all []page) {
 	for i := range list {
 		for _, method := range []string{"GET ", "POST "} {
-			all = append(all, page{Pattern: method + home + list[i].At, For: admins, Serve: list[i].serve})
+			all = append(all, page{Pattern: method + home + list[i].At, For: roles, Serve: list[i].serve})
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,7 +43,8 @@ const pageRows = "50"
 
 func (v *visit) isAdmin() bool { return v.caller.Role == api.Admin }
 
-func (v *visit) org() string { return v.r.PathValue("org") }
+// org returns the org that a page is about: the caller's own, or the one in the path.
+func (v *visit) org() string { return cmp.Or(v.caller.Org, v.r.PathValue("org")) }
 
 // filters returns the values of these names in the query of the page, without empty ones.
 func (v *visit) filters(names ...string) url.Values {

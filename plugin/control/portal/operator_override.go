@@ -77,6 +77,9 @@ var fieldChoices = map[string][]choice{
 func (f *form) choose(v *visit) error {
 	for _, in := range f.Fields {
 		list := fieldChoices[in.Name]
+		if v.caller.Org != "" {
+			list = ownChoices[in.Name]
+		}
 		if in.Name == "policy" && v.org() != "" {
 			var limits answers.InForce
 			_, err := unavailable(v.get(orgAPI(v.org(), "/ratelimit/policies"), url.Values{"limit": {"200"}}, &limits))
@@ -94,7 +97,9 @@ func (f *form) choose(v *visit) error {
 		case kindField:
 			in.Hint = "" // the choices say it
 		case "expires_in":
-			in.Hint = "Unless Expires at has a time"
+			if f.field("expires_at") != nil {
+				in.Hint = "Unless Expires at has a time"
+			}
 		}
 	}
 	return nil

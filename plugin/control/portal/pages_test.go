@@ -52,7 +52,7 @@ func TestEachRoleGetsThePagesThatAreForIt(t *testing.T) {
 				if !strings.HasPrefix(call, name+" ") {
 					t.Errorf("%s as %s calls the API as another: %s", page.Pattern, role, call)
 				}
-				if role == api.Tenant && !strings.Contains(call+"/", " /v1/orgs/acme/") {
+				if role == api.Tenant && !strings.Contains(call+"/", " /v1/orgs/acme/") && !strings.HasSuffix(call, ".json") {
 					t.Errorf("%s of a tenant reads another org: %s", page.Pattern, call)
 				}
 			}

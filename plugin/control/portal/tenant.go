@@ -22,7 +22,7 @@ const (
 
 // tenantPages returns the pages of tenants. Each shows the org of the caller and no other.
 func tenantPages() []page {
-	return []page{
+	return append([]page{
 		{
 			Pattern: "GET " + orgHome, For: tenants, Nav: "Plan", Live: true,
 			Serve: pageOf("tenant_plan", "Plan and limits", readOrgPlan),
@@ -36,13 +36,9 @@ func tenantPages() []page {
 			Serve: pageOf("tenant_denials", "Denials", readOrgDenials),
 		},
 		{Pattern: "GET " + orgWebhooksPath, For: tenants, Nav: "Webhooks", Serve: showOrgWebhooks},
-		{Pattern: "POST " + orgWebhooksPath, For: tenants, Serve: createOrgWebhook},
 		{Pattern: "GET " + orgWebhooksPath + "/{id}", For: tenants, Serve: showOrgWebhook},
-		{Pattern: "POST " + orgWebhooksPath + "/{id}/{action}", For: tenants, Serve: changeOrgWebhook},
 		{Pattern: "GET " + orgTokensPath, For: tenants, Nav: "Tokens", Serve: showOrgTokens},
-		{Pattern: "POST " + orgTokensPath, For: tenants, Serve: createOrgToken},
-		{Pattern: "POST " + orgTokensPath + "/{name}/{action}", For: tenants, Serve: changeOrgToken},
-	}
+	}, pagesOf(ownActions, tenants)...)
 }
 
 // orgPath returns a path of the API below the caller's org.

@@ -75,7 +75,7 @@ func TestATenantSeesItsPlanAndManagesItsTokens(t *testing.T) {
 	b := s.signedIn(s.issue("acme-portal", "tenant", "acme"))
 	s.want(b.get("/portal/org"), http.StatusOK, "1,000 requests per day", "1,000 <small>left of 1,000",
 		"Not known yet", "No request was seen yet")
-	first := s.secretOf(b.post("/portal/org/tokens", url.Values{"name": {"ci"}, "expires_in": {"7d"}}))
+	first := s.secretOf(b.post("/portal/org/new/tokens", url.Values{"name": {"ci"}, "expires_in": {"7d"}}))
 	for range 3 {
 		if status := s.checks(first); status != http.StatusOK {
 			t.Fatalf("a check with the new token: %d", status)
@@ -83,15 +83,15 @@ func TestATenantSeesItsPlanAndManagesItsTokens(t *testing.T) {
 	}
 	s.want(b.get("/portal/org"), http.StatusOK, "997 <small>left of 1,000")
 	s.want(b.get("/portal/org/tokens"), http.StatusOK, ">ci</th>", ">live<")
-	s.want(b.post("/portal/org/tokens", url.Values{"name": {"ci"}}), http.StatusConflict, `value="ci"`)
-	s.want(b.post("/portal/org/tokens", url.Values{"name": {"a/b"}}),
+	s.want(b.post("/portal/org/new/tokens", url.Values{"name": {"ci"}}), http.StatusConflict, `value="ci"`)
+	s.want(b.post("/portal/org/new/tokens", url.Values{"name": {"a/b"}}),
 		http.StatusUnprocessableEntity, `aria-invalid="true"`)
 
 	second := s.secretOf(b.post("/portal/org/tokens/ci/rotate", nil))
 	if old, renewed := s.checks(first), s.checks(second); old != http.StatusOK || renewed != http.StatusOK {
 		t.Errorf("after a rotation the old secret has %d and the new one %d, want both to work", old, renewed)
 	}
-	third := s.secretOf(b.post("/portal/org/tokens/ci/rotate", url.Values{"now": {"yes"}}))
+	third := s.secretOf(b.post("/portal/org/tokens/ci/rotate", url.Values{"overlap": {"0s"}}))
 	if old := s.checks(second); old != http.StatusUnauthorized {
 		t.Errorf("an old secret that ended at once has %d", old)
 	}
@@ -112,16 +112,23 @@ func TestATenantManagesItsWebhooks(t *testing.T) {
 	for _, e := range orgEvents {
 		types.Add("types", e.Value)
 	}
-	first := s.secretOf(b.post("/portal/org/webhooks", types))
+	first := s.secretOf(b.post("/portal/org/new/webhooks", types))
 	s.want(b.get("/portal/org/webhooks"), http.StatusOK, "https://example.com/hooks", orgEvents[0].Label, ">enabled<")
 	if second := s.secretOf(b.post("/portal/org/webhooks/1/rotate", nil)); second == first {
 		t.Error("a rotation shows the same secret")
 	}
-	for _, action := range []string{"test", "disable", "enable"} {
-		a := s.want(b.post("/portal/org/webhooks/1/"+action, nil), http.StatusSeeOther)
-		s.want(b.get(a.Header.Get("Location")), http.StatusOK, webhookActions[action], ">waiting<")
+	for _, step := range [][2]string{
+		{"test", "A test event is on its way"}, {"disable", "The webhook is disabled"}, {"enable", "The webhook is enabled"},
+	} {
+		at := "/portal/org/webhooks/1"
+		form := hiddenFields(b.get(at).text)
+		a := s.want(b.post(at+"/"+step[0], form), http.StatusSeeOther)
+		s.want(b.get(a.Header.Get("Location")), http.StatusOK, step[1], ">waiting<")
+		if step[0] == "disable" {
+			s.want(b.post(at+"/rotate", form), http.StatusConflict, "Changed by somebody else")
+		}
 	}
-	s.want(b.post("/portal/org/webhooks", url.Values{"url": {"http://10.0.0.1/"}}),
+	s.want(b.post("/portal/org/new/webhooks", url.Values{"url": {"http://10.0.0.1/"}}),
 		http.StatusUnprocessableEntity, `value="http://10.0.0.1/"`, `aria-invalid="true"`)
 
 	other := s.signedIn(s.issue("globex-portal", "tenant", "globex"))

@@ -7,11 +7,13 @@ import (
 	"go/token"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gopkg.in/yaml.v3"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
@@ -49,9 +51,22 @@ func answersWith(w *world, text string) {
 	} {
 		w.api.answer("GET "+at+path, http.StatusOK, fill(body))
 	}
+	w.api.answer("GET /openapi.json", http.StatusOK, published(w))
 	w.api.answer("GET /v1/ratelimit/denials/"+text, http.StatusOK, fill(`{"denials":[{"at":"2026-11-22T11:00:00Z",
 		"endpoint":TEXT,"policy":TEXT,"reason":"quota","limit":1000,"window":"1d","user":TEXT,"count":1,
 		"retry_at":"2026-11-22T13:00:00Z","would_admit":TEXT}]}`))
+}
+
+// published returns the API's description of itself.
+func published(t testing.TB) string {
+	t.Helper()
+	var document any
+	text, err := os.ReadFile("../../../schema/openapi.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &document))
+	text, err = json.Marshal(document)
+	require.NoError(t, err)
+	return string(text)
 }
 
 // orgPages are the paths of the pages of tenants.
@@ -183,9 +198,9 @@ func TestASecretIsInTheAnswerToTheWriteAloneAndNotInACookie(t *testing.T) {
 	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks/7/rotate", http.StatusOK, made)
 	b := w.signedIn(acmeSecret)
 	for path, form := range map[string]url.Values{
-		"/portal/org/tokens":            {"name": {"ci"}, "expires_in": {"90d"}},
-		"/portal/org/tokens/ci/rotate":  {"now": {"yes"}},
-		"/portal/org/webhooks":          {"url": {"https://example.com/"}, "types": {orgEvents[0].Value}},
+		"/portal/org/new/tokens":        {"name": {"ci"}, "expires_in": {"90d"}},
+		"/portal/org/tokens/ci/rotate":  {"overlap": {"0s"}},
+		"/portal/org/new/webhooks":      {"url": {"https://example.com/"}, "types": {orgEvents[0].Value}},
 		"/portal/org/webhooks/7/rotate": {},
 	} {
 		a := w.want(b.post(path, form), http.StatusOK, "rl_hush", "shown once")
@@ -213,9 +228,9 @@ func TestAFormThatTheAPIDeniesKeepsWhatWasEntered(t *testing.T) {
 	w.api.answer("POST /v1/orgs/acme/ratelimit/webhooks/7/rotate", http.StatusConflict,
 		`{"status":409,"detail":"4 secrets"}`)
 	b := w.signedIn(acmeSecret)
-	w.want(b.post("/portal/org/tokens", url.Values{"name": {"too long"}, "expires_in": {"7d"}}),
+	w.want(b.post("/portal/org/new/tokens", url.Values{"name": {"too long"}, "expires_in": {"7d"}}),
 		http.StatusUnprocessableEntity, "must be short", `value="too long"`, `aria-invalid="true"`, `value="7d" selected`)
-	w.want(b.post("/portal/org/webhooks", url.Values{"url": {"https://a.example/"}, "types": {orgEvents[1].Value}}),
+	w.want(b.post("/portal/org/new/webhooks", url.Values{"url": {"https://a.example/"}, "types": {orgEvents[1].Value}}),
 		http.StatusConflict, "there are 10", `value="https://a.example/"`, `value="`+orgEvents[1].Value+`" checked`)
 	w.want(b.post("/portal/org/webhooks/7/rotate", nil), http.StatusConflict, "4 secrets")
 }

@@ -143,7 +143,7 @@ func functions(now func() time.Time) template.FuncMap {
 		"diff":          diffJSON, "level": usageLevel,
 		"deliveryLevel": func(state string) string { return deliveryLevels[state] },
 		"policyWords":   policyWords, "policyKey": func(p answers.Policy) template.URL { return keyQuery(&p) },
-		"events": eventsOf, "subscribes": subscribes, "amount": amount,
+		"events": eventsOf, "amount": amount,
 	}
 }
 

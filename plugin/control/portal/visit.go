@@ -21,9 +21,6 @@ type visit struct {
 	r      *http.Request
 	caller api.Caller
 	portal *Portal
-
-	outcome     // of the write that the page answers
-	status  int // of the page; 0: 200
 }
 
 // noticeCookie carries the notice of a write to the next page; noticeTime bounds how long.
@@ -52,7 +49,7 @@ func (v *visit) api() *answers.Client {
 
 // render answers with a page: a template inside the layout, with the navigation of the caller's role.
 func (v *visit) render(template, title string, data any) error {
-	return v.renderStatus(cmp.Or(v.status, http.StatusOK), template, title, data)
+	return v.renderStatus(http.StatusOK, template, title, data)
 }
 
 // liveHeader has a Live page answer with its live part alone: the template with the page's name and liveSuffix. A page

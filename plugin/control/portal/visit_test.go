@@ -84,24 +84,6 @@ func TestAProblemOfTheAPIBecomesAPageWithItsStatus(t *testing.T) {
 	}
 }
 
-func TestADeniedWriteShowsItsFormAgainWithTheFaults(t *testing.T) {
-	w := open(t)
-	w.define("form.html", `{{with .Problem.At "limit"}}<p class="fault">{{.}}</p>{{end}}<input value="{{.Limit}}">`)
-	w.visiting("POST /portal/test", func(v *visit) error {
-		limit := v.r.PostForm.Get("limit")
-		return v.showOutcome(v.send("POST", "/v1/things", limit, nil), shownSecret{}, func(v *visit) error {
-			return v.render("form", "Form", map[string]any{"Limit": limit, "Problem": v.Fault})
-		})
-	})
-	b := w.signedIn(adminSecret)
-	w.api.answer("POST /v1/things", 422, `{"errors":[{"location":"body.limits","message":"no"},
-		{"location":"body.limit.x","message":"must be a number"}]}`)
-	w.want(b.post("/portal/test", url.Values{"limit": {`"><b>`}}), http.StatusUnprocessableEntity,
-		`<p class="fault">must be a number</p>`, `value="&#34;&gt;&lt;b&gt;"`)
-	w.api.answer("POST /v1/things", http.StatusForbidden, `{"detail":"the token's role does not allow this"}`)
-	w.want(b.post("/portal/test", nil), http.StatusForbidden, "<h1>Forbidden</h1>", "does not allow this")
-}
-
 func TestPeopleCanSignInByOpenIDConnect(t *testing.T) {
 	w := open(t, func(o *Options) {
 		o.Provider = oidc.New(oidc.Options{Settings: oidc.Settings{Issuer: "http://127.0.0.1:1"}, Now: time.Now, Log: o.Log})
