@@ -48,6 +48,27 @@ func TestPagesHaveTheBrandOfTheOperatorUnderTheSamePolicy(t *testing.T) {
 	w.missing(open(t).browser().get(signInPath), "brand-", "logo-", "<footer>")
 }
 
+func TestABrandNeverBecomesMarkup(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "logo.svg")
+	require.NoError(t, os.WriteFile(file, []byte(`<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>`), 0o600))
+	for _, support := range []string{"https://help.example/" + hostile, "https://help.example/?" + hostile, "mailto:" + hostile} {
+		w := open(t, func(o *Options) {
+			require.NoError(t, o.Brand.SetName(hostile))
+			require.NoError(t, o.Brand.ReadLogo(file))
+			require.NoError(t, o.Brand.SetSupport(support))
+		})
+		for _, b := range []*browser{w.browser(), w.signedIn(acmeSecret), w.signedIn(adminSecret)} {
+			a := w.want(b.get("/portal/nowhere"), http.StatusNotFound, "&lt;script&gt;", "<footer>")
+			w.missing(a, "<script>alert", "onerror=alert(2)>", "ZgotmplZ")
+			got := b.get(regexp.MustCompile(`/portal/assets/[^"]+/logo-[0-9a-f]{12}\.svg`).FindString(a.text))
+			if w.want(got, http.StatusOK); got.Header.Get("Content-Security-Policy") != contentPolicy {
+				t.Errorf("opened by itself, the logo may run scripts: %v", got.Header)
+			}
+		}
+	}
+}
+
 func TestAnyAccentCanBeRead(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"#ffffff", "#000000", "#ffd500", "#1f5fbf", "#00ff00", "#808080", "#ff0000", "#0000ff"} {

@@ -41,7 +41,7 @@ var listings = []listing{
 		Filters: "prefix", Row: "tier",
 		About: "Of the database; the plugin's config may have others. Policies of a tier are for all its tenants.",
 		What:  "tier {name}", Create: "PUT " + tiersAPI + "/{name}", Change: "PUT " + tiersAPI + "/{name}",
-		Same: "?limit=1&prefix={name}", Key: "name! ", Fields: "description reason!",
+		Same: "?limit=1&prefix={name}", Key: "name! ", Fields: "title price_text description reason!",
 	},
 	{
 		At: "costs", Title: "Costs", API: costsAPI, read: listOf[answers.Cost],

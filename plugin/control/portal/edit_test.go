@@ -1,9 +1,12 @@
 package portal
 
 import (
+	"cmp"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,6 +123,16 @@ var edits = []editing{
 	{"policies/{policies}/delete", nil, []string{"<del>burst</del>"}, "The policy burst is deleted"},
 }
 
+// pathOf returns the path of the form of an edit: {table} stands for the last id of its rows.
+func (w *realWorld) pathOf(e editing) string {
+	w.Helper()
+	return home + bracedName.ReplaceAllStringFunc(e.at, func(table string) (id string) {
+		table = strings.Trim(table, "{}") // a dry run takes an id too
+		require.NoError(w, w.pool.QueryRow(w.Context(), `SELECT max(id)::text FROM rate_limiter.`+table).Scan(&id))
+		return id
+	})
+}
+
 // isNow reports whether the action of a path is previewed when its page opens.
 func isNow(at string) bool {
 	return strings.HasPrefix(at, "webhooks/") || strings.Contains("delete revoke promote rollback drop rebase end forgive",
@@ -178,11 +191,7 @@ func TestEachWriteIsPreviewedThenApplied(t *testing.T) {
 		return count
 	}
 	for _, e := range edits {
-		before, path := written(), home+bracedName.ReplaceAllStringFunc(e.at, func(table string) (id string) {
-			table = strings.Trim(table, "{}") // a dry run takes an id too
-			require.NoError(t, w.pool.QueryRow(t.Context(), `SELECT max(id)::text FROM rate_limiter.`+table).Scan(&id))
-			return id
-		})
+		before, path := written(), w.pathOf(e)
 		page := w.want(b.get(path), http.StatusOK, "<h1>")
 		form := w.fill(page, e.enter)
 		if !isNow(e.at) {
@@ -292,12 +301,29 @@ func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
 	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","user":"u","scope":"user","limit":100,"period":"month",
 		"algorithm":"fixed_window","mode":"shadow","fail_mode":"closed","time_zone":"Europe/Berlin","anchor":{"day":15},
 		"soft_threshold_pct":80,"settle":{"reserve":5,"sources":[{"from":"header.X-Used"}]},"public_note":"<a & b>"}`)
+	w.write("PUT", tiersAPI+"/gold", `{"title":"Gold","description":"pays"}`)
+	w.write("PUT", "/v1/orgs/acme", `{"tier":"gold","time_zone":"Europe/Berlin"}`)
+	w.write("PUT", costsAPI, `{"endpoint":"POST /exports","cost":50}`)
+	w.write("PUT", pricesAPI, `{"model":"gpt-4o","prompt":"1.5","completion":"2"}`)
+	w.write("POST", candidatesAPI, `{"name":"july","reason":"r"}`)
+	w.write("PUT", candidatesAPI+"/july/policies", `{"name":"daily","tenant":"acme","user":"u","scope":"user","limit":70,
+		"period":"month","algorithm":"fixed_window"}`)
+	w.write("POST", candidatesAPI+"/july/assign", `{"percent":5,"reason":"r"}`)
 	b := w.signedIn(adminSecret)
-	form := w.fill(b.get("/portal/policies/1/edit"), nil)
-	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, "Nothing would change.",
-		`<button class="quiet">Apply</button>`)
-	form.Set("limit", "5")
-	w.want(b.post("/portal/policies/1/edit", form), http.StatusOK, `<button>Apply</button>`)
+	for path, field := range map[string]string{
+		"policies/1/edit": "limit", "tiers/gold/edit": "title", "tenants/acme/edit": "tier", "costs/1/edit": "cost",
+		"prices/1/edit": "prompt", "candidates/july/policies/1": "limit", "candidates/july/assign": "percent",
+	} {
+		form := w.fill(b.get(home+path), nil)
+		w.want(b.post(home+path, form), http.StatusOK, "Nothing would change.", `<button class="quiet">Apply</button>`)
+		form.Set(field, "7")
+		w.want(b.post(home+path, form), http.StatusOK, `<button>Apply</button>`, "<ins>7</ins>")
+	}
+	form := w.fill(b.get("/portal/candidates/july/policies/1"), url.Values{"limit": {"100"}, "mode": {"shadow"},
+		"fail_mode": {"closed"}, "time_zone": {"Europe/Berlin"}, "anchor": {`{"day":15}`}, "soft_threshold_pct": {"80"},
+		"settle": {`{"reserve":5,"sources":[{"from":"header.X-Used"}]}`}, "public_note": {"<a & b>"}})
+	w.want(b.post("/portal/candidates/july/policies/1", form), http.StatusOK, "<del>70</del>", "<ins>100</ins>",
+		`<button>Apply</button>`) // as the policy is active, so that the candidate does not change it any more
 }
 
 // examplePath returns the path of a page for rows that may exist.
@@ -335,10 +361,10 @@ func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
 	w.write("POST", policiesAPI, `{"name":"daily","tenant":"acme","limit":100,"window":"1d"}`)
 	w.write("PUT", costsAPI, `{"endpoint":"POST /exports","cost":50}`)
 	w.write("PUT", pricesAPI, `{"model":"gpt-4o","prompt":"1","completion":"2"}`)
-	w.write("POST", webhooksAPI, `{"url":"https://example.com/hook"}`)
+	w.write("POST", "/v1/orgs/acme/ratelimit/webhooks", `{"url":"https://example.com/hook"}`)
 	w.write("POST", tokensAPI, `{"name":"gold","role":"viewer","reason":"r"}`)
 	w.write("POST", candidatesAPI, `{"name":"gold","reason":"r"}`)
-	b := w.signedIn(adminSecret)
+	b, own := w.signedIn(adminSecret), w.signedIn(acmeSecret)
 	w.location(b.post("/portal/new/tiers", url.Values{
 		applies: {"yes"}, "name": {"gold"}, "description": {hostile}, "reason": {hostile},
 	}))
@@ -358,7 +384,10 @@ func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
 		check(w.want(b.get(home+listings[i].At), http.StatusOK, "<tbody>"))
 		check(b.get(home + listings[i].At + "?" + query.Encode()))
 	}
-	for _, p := range actionPages() {
+	for _, p := range slices.Concat(actionPages(), pagesOf(ownActions, tenants)) {
+		if strings.Contains(p.Pattern, " /portal/org/") {
+			b = own
+		}
 		if !strings.HasPrefix(p.Pattern, "GET") {
 			continue
 		}
@@ -376,4 +405,58 @@ func TestWhatIsEnteredIntoAFormNeverBecomesMarkup(t *testing.T) {
 		form.Set(began, `{"`+strings.ReplaceAll(hostile, `"`, `\"`)+`":"`+strings.ReplaceAll(hostile, `"`, `\"`)+`"}`)
 		check(b.post(path, form))
 	}
+}
+
+// markups are values of fields that become markup on a page which does not escape them, as the API takes them.
+var markups = map[string]string{
+	"reason": hostile, "description": hostile, "public_note": hostile, "title": hostile, "price_text": hostile,
+	"url": "https://example.com/?" + url.QueryEscape(hostile) + "&<script>alert(1)</script>", "role": "tenant:" + hostile,
+	"endpoint": "POST /exports/<script>alert(1)</script>", "model": hostile, "add": hostile, "time_zone": hostile,
+}
+
+func TestWhatAFormStoresNeverBecomesMarkup(t *testing.T) {
+	t.Parallel()
+	w := overAPI(t)
+	b := w.signedIn(adminSecret)
+	check := func(page shown) shown {
+		t.Helper()
+		w.missing(page, "<script>alert", "<img", "ZgotmplZ", "style=")
+		if page.StatusCode >= http.StatusInternalServerError {
+			t.Errorf("%s: %s", page.Request.URL, page.Status)
+		}
+		return page
+	}
+	stored, seen := map[string]bool{}, map[string]bool{} // fields, and pages that show one
+	for _, e := range edits {
+		path := w.pathOf(e)
+		page := check(b.get(path))
+		form := w.fill(page, e.enter)
+		for _, in := range formFields(page.text) {
+			name, tried := in[0], maps.Clone(form)
+			tried.Set(name, cmp.Or(markups[name], hostile))
+			switch {
+			case isNow(e.at) && name == whyField:
+				form = tried
+			case !isNow(e.at) && check(b.post(path, tried)).StatusCode == http.StatusOK && markups[name] != "":
+				form, stored[name] = tried, true
+			}
+		}
+		if !isNow(e.at) {
+			form = hiddenFields(w.want(check(b.post(path, form)), http.StatusOK, "What changes").text)
+		}
+		if done := check(b.post(path, form)); done.StatusCode >= http.StatusBadRequest {
+			t.Errorf("%s: %s\n%s", path, done.Status, done.text)
+		}
+		for _, at := range []string{
+			"audit", "candidates/july", "tenants/acme", "policies", "tiers", "costs", "prices", "webhooks", "tokens",
+		} {
+			if strings.Contains(check(b.get(home+at)).text, "&lt;script&gt;") {
+				seen[at] = true
+			}
+		}
+	}
+	const fields = "add description endpoint model price_text public_note reason role title url"
+	require.Equal(t, strings.Fields(fields), slices.Sorted(maps.Keys(stored)))
+	const pages = "audit candidates/july costs prices tiers tokens webhooks"
+	require.Subset(t, slices.Collect(maps.Keys(seen)), strings.Fields(pages))
 }

@@ -31,7 +31,8 @@ func answersWith(w *world, text string) {
 	const at = "/v1/orgs/acme"
 	for path, body := range map[string]string{
 		"": `{"id":"acme","tier":TEXT,"time_zone":TEXT}`,
-		"/ratelimit/policies": `{"at":"2026-11-22T12:00:00Z","tier":TEXT,"limits":[{"policy":TEXT,"endpoint":TEXT,
+		"/ratelimit/policies": `{"at":"2026-11-22T12:00:00Z","tier":TEXT,"tier_title":TEXT,
+			"tier_price":TEXT,"limits":[{"policy":TEXT,"endpoint":TEXT,
 			"scope":"tenant","limit":1000,"window_size":86400,"burst":1000,"algorithm":"fixed_window","mode":"enforce",
 			"public_note":TEXT,"until":"2026-12-01T00:00:00Z"}],
 			"exceptions":[{"verdict":"banned","endpoint":TEXT,"public_note":TEXT}],
