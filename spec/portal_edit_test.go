@@ -30,11 +30,11 @@ func TestOperatorsEditInTheConsole(t *testing.T) {
 		p.api.want(http.StatusCreated, nil, method, at, body)
 	}
 	t.Run("an operator rolls a candidate out to 5 percent and promotes it", p.testRollout)
-	t.Run("two operators edit at once", p.testTwoOperators)
 	t.Run("the form of an override shows the fields of the chosen kind", p.testKinds)
 	p.api.want(http.StatusCreated, nil, "POST", "/v1/ratelimit/candidates", `{"name":"august","reason":"a spec"}`)
 	p.api.want(http.StatusOK, nil, "PUT", "/v1/ratelimit/candidates/august/policies",
 		`{"name":"year","tenant":"acme","limit":25,"window":"365d","algorithm":"fixed_window"}`)
+	t.Run("two operators edit at once", p.testTwoOperators)
 	for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
 		t.Run(screen.Name, func(t *testing.T) {
 			p.checkPages(t, "admin", screen, editPages)
@@ -48,6 +48,7 @@ func TestOperatorsEditInTheConsole(t *testing.T) {
 			}
 		})
 	}
+	t.Run("two operators click at once", p.testTwoClicks)
 	p.checkPages(t, "viewer", browser.Desktop, []string{"policies", "tiers", "costs", "prices", "webhooks", "tokens"})
 }
 
@@ -85,24 +86,85 @@ func (p *portal) testRollout(t *testing.T) {
 	}
 }
 
-// testTwoOperators edits a policy in two tabs. The second one sees what the first one wrote.
+// contest is a form that two operators have open, and what they enter into its field. The second one is late.
+type contest struct {
+	form, field, first, second string
+	shows                      []string // what the first one has changed
+}
+
+var contests = []contest{
+	{"policies/1/edit", "#limit", "30", "50", []string{"limit", "20", "30"}},
+	{"tiers/enterprise/edit", "#title", "Team", "Business", []string{"title", "Team"}},
+	{"tenants/acme/edit", "#time_zone", "Europe/Berlin", "Europe/Paris", []string{"time_zone", "Europe/Berlin"}},
+	{"costs/1/edit", "#cost", "60", "70", []string{"cost", "50", "60"}},
+	{"prices/1/edit", "#prompt", "3", "4", []string{"prompt", "2.5", "3"}},
+	{"candidates/august/assign", "#percent", "10", "20", []string{"percent", "0", "10"}},
+	{"candidates/august/policies/1", "#limit", "21", "22", []string{"limit", "25", "21"}},
+	{"new/tiers", "#name", "gold", "gold", []string{"name", "gold"}},
+}
+
+// testTwoOperators edits a row of each kind in two tabs. The second operator sees what the first one wrote, keeps what
+// it has entered, and writes that over it.
 func (p *portal) testTwoOperators(t *testing.T) {
 	first, second := p.tab(t, "admin", browser.Desktop), p.tab(t, "admin", browser.Desktop)
-	for i, tab := range []*browser.Tab{first, second} {
-		tab.Open(p.url + "/portal/policies/1/edit")
-		tab.Fill("#limit", []string{"30", "50"}[i])
-		tab.Fill("#reason", "a spec")
-		tab.Click("form.fields button")
+	const preview, apply = "form.fields p > button", "section form button"
+	for _, c := range contests {
+		for tab, value := range map[*browser.Tab]string{first: c.first, second: c.second} {
+			tab.Open(p.url + "/portal/" + c.form)
+			tab.Fill(c.field, value)
+			tab.Fill("#reason", "a spec")
+			tab.Click(preview)
+		}
+		first.Click(apply)
+		p.late(t, second, c, apply)
+		if kept := browser.Eval[string](second, `document.querySelector("`+c.field+`").value`); kept != c.second {
+			t.Errorf("%s: the second operator has entered %s, and the form has %s", c.form, c.second, kept)
+		}
+		second.Click(preview)
+		second.Click(apply)
+		if path := second.Path(); strings.HasSuffix(path, c.form) {
+			t.Errorf("%s: the second operator does not get ahead: %s", c.form, second.Text("main"))
+		}
 	}
-	first.Click("section form button")
-	if status := second.Click("section form button"); status != http.StatusConflict {
-		t.Errorf("the second write is answered with %d", status)
+}
+
+// late applies the form of the second operator, who sees a 409 and what the first one has changed.
+func (p *portal) late(t *testing.T, second *browser.Tab, c contest, button string) {
+	t.Helper()
+	if status := second.Click(button); status != http.StatusConflict {
+		t.Errorf("%s: the second write is answered with %d: %s", c.form, status, second.Text("main"))
 	}
-	if shown := second.Text("#moved + p + div"); !strings.Contains(shown, "20") || !strings.Contains(shown, "30") {
-		t.Errorf("the second operator sees %s", shown)
+	shown := second.Text("section[aria-labelledby=moved]")
+	for _, text := range c.shows {
+		if !strings.Contains(shown, text) {
+			t.Errorf("%s: the second operator sees no %s: %s", c.form, text, shown)
+		}
 	}
 	if faults := append(second.Faults(), second.Audit()...); len(faults) > 1 { // the browser logs the status
-		t.Errorf("faults: %q", faults)
+		t.Errorf("%s: faults: %q", c.form, faults)
+	}
+}
+
+// clicked are forms that are applied at once, in the order in which the first operator and then the second one clicks.
+var clicked = []struct{ first, second, shows string }{
+	{"webhooks/1/disable", "webhooks/1/rotate", "enabled"},
+	{"webhooks/1/rotate", "webhooks/1/delete", "old_secret_until"},
+	{"tokens/gone/revoke", "tokens/gone/revoke", "revoked"},
+	{"candidates/august/drop", "candidates/august/promote", "dropped"},
+}
+
+// testTwoClicks has two operators click what is applied at once.
+func (p *portal) testTwoClicks(t *testing.T) {
+	first, second := p.tab(t, "admin", browser.Desktop), p.tab(t, "admin", browser.Desktop)
+	p.token("gone", "viewer")
+	for _, c := range clicked {
+		for tab, form := range map[*browser.Tab]string{first: c.first, second: c.second} {
+			tab.Open(p.url + "/portal/" + form)
+			tab.Fill("#reason", "a spec")
+		}
+		const click = "form.fields p > button"
+		first.Click(click)
+		p.late(t, second, contest{form: c.second, shows: []string{c.shows}}, click)
 	}
 }
 
