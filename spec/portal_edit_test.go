@@ -186,4 +186,8 @@ func (p *portal) testKinds(t *testing.T) {
 	if got := browser.Eval[string](tab, `document.querySelector("#expires_at").type`); got != "datetime-local" {
 		t.Errorf("an end is entered as %s", got)
 	}
+	policies := browser.Eval[string](tab, `[...document.querySelectorAll("select#policy option")].map(o => o.value).join()`)
+	if policies != ",each,year" {
+		t.Errorf("the policies are listed as %q", policies)
+	}
 }

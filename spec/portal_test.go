@@ -46,7 +46,7 @@ func newPortal(t *testing.T) *portal {
 			t.Fatal(err)
 		}
 	}
-	p.api = p.serve("--keeper-database", p.dsn)
+	p.api = p.serve("--keeper-database", p.dsn, "--webhook-allow-http", "--webhook-allow-private", "127.0.0.1")
 	p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/usage/history?step=1m", `"admitted":`)
 	p.browser = browser.Start(t)
 	return p
@@ -93,8 +93,10 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	p := newPortal(t)
 	t.Run("a tenant's open pages follow its denials and no others", p.testLive)
 	t.Run("denials of a node and of checks are on the pages", p.testDenials)
+	t.Run("the id of a denied request leads to why it was denied", p.testRequest)
 	t.Run("an operator gives a tenant more", p.testOperator)
-	t.Run("a tenant makes, rotates and revokes a token", p.testTenant)
+	t.Run("a tenant makes, copies, uses and revokes a token", p.testTenant)
+	t.Run("a tenant makes and tests a webhook", p.testTenantWebhook)
 	t.Run("pages work without JavaScript", p.testWithoutScript)
 	t.Run("the fleet follows an outage of Redis by itself", p.testOutage)
 }
@@ -162,21 +164,63 @@ func (p *portal) testOperator(t *testing.T) {
 	}
 }
 
-// testTenant makes a token, uses it, rotates and revokes it.
+// testRequest finds out why a request was denied, as an operator by the search, and as the tenant on its page.
+func (p *portal) testRequest(t *testing.T) {
+	denied, err := p.node1.send("GET", "/records", "apikey", "alice")
+	id := denied.Header.Get("X-Kong-Request-Id")
+	if err != nil || denied.Status != http.StatusTooManyRequests || id == "" {
+		t.Fatalf("%d with the id %q (%v)", denied.Status, id, err)
+	}
+	p.awaitAnswer(t, "/v1/ratelimit/denials/"+id, `"year"`)
+	operator, tenant := p.tab(t, "admin", browser.Desktop), p.tab(t, "tenant:acme", browser.Phone)
+	operator.Fill("header [name=q]", id)
+	operator.Click("header form.row button")
+	tenant.Open(p.url + "/portal/org/denials")
+	tenant.Fill("#request_id", id)
+	tenant.Click("main form button")
+	for tab, texts := range map[*browser.Tab][]string{
+		operator: {"year: 40 per", "quota", "What would admit it"}, tenant: {"year", "What would have admitted it"},
+	} {
+		for _, text := range texts {
+			if shown := tab.Text("main"); !strings.Contains(shown, text) {
+				t.Errorf("%s: no %q: %s", tab.Path(), text, shown)
+			}
+		}
+		if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+			t.Errorf("%s: faults: %q", tab.Path(), faults)
+		}
+	}
+}
+
+// testTenant makes a token, copies it, signs in with it, and revokes it.
 func (p *portal) testTenant(t *testing.T) {
 	tab := p.tab(t, "tenant:acme", browser.Phone)
 	if tab.Path() != "/portal/org" {
 		t.Errorf("a tenant begins at %s", tab.Path())
 	}
-	tab.Open(p.url + "/portal/org/tokens")
+	tab.Click(`nav a[href="/portal/org/tokens"]`)
 	tab.Fill("#name", "billing")
 	tab.Click(`form[action="/portal/org/new/tokens"] button`)
-	first := browser.Eval[string](tab, `document.querySelector("#secret").value`)
+	tab.Press("[data-copy]")
+	await.That(t, "the button to say that it has copied", func() bool { return tab.Text("[data-copy]") == "Copied" })
+	first := tab.Pasted()
+	if shown := browser.Eval[string](tab, `document.querySelector("#secret").value`); first != shown || first == "" {
+		t.Fatalf("the clipboard has %q, and the page shows %q", first, shown)
+	}
+	if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+		t.Errorf("faults: %q", faults)
+	}
 	if got := p.api.as(first).status("/v1/orgs/acme/ratelimit/usage"); got != http.StatusOK {
 		t.Errorf("the new token reads its org with status %d", got)
 	}
 	if got := p.api.as(first).status("/v1/orgs/beta/ratelimit/usage"); got != http.StatusForbidden {
 		t.Errorf("the new token reads another org with status %d", got)
+	}
+	p.tokens["billing"] = first
+	own := p.tab(t, "billing", browser.Phone)
+	own.Open(p.url + "/portal/org/tokens")
+	if shown := own.Text("tbody tr"); !strings.Contains(shown, "billing signed in with it") {
+		t.Errorf("the list does not know the token in use: %s", shown)
 	}
 	tab.Open(p.url + "/portal/org/tokens")
 	browser.Eval[bool](tab, `document.querySelectorAll("details").forEach(d => d.open = true), true`)
@@ -184,6 +228,38 @@ func (p *portal) testTenant(t *testing.T) {
 	await.That(t, "the revoked token to be denied", func() bool {
 		return p.api.as(first).status("/v1/orgs/acme/ratelimit/usage") == http.StatusUnauthorized
 	})
+}
+
+// testTenantWebhook makes a webhook, sends a test event, and sees that it was delivered.
+func (p *portal) testTenantWebhook(t *testing.T) {
+	r := newHookReceiver(t)
+	tab := p.tab(t, "tenant:acme", browser.Desktop)
+	tab.Click(`nav a[href="/portal/org/webhooks"]`)
+	tab.Fill("#url", r.URL)
+	tab.Click(`form[action="/portal/org/new/webhooks"] button`)
+	r.mu.Lock()
+	r.secret = browser.Eval[string](tab, `document.querySelector("#secret").value`)
+	r.mu.Unlock()
+	tab.Click("main a.button")
+	tab.Click("tbody a")
+	at := tab.Path()
+	tab.Click(`form[action$="/test"] button`)
+	if shown := tab.Text("main"); tab.Path() != at || !strings.Contains(shown, "A test event is on its way") {
+		t.Errorf("after the test: %s: %s", tab.Path(), shown)
+	}
+	await.That(t, "the page to show the attempt", func() bool {
+		tab.Open(p.url + at)
+		shown := tab.Text("tbody tr")
+		return strings.Contains(shown, "delivered") && strings.Contains(shown, "204")
+	})
+	if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
+		t.Errorf("faults: %q", faults)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) == 0 {
+		t.Error("the receiver got nothing")
+	}
 }
 
 // testOutage sees on an open page that Redis does not answer, and that it answers again.

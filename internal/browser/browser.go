@@ -21,6 +21,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -227,6 +228,22 @@ func (tab *Tab) Text(selector string) string {
 func Eval[T any](tab *Tab, script string) T {
 	tab.t.Helper()
 	return run(tab, "evaluate "+script[:min(len(script), 60)], chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+}
+
+// Press clicks the element of a CSS selector that opens no page.
+func (tab *Tab) Press(selector string) {
+	tab.t.Helper()
+	tab.do("press "+selector, chromedp.Click(chromedp.CSS(selector)))
+}
+
+// Pasted returns what the page has copied.
+func (tab *Tab) Pasted() string {
+	tab.t.Helper()
+	Eval[bool](tab, `document.body.append(pasted = document.createElement("textarea")), pasted.focus(), true`)
+	tab.do("paste", call(input.DispatchKeyEvent, input.DispatchKeyEventParams{
+		Type: input.DispatchKeyEventTypeKeyDown, Key: "v", Commands: []string{"paste"},
+	}))
+	return Eval[string](tab, "pasted.remove(), pasted.value")
 }
 
 // Location returns the URL of the page.
