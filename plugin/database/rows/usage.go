@@ -184,30 +184,27 @@ func (h *UsageHistory) read(ctx context.Context, tx pgx.Tx, q *UsageQuery) (err 
 }
 
 // usageStarts maps each table to the time before which another table of the same step has the rows.
-var usageStarts = map[string]string{
-	"usage_minutes": "hours_until", "usage_hours": "days_until", "usage_days": "'-infinity'",
-}
+var usageStarts = map[string]string{"usage_minutes": "hours_until", "usage_hours": "days_until"}
 
 // rows returns a statement for the rows of a step from $1 until $2, with a further condition. Its tables are read at
-// one instant, so no row counts in two of them.
+// one instant, so no row counts in two of them. Without a query in a condition of its own, a table is read in parallel.
 func (s UsageStep) rows(condition string) string {
 	var b strings.Builder
 	for i, table := range s.from {
-		start, late := usageStarts[table], "0"
-		if i == 0 {
-			start = "'-infinity'"
-		} else {
+		begin, late := "", "0"
+		if i > 0 {
 			b.WriteString(" UNION ALL ")
+			begin = " AND at >= " + usageStarts[table]
+			table += ", rate_limiter.usage_state"
 		}
 		if table == "usage_days" {
 			late = "CASE WHEN late THEN admitted + denied ELSE 0 END"
 		}
 		b.WriteString(`SELECT at, tenant, endpoint, policy, admitted, soft, denied, shadow_denied, cost, remaining_min, ` +
 			late + ` AS late
-			FROM rate_limiter.` + table + `, rate_limiter.usage_state
-			WHERE at >= $1 AND at < $2 AND at >= ` + start + ` AND ` + condition)
+			FROM rate_limiter.` + table + ` WHERE at >= $1 AND at < $2` + begin)
 	}
-	return b.String()
+	return `SELECT * FROM (` + b.String() + `) r WHERE ` + condition
 }
 
 // usageSums lists the sums of requests by column, each of a row's counts.
@@ -338,6 +335,7 @@ func (s *DB) UsageClosedUntil(ctx context.Context) (time.Time, error) {
 // UsageExport returns what every tenant used of every endpoint by day, ordered by day, tenant, endpoint and policy.
 // Without q.Open it has only days that are closed, which do not change.
 func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) ([]UsageExportRow, error) {
+	condition := `($3 OR at < (SELECT days_until FROM rate_limiter.usage_state)) AND ($6 OR ` + policyIs("$7") + `)`
 	sql := `
 		SELECT to_char(u.day AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, t.name AS tenant, e.name AS endpoint,
 			p.name AS policy, admitted, soft, denied, shadow_denied, late,
@@ -345,7 +343,7 @@ func (s *DB) UsageExport(ctx context.Context, q UsageExportQuery) ([]UsageExport
 			CASE WHEN p.unit = 'usd' THEN ` + usdOf("cost") + ` ELSE '' END AS cost_usd
 		FROM (
 			SELECT date_trunc('day', at, 'UTC') AS day, tenant, endpoint, policy, ` + usageSums + `, sum(cost)::bigint AS cost
-			FROM (` + UsageSteps[2].rows(`($3 OR at < days_until) AND ($6 OR `+policyIs("$7")+`)`) + `) r GROUP BY 1, 2, 3, 4
+			FROM (` + UsageSteps[2].rows(condition) + `) r GROUP BY 1, 2, 3, 4
 		) u
 		CROSS JOIN rate_limiter.usage_state
 		JOIN rate_limiter.usage_names t ON t.id = u.tenant JOIN rate_limiter.usage_names e ON e.id = u.endpoint

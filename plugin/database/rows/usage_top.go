@@ -17,7 +17,7 @@ const MaxUsageTop = 1000
 
 // UsageTopQuery selects the tenants that used most in a time.
 type UsageTopQuery struct {
-	By       string // one of UsageRankings; "": all tenants with requests, in no order
+	By       string // one of UsageRankings; "": all tenants with requests, in no order and without costs
 	From, To time.Time
 	Policy   string // "": the requests themselves, and the cost of all policies together
 	Max      int    // tenants; at most MaxUsageTop. All have no maximum
@@ -81,9 +81,10 @@ func (s *DB) UsageTop(ctx context.Context, q UsageTopQuery, now time.Time) (Usag
 // whatever units.
 func (q *UsageTopQuery) sql(step UsageStep) string {
 	policy := policyIs("$3")
-	rows := step.rows(`($3 = '' OR ` + policy + `)`)
+	rows := step.rows(policy)
 	sums, order := "", ` WHERE admitted + denied + shadow_denied > 0 LIMIT nullif($4, 0)`
 	if q.By != "" {
+		rows = step.rows(`($3 = '' OR ` + policy + `)`)
 		order = ` WHERE ` + q.By + ` > 0 ORDER BY ` + q.By + ` DESC, n.name COLLATE "C" LIMIT $4`
 	}
 	for _, column := range [...]string{"admitted", "soft", "denied", "shadow_denied", "late"} {
