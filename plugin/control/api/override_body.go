@@ -60,9 +60,11 @@ const decimalPattern = `^[0-9]{1,4}(\.[0-9]{1,3}0*)?$`
 // Schema implements [huma.SchemaProvider].
 func (factor) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
-		OneOf:       []*huma.Schema{{Type: huma.TypeNumber}, {Type: huma.TypeString, Pattern: decimalPattern}},
 		Description: schema.FieldNamed[schema.Override]("factor").Description,
 		Examples:    []any{1.5},
+		Extensions: map[string]any{"oneOf": []any{ // described only: schema.Decode says better what is wrong
+			map[string]any{"type": huma.TypeNumber}, map[string]any{"type": huma.TypeString, "pattern": decimalPattern},
+		}},
 	}
 }
 

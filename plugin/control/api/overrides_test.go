@@ -89,6 +89,13 @@ func TestAnInvalidOverrideIsDeniedWithAllItsFaults(t *testing.T) {
 	for _, test := range tests {
 		w.wantFaults(w.as("POST", overrides, test.body), test.paths)
 	}
+	for _, factor := range []string{`"1,5"`, `"-1"`, `"inf"`, `0`, `{}`} {
+		body := `{"kind":"multiplier","factor":` + factor + `,"reason":"r","permanent":true}`
+		_, saying := w.fault(w.as("POST", overrides, body), http.StatusUnprocessableEntity)
+		if !strings.Contains(saying, "must be a decimal number") {
+			t.Errorf("the factor %s: %s", factor, saying)
+		}
+	}
 }
 
 func TestAnOddStartOfAnOverrideIsAFault(t *testing.T) {
