@@ -70,6 +70,8 @@ type shownFleet struct {
 	Version int64     `json:"version"`
 	At      time.Time `json:"at"`
 	rows.Reach
+	DecisionP99 float64 `json:"decision_p99_ms,omitempty"` // of all nodes, as the API has it
+
 	SpreadMS *int64         `json:"spread_ms,omitempty"` // of the nodes that had reported before the change
 	Nodes    []shownNode    `json:"nodes"`
 	spread   *time.Duration // the same as SpreadMS
@@ -78,8 +80,10 @@ type shownFleet struct {
 func newShownFleet(fleet rows.Fleet) shownFleet {
 	shown := shownFleet{
 		Version: fleet.Version, At: fleet.At, Reach: fleet.Reach(fleet.Version), Nodes: []shownNode{},
+		DecisionP99: float64(fleet.DecisionP99()) / float64(time.Millisecond),
 	}
 	for _, n := range fleet.Nodes {
+		n.Took = nil // of which that is
 		shown.Nodes = append(shown.Nodes, shownNode{n, max(0, fleet.Version-n.Version)})
 	}
 	if spread, complete := fleet.Spread(); complete {
@@ -93,6 +97,9 @@ func (f *shownFleet) enforcing() *enforcing { return &enforcing{Reach: f.Reach, 
 
 func (f *shownFleet) writeTo(out *page) {
 	f.enforcing().writeTo(out, fmt.Sprintf("version %d of %s: ", f.Version, timeText(f.At)))
+	if f.DecisionP99 > 0 {
+		out.line("decisions: 99 %% of them took at most %.3g ms in about the last minute", f.DecisionP99)
+	}
 	if len(f.Nodes) > 0 {
 		out.show(f.Nodes)
 	}
