@@ -251,6 +251,10 @@ func TestAPreviewWithoutAnEffectSaysWhy(t *testing.T) {
 	if got.Applied || got.Why == "" || len(got.Changes) > 0 || !strings.Contains(warnings, "weekly") {
 		t.Errorf("%+v, want no change and a warning of the policy", got)
 	}
+	got = w.previewed(`{"kind":"multiplier","factor":1,"reason":"r","permanent":true}`)
+	if !got.Applied || len(got.Changes) > 0 {
+		t.Errorf("%+v, want an override that applies, and changes no number", got)
+	}
 	began := w.previewed(`{"kind":"ban","reason":"r","starts_at":"2035-01-01T00:00:00Z","expires_in":"1h"}`)
 	if began.At.Year() != 2035 || began.End.Sub(began.Begin).Hours() != 1 || began.Verdict != "banned" {
 		t.Errorf("%+v, want the state when the override begins", began)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -312,12 +313,13 @@ func compare(p *answers.OverridePreview, before, after *inForceReport) {
 		was := slices.IndexFunc(before.Limits, func(b answers.LimitInForce) bool {
 			return b.Policy == l.Policy && b.Endpoint == l.Endpoint && b.Match == l.Match && b.Row == l.Row
 		})
-		if was >= 0 {
-			p.Changes = append(p.Changes, answers.LimitChange{
-				Policy: l.Policy, Endpoint: l.Endpoint, Scope: l.Scope, Algorithm: l.Algorithm, Unit: l.Unit,
-				Before: numbersOf(&before.Limits[was]), After: numbersOf(l),
-			})
+		if was < 0 || reflect.DeepEqual(numbersOf(&before.Limits[was]), numbersOf(l)) {
+			continue
 		}
+		p.Changes = append(p.Changes, answers.LimitChange{
+			Policy: l.Policy, Endpoint: l.Endpoint, Scope: l.Scope, Algorithm: l.Algorithm, Unit: l.Unit,
+			Before: numbersOf(&before.Limits[was]), After: numbersOf(l),
+		})
 	}
 }
 

@@ -117,6 +117,9 @@ func previewOverride(f *form, v *visit) error {
 	f.Warnings, f.Changes = p.Warnings.Warnings, []policyChange{}
 	if f.Lines = linesOf(&p, v.org(), f.values.Get("endpoint")); len(f.Lines) == 0 {
 		f.Note = "Nothing would change: " + p.Why + "."
+		if p.Applied {
+			f.Note = "Nothing would change: the limits are such already."
+		}
 	}
 	if !p.End.IsZero() { // the end that was shown, however long the reader takes
 		f.Apply.Set("expires_at", p.End.UTC().Format(time.RFC3339Nano))
