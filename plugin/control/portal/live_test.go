@@ -108,6 +108,16 @@ func TestAPageWithoutALivePartIsReadAsAnyOther(t *testing.T) {
 	w.want(w.signedIn(adminSecret).do("GET", "/portal/plain", "", liveHeader, "1"), http.StatusOK, "<title>Plain")
 }
 
+func TestTheOverviewIsNotReplacedByAnEmptyOneWhileTheDatabaseIsAway(t *testing.T) {
+	w := open(t)
+	b := w.signedIn(viewerSecret)
+	w.api.answer("GET /v1/ratelimit/fleet", http.StatusOK, `{"nodes":[],"decision_p99_ms":1234.5}`)
+	w.want(b.get(home), http.StatusOK, ">1,235<small> ms")
+	w.api.answer("GET /v1/ratelimit/fleet", http.StatusServiceUnavailable, `{"status":503,"detail":"the query failed"}`)
+	w.want(b.watch(home).read(), http.StatusServiceUnavailable)
+	w.want(b.get(home), http.StatusServiceUnavailable, "the query failed")
+}
+
 func TestALivePartEndsWithItsSessionAndDoesNotProlongIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		secret string

@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -44,8 +45,12 @@ func serveOverview(v *visit) error {
 	o := &overviewView{Range: rangeOf(v.r)}
 	var abuse answers.Page[answers.AbuseState]
 	var candidates answers.CandidateList
+	fleetErr := v.get("/v1/ratelimit/fleet", nil, &o.Fleet)
+	if isStatus(fleetErr, http.StatusServiceUnavailable) {
+		return fleetErr // the database is away, and without it all parts would look as if there was nothing
+	}
 	for _, read := range []func() error{
-		func() error { return v.get("/v1/ratelimit/fleet", nil, &o.Fleet) },
+		func() error { return fleetErr },
 		func() error { return o.readRequests(v) },
 		func() error { return o.readRate(v) },
 		func() error { return v.readTop(url.Values{"by": {"denied"}}, &ranked{number: 1}, &o.Denied) },

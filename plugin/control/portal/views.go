@@ -127,7 +127,6 @@ func functions(now func() time.Time) template.FuncMap {
 		"number":  number,
 		"percent": percent,
 		"share":   share,
-		"millis":  func(ms float64) string { return strconv.FormatFloat(ms, 'g', 2, 64) },
 		"rate":    rateWords,
 		"when":    when,
 		"ago":     func(at time.Time) (template.HTML, error) { return ago(at, now()) },
