@@ -157,6 +157,7 @@ func (a *action) open(v *visit) (f *form, err error) {
 	}
 	f.Title, _ = f.fill(v, a.Title)
 	f.Back, _ = f.fill(v, a.To)
+	f.Back = strings.TrimSuffix(f.Back, "/") // a row that is new has no name: back to all
 	return f, nil
 }
 

@@ -81,7 +81,8 @@ func (l *listing) actions() []action {
 	if l.Same != "" {
 		list[0].Read = l.API + l.Same
 	}
-	if l.Change == "" {
+	if l.Change == "" { // the answer has a secret, of what this names
+		list[0].Done = l.What
 		return list
 	}
 	at, row := l.At+"/{id}", l.API+"/{id}"

@@ -166,8 +166,8 @@ func (in *field) describe() {
 	}
 	words := strings.NewReplacer("_pct", " in percent", "_", " ").Replace(in.Name)
 	in.Label = strings.ToUpper(words[:1]) + words[1:]
-	if len(in.Name) <= 3 && in.Name != "for" && in.Name != "add" {
-		in.Label = strings.ToUpper(words) // IP, URL
+	if in.Name == "ip" || in.Name == "url" {
+		in.Label = strings.ToUpper(words)
 	}
 	if in.Input == "time" {
 		in.Label += ", in UTC"

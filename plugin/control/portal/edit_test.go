@@ -41,8 +41,8 @@ var edits = []editing{
 	},
 	{
 		"new/tiers",
-		url.Values{"name": {"gold"}, "description": {"pays"}},
-		[]string{"<ins>pays</ins>"},
+		url.Values{"name": {"gold"}, "description": {"pays"}, "price_text": {"$499 a month"}},
+		[]string{"<ins>pays</ins>", "<ins>$499 a month</ins>"},
 		"The tier gold is set",
 	},
 	{"tiers/gold/edit", url.Values{"description": {"pays more"}}, []string{"<del>pays</del>"}, "The tier gold is set"},
@@ -75,7 +75,7 @@ var edits = []editing{
 		"new/webhooks",
 		url.Values{"url": {"https://example.com/hook"}, "types": {eventPrefix + "denial", eventPrefix + "abuse.step"}},
 		[]string{"<ins>https://example.com/hook</ins>", "abuse.step"},
-		"The secret of",
+		"The secret of webhook https://example.com/hook",
 	},
 	{"webhooks/{webhooks}/disable", nil, nil, "It is disabled"},
 	{"webhooks/{webhooks}/enable", nil, nil, "It is enabled"},
@@ -86,7 +86,7 @@ var edits = []editing{
 		"new/tokens",
 		url.Values{"name": {"ci"}, "role": {"viewer"}, "expires_at": {"2031-01-03T14:00"}},
 		[]string{"<ins>viewer</ins>", "2031-01-03T14:00:00Z"},
-		"token ci",
+		"The secret of token ci",
 	},
 	{"tokens/ci/revoke", nil, []string{"<del>viewer</del>"}, "The token ci is revoked"},
 	{"new/candidates", url.Values{"name": {"july"}}, nil, "The candidate july is open"},
@@ -251,6 +251,7 @@ func TestTheLinksOfACandidateLeadToItsPolicies(t *testing.T) {
 	w.write("POST", policiesAPI, `{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":100,"window":"1d"}`)
 	w.write("POST", candidatesAPI, `{"name":"july","reason":"r"}`)
 	b := w.signedIn(adminSecret)
+	w.want(b.get("/portal/new/candidates"), http.StatusOK, `href="/portal/candidates">Back`)
 	w.want(b.get("/portal/candidates/july/policies/1"), http.StatusOK, `value="100"`)
 	w.write("PUT", candidatesAPI+"/july/policies",
 		`{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":50,"window":"1d"}`)
@@ -324,6 +325,11 @@ func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
 		"settle": {`{"reserve":5,"sources":[{"from":"header.X-Used"}]}`}, "public_note": {"<a & b>"}})
 	w.want(b.post("/portal/candidates/july/policies/1", form), http.StatusOK, "<del>70</del>", "<ins>100</ins>",
 		`<button>Apply</button>`) // as the policy is active, so that the candidate does not change it any more
+	form = w.fill(b.get("/portal/tenants/beta/overrides/new"), url.Values{
+		"kind": {"custom_limit"}, "policy": {"daily"}, "limit": {"1,000,000"}, "expires_in": {permanently},
+	})
+	w.want(b.post("/portal/tenants/beta/overrides/new", form), http.StatusOK,
+		"Nothing would change: the limits are such already.", `<button class="quiet">Apply</button>`)
 }
 
 // examplePath returns the path of a page for rows that may exist.
