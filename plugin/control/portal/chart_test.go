@@ -87,6 +87,26 @@ func TestAWindowLongerThanTheRangeIsReadFromItsBegin(t *testing.T) {
 	}
 }
 
+func TestAWindowBeginsWhereItsLimitBeginsToCount(t *testing.T) {
+	for _, c := range []struct {
+		window    answers.Window
+		fixed     bool
+		at, begin string
+	}{
+		{answers.Window{WindowSize: 86400}, false, "2026-11-22T12:00:00Z", "2026-11-21T12:00:00Z"},
+		{answers.Window{WindowSize: 86400}, true, "2026-11-22T12:00:00Z", "2026-11-22T00:00:00Z"},
+		{answers.Window{Period: "month", TimeZone: "UTC"}, true, "2026-11-01T00:00:00Z", "2026-11-01T00:00:00Z"},
+		{answers.Window{Period: "month", TimeZone: "Europe/Berlin"}, true, "2026-11-22T12:00:00Z", "2026-10-31T23:00:00Z"},
+		{answers.Window{Period: "day", TimeZone: "Europe/Berlin"}, true, "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z"},
+		{answers.Window{Period: "day", TimeZone: "Europe/Berlin"}, true, "2026-10-26T12:00:00Z", "2026-10-25T23:00:00Z"},
+	} {
+		at, err := time.Parse(time.RFC3339, c.at)
+		require.NoError(t, err)
+		got := beginOf(c.window, c.fixed)(at)
+		assert.Equal(t, c.begin, got.Add(time.Microsecond).UTC().Truncate(time.Second).Format(time.RFC3339), "%+v", c)
+	}
+}
+
 func TestTheRangeStaysInAllAddressesOfTheConsole(t *testing.T) {
 	page := keepRange(`<a class="b" href="/portal/top#x">1</a><a href="/portal/t?a=b&amp;c=d">2</a>`+
 		`<a href="/portal/?range=1h">3</a><a href="https://example.org/portal/">4</a><link href="/portal/assets/x.css">`+

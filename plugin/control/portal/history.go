@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 )
 
 const day = 24 * time.Hour
@@ -87,19 +88,35 @@ func pointsOf(h answers.UsageHistory, step time.Duration, value func(*answers.Us
 	return points
 }
 
-// windowSums returns what was used of a window at each point: the sum since the window began if windows are fixed, else
-// of the last window. Steps before the first point are missing in the first sums.
-func windowSums(points []point, window time.Duration, fixed bool) []point {
+// beginOf returns when the window of a limit began that has an instant, exclusive: the last window if windows slide.
+func beginOf(w answers.Window, fixed bool) func(at time.Time) time.Time {
+	window, anchor := time.Duration(w.Seconds())*time.Second, calendar.Anchor{}
+	if a := w.Anchor; a != nil {
+		anchor = calendar.Anchor{Month: int(a.Month), Day: int(a.Day), Hour: int(a.Hour)}
+	}
+	period, _ := calendar.ParsePeriod(w.Period) // New says if there is none
+	by, err := calendar.New(period, anchor, w.TimeZone)
+	return func(at time.Time) time.Time {
+		switch {
+		case err == nil:
+			start, _ := by.Window(at.UnixMicro())
+			return time.UnixMicro(start - 1)
+		case fixed:
+			return at.Truncate(window).Add(-1)
+		}
+		return at.Add(-window)
+	}
+}
+
+// windowSums returns what was used of a window at each point, given since when its window counts, exclusive. Steps
+// before the first point are missing in the first sums.
+func windowSums(points []point, beginOf func(at time.Time) time.Time) []point {
 	sums := make([]point, len(points))
 	var sum int64
 	first := 0 // the first point that sum has
 	for i, p := range points {
 		sum += p.Value
-		begin := p.At.Add(-window) // exclusive
-		if fixed {
-			begin = p.At.Truncate(window).Add(-1)
-		}
-		for ; !points[first].At.After(begin); first++ {
+		for begin := beginOf(p.At); !points[first].At.After(begin); first++ {
 			sum -= points[first].Value
 		}
 		sums[i] = point{p.At, sum}

@@ -74,11 +74,12 @@ func (t *tenantView) readGraph(v *visit) error {
 		chosen = t.Limits.Limits[at]
 		t.Words = limitWords(&chosen, t.Org)
 	}
-	if t.Apart = !isOwnTotal(&chosen) && chosen.WindowSize > 0; t.Apart {
-		chosen.WindowSize = 0
-	}
-	from, window := span.from(now), time.Duration(chosen.WindowSize)*time.Second
+	t.Apart = t.Words != "" && !isOwnTotal(&chosen)
+	from, window := span.from(now), t.windowOf(&chosen)
 	if window > span.bucket {
+		if chosen.Period != "" {
+			window += day // a month may have 31
+		}
 		span = span.reaching(window)
 	}
 	more := url.Values{}
@@ -90,7 +91,9 @@ func (t *tenantView) readGraph(v *visit) error {
 		return err
 	}
 	for i := range history.Items {
-		t.Total.add(sumOf(&history.Items[i]))
+		if history.Items[i].At.Add(span.bucket).After(from) {
+			t.Total.add(sumOf(&history.Items[i]))
+		}
 	}
 	t.Graph = t.graph(&history, &chosen, span.bucket, from)
 	changes, err := v.changesOfLimits(from, t.Org)
@@ -123,6 +126,15 @@ const (
 	maxMarks = 20
 )
 
+// windowOf returns over which time a limit counts what the graph does; 0: over none, such as that of requests at once,
+// or of a week whose begin is not that of the calendar.
+func (t *tenantView) windowOf(l *answers.LimitInForce) time.Duration {
+	if t.Apart || l.MaxDuration != 0 || l.Anchor != nil && l.Anchor.Weekday != "" {
+		return 0
+	}
+	return time.Duration(l.Seconds()) * time.Second
+}
+
 // graph returns the graph from a time on. A window that is longer than a bar is shown as it fills.
 func (t *tenantView) graph(
 	history *answers.UsageHistory, l *answers.LimitInForce, bucket time.Duration, from time.Time,
@@ -134,10 +146,10 @@ func (t *tenantView) graph(
 		return c
 	}
 	spent := pointsOf(*history, bucket, func(r *answers.UsageRow) int64 { return orZero(r.Cost) })
-	window := time.Duration(l.WindowSize) * time.Second
+	window := t.windowOf(l)
 	c := &chart{Title: "Used of " + t.Policy, Step: bucket, Series: []series{{"Used", "accent", spent}}}
 	if window > bucket {
-		sums := windowSums(spent, window, l.Algorithm == "fixed_window")
+		sums := windowSums(spent, beginOf(l.Window, l.Algorithm == "fixed_window"))
 		shown := slices.IndexFunc(sums, func(p point) bool { return p.At.Add(bucket).After(from) })
 		c = levelChart(c.Title, sums[max(shown, 0):], bucket)
 		c.limit(l.Policy, l.Limit)

@@ -295,17 +295,25 @@ func TestALimitWithoutALineSaysWhy(t *testing.T) {
 	t.Parallel()
 	w := open(t, func(o *Options) { o.Now = func() time.Time { return noon } })
 	b := w.signedIn(viewerSecret)
-	for scope, why := range map[string]string{
-		"tenant": "The line is the limit in force now.", "user": "has no line", "global": "has no line",
+	const drawn, daily = "The line is the limit in force now.", `"window_size":86400,"algorithm":"fixed_window"`
+	for _, c := range []struct{ scope, window, why string }{
+		{"tenant", daily, drawn},
+		{"user", daily, "has no line"},
+		{"global", daily, "has no line"},
+		{"tenant", `"period":"month","time_zone":"Europe/Berlin","algorithm":"fixed_window"`, drawn},
+		{"tenant", `"period":"month","anchor":{"day":15},"time_zone":"UTC","algorithm":"fixed_window"`, drawn},
+		{"tenant", `"period":"week","anchor":{"weekday":"friday"},"algorithm":"fixed_window"`, "has no line"},
+		{"user", `"period":"month","time_zone":"UTC","algorithm":"fixed_window"`, "has no line"},
+		{"tenant", `"max_duration":60,"algorithm":"concurrency"`, "has no line"},
 	} {
-		limits := fmt.Sprintf(`{"limits":[{"policy":"daily","scope":%q,"limit":1000,"window_size":86400,
-			"algorithm":"fixed_window"}]}`, scope)
+		limits := fmt.Sprintf(`{"limits":[{"policy":"daily","scope":%q,"limit":1000,%s}]}`, c.scope, c.window)
 		w.api.answer("GET /v1/orgs/acme/ratelimit/policies", http.StatusOK, limits)
-		w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
-			"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":50,"cost":50}]}`)
-		page := w.want(b.get("/portal/tenants/acme?policy=daily"), http.StatusOK, why)
-		if drawn := strings.Contains(page.text, "data-line"); drawn != (scope == "tenant") {
-			t.Errorf("%s: a line is drawn: %v", scope, drawn)
+		w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-19T00:00:00Z",
+			"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-19T11:00:00Z","admitted":7,"cost":7},
+				{"at":"2026-11-22T11:00:00Z","admitted":50,"cost":50}]}`)
+		page := w.want(b.get("/portal/tenants/acme?policy=daily"), http.StatusOK, c.why, "In all 50 admitted")
+		if line := strings.Contains(page.text, "data-line"); line != (c.why == drawn) {
+			t.Errorf("%+v: a line is drawn: %v", c, line)
 		}
 	}
 }

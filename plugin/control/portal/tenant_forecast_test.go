@@ -98,13 +98,16 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 		limit("bulk", "POST /bulk", 1, 60), limit("user", "", 1, 60, func(l *answers.LimitInForce) { l.Scope = "user" }),
 		limit("shadow", "", 1, 60, func(l *answers.LimitInForce) { l.Mode = "shadow" }),
 		limit("tokens", "", 1, 60, func(l *answers.LimitInForce) { l.Settles = true }),
+		limit("month", "", 1, 0, func(l *answers.LimitInForce) { l.Period, l.TimeZone = "month", "UTC" }),
+		limit("zone", "", 1, 0, func(l *answers.LimitInForce) { l.Period, l.TimeZone = "day", "Europe/Berlin" }),
+		limit("calendar", "", 40_000, 0, func(l *answers.LimitInForce) { l.Period, l.TimeZone = "day", "UTC" }),
 		limit("costly", "", 60_000, 3600, func(l *answers.LimitInForce) { l.Cost = 10 }),
 	}
 	for _, c := range []struct {
 		step time.Duration
 		most int64
 		name string
-	}{{time.Hour, 5000, "hour"}, {24 * time.Hour, 50_000, "day"}, {time.Minute, 100, "minute"}, {time.Second, 0, ""}} {
+	}{{time.Hour, 5000, "hour"}, {24 * time.Hour, 40_000, "calendar"}, {time.Minute, 100, "minute"}, {time.Second, 0, ""}} {
 		if most, name := limitOfStep(limits, c.step); most != c.most || name != c.name {
 			t.Errorf("a step of %v admits %d by %q, want %d by %q", c.step, most, name, c.most, c.name)
 		}

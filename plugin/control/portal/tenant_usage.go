@@ -89,9 +89,11 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
 	u.Admitted = requestsChart(&steps, step)
 	u.Admitted.limit(name, most)
+	utcDay := answers.Window{WindowSize: int64(day / time.Second)}
 	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
 		admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
-		u.Sum, u.SumOf = levelChart("Admitted requests since midnight UTC", windowSums(admitted, day, true), step), name
+		sums := windowSums(admitted, beginOf(utcDay, true))
+		u.Sum, u.SumOf = levelChart("Admitted requests since midnight UTC", sums, step), name
 		u.Sum.limit(name, most)
 	}
 }
@@ -102,11 +104,12 @@ func limitOfStep(limits []answers.LimitInForce, step time.Duration) (fewest int6
 	seconds := int64(step / time.Second)
 	for i := range limits {
 		l := &limits[i]
-		fits := l.WindowSize > 0 && l.WindowSize <= seconds
+		isUTCDay := l.Period == "day" && l.TimeZone == "UTC" && l.Anchor == nil
+		fits := (l.WindowSize > 0 || isUTCDay) && l.Seconds() <= seconds
 		if !fits || !isWide(l) || l.Scope != "tenant" || l.Endpoint != "" || l.Settles {
 			continue
 		}
-		perStep := float64(l.Limit) / float64(l.WindowSize) * float64(seconds) / float64(max(l.Cost, 1))
+		perStep := float64(l.Limit) / float64(l.Seconds()) * float64(seconds) / float64(max(l.Cost, 1))
 		if most := int64(perStep + 0.5); fewest == 0 || most < fewest {
 			fewest, name = most, l.Policy
 		}
