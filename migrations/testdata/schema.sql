@@ -2192,6 +2192,8 @@ CREATE INDEX overrides_expiry ON rate_limiter.overrides USING btree (expires_at)
 
 CREATE UNIQUE INDEX overrides_one_per_subject ON rate_limiter.overrides USING btree (tenant, "user", rate_limiter.canonical_endpoint(endpoint), credential, ip, tag, kind, policy, source, COALESCE(starts_at, '-infinity'::timestamp with time zone)) WHERE (kind <> 'topup'::text);
 
+CREATE INDEX overrides_tenant ON rate_limiter.overrides USING btree (tenant, id);
+
 CREATE UNIQUE INDEX policies_one_per_match ON rate_limiter.policies USING btree (tenant, name, tier, rate_limiter.canonical_endpoint(endpoint), namespace, "user", credential, ip, "for");
 
 CREATE INDEX policies_tier_index ON rate_limiter.policies USING btree (tier) WHERE (tier <> ''::text);

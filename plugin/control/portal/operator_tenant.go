@@ -16,20 +16,21 @@ type tenantView struct {
 	Org      string
 	CanWrite bool
 
-	Row       answers.Tenant
-	Limits    answers.InForce
-	NoLimits  string
-	Usage     []answers.BucketUsage
-	NoUsage   string
-	MoreUsage int
-	Policies  []string
-	Policy    string // that the graph shows; "": all requests
-	Words     string // its limit
-	Apart     bool   // the limit has no line, because the graph does not count what one of its buckets does
-	Graph     chart
-	Total     useSum
-	Denials   answers.DenialList
-	Abuse     answers.AbuseState
+	Row           answers.Tenant
+	Limits        answers.InForce
+	NoLimits      string
+	Usage         []answers.BucketUsage
+	NoUsage       string
+	MoreUsage     int
+	MoreOverrides bool // overrides than are shown
+	Policies      []string
+	Policy        string // that the graph shows; "": all requests
+	Words         string // its limit
+	Apart         bool   // the limit has no line, because the graph does not count what one of its buckets does
+	Graph         chart
+	Total         useSum
+	Denials       answers.DenialList
+	Abuse         answers.AbuseState
 }
 
 const maxBuckets = 50
@@ -58,10 +59,39 @@ func serveTenant(v *visit) error {
 	}
 	t.Usage = usage.Items[:min(len(usage.Items), maxBuckets)]
 	t.MoreUsage = len(usage.Items) - len(t.Usage)
-	if err := t.readGraph(v); err != nil {
+	if err := cmp.Or(t.readGraph(v), t.addOverrides(v)); err != nil {
 		return err
 	}
 	return v.render("operator_tenant", t.Org, t)
+}
+
+// addOverrides adds the overrides that requests of no user and no endpoint do not meet.
+func (t *tenantView) addOverrides(v *visit) error {
+	var list answers.Page[struct {
+		answers.OverrideInForce
+
+		User, Credential, IP, State string
+		Starts                      time.Time `json:"starts_at"`
+		Ends                        time.Time `json:"expires_at"`
+	}]
+	_, err := unavailable(v.get(orgAPI(t.Org, "/ratelimit/overrides"), url.Values{"limit": {pageRows}}, &list))
+	for i := range list.Items {
+		o := &list.Items[i]
+		isListed := func(other answers.OverrideInForce) bool { return other.ID == o.ID }
+		if slices.ContainsFunc(t.Limits.Overrides, isListed) {
+			continue
+		}
+		o.Target = "tenant"
+		for _, subject := range pairs("user", o.User, "credential", o.Credential, "address", o.IP) {
+			if subject[1] != "" {
+				o.Target = subject[0] + " " + subject[1]
+			}
+		}
+		o.From, o.Until, o.Applied, o.Why = o.Starts, o.Ends, o.State == "in_force", "to its requests"
+		t.Limits.Overrides = append(t.Limits.Overrides, o.OverrideInForce)
+	}
+	t.MoreOverrides = list.NextCursor != ""
+	return err
 }
 
 // readGraph reads the requests of the tenant over time, or what it used of the policy that the page's query names.

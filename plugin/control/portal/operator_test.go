@@ -411,8 +411,11 @@ func TestTheSearchOfTheConsoleLeadsToWhatDeniedARequestOrToATenant(t *testing.T)
 		"request_ids":["`+id+`"]}]`)
 	w.exec(`INSERT INTO rate_limiter.overrides (kind, tenant, endpoint, reason, permanent, author)
 		VALUES ('ban', 'acme', '', 'r', true, 'ann'), ('exempt', '', 'GET /health', 'r', true, 'ann');
+		INSERT INTO rate_limiter.overrides (kind, tenant, "user", reason, permanent, author)
+			VALUES ('ban', 'acme', 'u_7', 'r', true, 'ann');
 		INSERT INTO rate_limiter.tenants (id, tier) VALUES ('7', 'gold')`)
 	b := w.signedIn(viewerSecret)
+	w.want(b.get("/portal/tenants/acme"), http.StatusOK, ">3: ban<", `data-label="On">user u_7<`)
 	w.want(b.get("/portal/"), http.StatusOK, `action="/portal/search"`, "Tenant, request or override id")
 	for q, to := range map[string]string{
 		"+" + id: "/portal/denials?request_id=" + id, "acme%2Feu": "/portal/tenants/acme%2Feu", "": "/portal/tenants",
