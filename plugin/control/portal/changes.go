@@ -50,6 +50,18 @@ func diffJSON(before, after json.RawMessage) ([]fieldChange, error) {
 	return changes, nil
 }
 
+// unedited are fields of rows that change by themselves, or never, and are not shown.
+var unedited = []string{
+	"id", revision, "created_at", "created_by", "last_used_at", "waiting", "dropped", "delivered_at", "failures",
+	"failing_since", "last_error", "rotated_until",
+}
+
+// diffRows is diffJSON of what operators edit.
+func diffRows(before, after json.RawMessage) ([]fieldChange, error) {
+	changes, err := diffJSON(before, after)
+	return slices.DeleteFunc(changes, func(c fieldChange) bool { return slices.Contains(unedited, c.Path) }), err
+}
+
 // diffValues returns the fields that differ between two values as JSON has them.
 func diffValues(before, after any) ([]fieldChange, error) {
 	was, errWas := json.Marshal(before)

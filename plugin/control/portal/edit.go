@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -219,30 +218,6 @@ func (f *form) readRow(v *visit) error {
 	return nil
 }
 
-var bracedName = regexp.MustCompile(`\{[a-z_]+\}`)
-
-// fill replaces the names in a text or a path, and reports whether each has a value.
-func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
-	isComplete = true
-	row := fieldsOf(f.now)
-	return bracedName.ReplaceAllStringFunc(text, func(braced string) string {
-		name := strings.Trim(braced, "{}")
-		value := cmp.Or(v.r.PathValue(name), strings.TrimSpace(f.values.Get(name)), v.r.URL.Query().Get(name),
-			jsonText(row[name]))
-		if name == "org" {
-			value = v.org()
-		}
-		isComplete = isComplete && value != ""
-		switch {
-		case strings.Contains(text, "="+braced):
-			return url.QueryEscape(value)
-		case strings.Contains(text, "/"+braced):
-			return answers.PathSegment(value)
-		}
-		return value
-	}), isComplete
-}
-
 // rebase moves the form to the row that another operator has changed since the form began. Fields that were not edited
 // get the new values.
 func (f *form) rebase(v *visit) (err error) {
@@ -257,18 +232,6 @@ func (f *form) rebase(v *visit) (err error) {
 	}
 	f.was, f.IsLate = f.now, f.now != nil
 	return err
-}
-
-// unedited are fields of rows that change by themselves, or never, and are not shown.
-var unedited = []string{
-	"id", revision, "created_at", "created_by", "last_used_at", "waiting", "dropped", "delivered_at", "failures",
-	"failing_since", "last_error", "rotated_until",
-}
-
-// diffRows is diffJSON of what operators edit.
-func diffRows(before, after json.RawMessage) ([]fieldChange, error) {
-	changes, err := diffJSON(before, after)
-	return slices.DeleteFunc(changes, func(c fieldChange) bool { return slices.Contains(unedited, c.Path) }), err
 }
 
 // written is the answer to a write, which has some of this.
@@ -429,12 +392,3 @@ func (f *form) show(v *visit, status int) error {
 
 // Was returns the row that the form continues with.
 func (f *form) Was() string { return cmp.Or(string(f.was), "null") }
-
-// Context returns the fields of the row that the form is about, if the form does not show them.
-func (f *form) Context() []fieldChange {
-	if f.Now && f.Changes == nil {
-		list, _ := diffRows(nil, f.now)
-		return list
-	}
-	return nil
-}

@@ -2,12 +2,17 @@ package portal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 )
 
 // property describes a value in the API's OpenAPI document.
@@ -127,6 +132,30 @@ func (o *operation) fields(names string) (list []*field, err error) {
 	return list, nil
 }
 
+var bracedName = regexp.MustCompile(`\{[a-z_]+\}`)
+
+// fill replaces the names in a text or a path, and reports whether each has a value.
+func (f *form) fill(v *visit, text string) (filled string, isComplete bool) {
+	isComplete = true
+	row := fieldsOf(f.now)
+	return bracedName.ReplaceAllStringFunc(text, func(braced string) string {
+		name := strings.Trim(braced, "{}")
+		value := cmp.Or(v.r.PathValue(name), strings.TrimSpace(f.values.Get(name)), v.r.URL.Query().Get(name),
+			jsonText(row[name]))
+		if name == "org" {
+			value = v.org()
+		}
+		isComplete = isComplete && value != ""
+		switch {
+		case strings.Contains(text, "="+braced):
+			return url.QueryEscape(value)
+		case strings.Contains(text, "/"+braced):
+			return answers.PathSegment(value)
+		}
+		return value
+	}), isComplete
+}
+
 func (f *form) field(name string) *field {
 	i := slices.IndexFunc(f.Fields, func(in *field) bool { return in.Name == name })
 	if i < 0 {
@@ -204,6 +233,15 @@ func (in *field) choose(list []choice, value string) {
 // HasMore reports whether the form has fields that are shown on demand.
 func (f *form) HasMore() bool {
 	return slices.ContainsFunc(f.Fields, func(in *field) bool { return in.IsMore })
+}
+
+// Context returns the fields of the row that the form is about, if the form does not show them.
+func (f *form) Context() []fieldChange {
+	if f.Now && f.Changes == nil {
+		list, _ := diffRows(nil, f.now)
+		return list
+	}
+	return nil
 }
 
 // Value returns what was entered.
