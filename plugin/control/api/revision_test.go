@@ -25,13 +25,16 @@ func revisedWrites() (list []revisedWrite) {
 	of(july, "POST "+july+"/assign",
 		"POST "+july+`/assign; {"percent":7,"reason":"r"}`, "DELETE "+july+"?reason=r",
 		"PUT "+july+"/policies; "+strings.Replace(daily, "1000", "300", 1),
-		"POST "+july+"/policies; "+samples["put-candidate-policies"].body, "DELETE "+july+"/policies?policy=daily&tier=gold&reason=r",
+		"POST "+july+"/policies; "+samples["put-candidate-policies"].body,
+		"DELETE "+july+"/policies?policy=daily&tier=gold&reason=r",
 		"POST "+july+"/promote; "+why, "POST "+july+`/rebase; {"version":3,"reason":"r"}`)
 	for _, at := range []string{webhooks + "/{}", generalWebhooks + "/{}"} {
-		of(at, "POST "+at+"/rotate", "POST "+at+"/disable; {}", "POST "+at+"/rotate; {}", "DELETE "+at+"?reason=r")
+		of(at, "POST "+at+"/rotate", "POST "+at+"/disable; {}", "POST "+at+"/rotate; {}", "POST "+at+"/test; {}",
+			"DELETE "+at+"?reason=r")
 		of(at, "POST "+at+"/disable", "POST "+at+"/enable; {}")
 	}
-	of(orgTokens+"/july", "POST "+orgTokens+"/july/rotate", "POST "+orgTokens+"/july/rotate; {}", "DELETE "+orgTokens+"/july")
+	ofOrg := orgTokens + "/july"
+	of(ofOrg, "POST "+ofOrg+"/rotate", "POST "+ofOrg+"/rotate; {}", "DELETE "+ofOrg)
 	return list
 }
 

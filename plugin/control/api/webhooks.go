@@ -58,7 +58,7 @@ func (s *Server) registerWebhooksAt(p *place, id, of string) {
 	}
 	serve(s, p.operation("rotate-"+id, post, one+"/rotate", "Give a webhook "+of+" a new secret, and show it once",
 		missing, conflict, stale), "rotate the secret of a webhook", s.rotateWebhook)
-	serve(s, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict),
+	serve(s, p.operation("test-"+id, post, one+"/test", "Send a test event to a webhook "+of, missing, conflict, stale),
 		"test a webhook", s.testWebhook)
 	serve(s, p.operation("list-"+id+"-deliveries", read, one+"/deliveries", "List the last deliveries to a webhook "+of,
 		missing), "list deliveries", s.listDeliveries)
@@ -150,11 +150,6 @@ type changeWebhookInput[B any] struct {
 	Body B
 }
 
-type testWebhookInput struct {
-	RowPath
-	Body whyBody
-}
-
 func (s *Server) setWebhook(ctx context.Context, in *changeWebhookInput[whyBody], enabled bool) (rows.Webhook, error) {
 	w, err := s.webhookOf(ctx, &in.RowPath)
 	if err == nil {
@@ -177,7 +172,7 @@ func (s *Server) rotateWebhook(ctx context.Context, in *changeWebhookInput[rotat
 	return s.showSecret(ctx, w, secret), err
 }
 
-func (s *Server) testWebhook(ctx context.Context, in *testWebhookInput) (rows.Delivery, error) {
+func (s *Server) testWebhook(ctx context.Context, in *changeWebhookInput[whyBody]) (rows.Delivery, error) {
 	if _, err := s.webhookOf(ctx, &in.RowPath); err != nil {
 		return rows.Delivery{}, err
 	}

@@ -218,7 +218,7 @@ func (s *DB) RotateWebhook(ctx context.Context, c Change, id int64, now bool) (w
 // after a failure. A disabled webhook, and more than MaxWebhookTests within an hour, are a ConflictError.
 func (s *DB) TestWebhook(ctx context.Context, c Change, id int64) (Delivery, error) {
 	d, _, err := write(ctx, s, "test a webhook", c, func(tx pgx.Tx) (d Delivery, err error) {
-		w, err := oneWebhook(ctx, tx, id)
+		w, err := webhookToChange(ctx, tx, c, id)
 		if err == nil {
 			err = w.mayTest(ctx, tx)
 		}
