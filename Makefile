@@ -326,13 +326,15 @@ verify: bench-once ## Run every benchmark once, regenerate everything generated,
 golden: ## Rewrite the golden files of tests, after a change of what they show
 	$(GO) test -count=1 $$($(call packages_with,internal/golden"|flag\.Bool..update.)) -update
 
-# Of every page, on two widths, light and dark, over a month of requests of eleven tenants. docs/img has those that docs show.
+# Of every page, on two widths, light and dark, over a month of requests of eleven tenants.
 .PHONY: screenshots
-screenshots: ## Take screenshots of all pages of the portal into .cache/screenshots, and renew those of docs/img
+screenshots: ## Renew the screenshots of all pages of the portal, in docs/img/pages, and the list of them
 	rm -rf $(CACHE)/screenshots && mkdir -p $(CACHE)/screenshots
-	SCREENSHOTS=$(CURDIR)/$(CACHE)/screenshots $(GO) test -count=1 -run '^Test(EveryPageIsRightOnEveryScreen|UsageIsPrinted)$$' \
+	SCREENSHOTS=$(CURDIR)/$(CACHE)/screenshots $(GO) test -count=1 -timeout 30m -run '^Test(EveryPageIsRightOnEveryScreen|UsageIsPrinted)$$' \
 		./plugin/control/portal
-	cp $(CACHE)/screenshots/docs/*.png docs/img/
+	rm -rf docs/img/pages && mkdir -p docs/img/pages
+	cp $(CACHE)/screenshots/*.webp docs/img/pages/
+	cp $(CACHE)/screenshots/screenshots.md docs/
 
 .PHONY: zones
 zones: ## Take over the time zones of this Go

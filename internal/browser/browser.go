@@ -23,6 +23,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -260,16 +261,23 @@ func (tab *Tab) Path() string {
 	return u.RequestURI()
 }
 
-// Screenshot returns a PNG of the screen.
-func (tab *Tab) Screenshot() []byte {
+// Screenshot returns a WebP of the whole page, also of what is below the screen, down to a number of its pixels. Scale is
+// the number of pixels for each of them.
+func (tab *Tab) Screenshot(lowest, scale float64) []byte {
 	tab.t.Helper()
-	return run(tab, "take a screenshot", chromedp.CaptureScreenshot())
-}
-
-// FullScreenshot returns a PNG of the whole page, also of what is below the screen.
-func (tab *Tab) FullScreenshot() []byte {
-	tab.t.Helper()
-	return run(tab, "take a screenshot of the page", chromedp.FullScreenshot(100))
+	const quality = 45 // texts are sharp
+	size := Eval[[]float64](tab, `[innerWidth, document.documentElement.scrollHeight]`)
+	clip := page.Viewport{Width: size[0], Height: min(size[1], lowest), Scale: scale}
+	return run(tab, "take a screenshot", func(ctx context.Context, t *chromedp.Target) ([]byte, error) {
+		beyond, q := true, int64(quality)
+		r, err := cdp.Call(ctx, t, page.CaptureScreenshot, page.CaptureScreenshotParams{
+			Format: page.CaptureScreenshotFormatWebp, Quality: &q, Clip: &clip, CaptureBeyondViewport: &beyond,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("capture the page: %w", err)
+		}
+		return r.Data, nil
+	})
 }
 
 // Print shows the page as on paper, which is as wide as the screen.

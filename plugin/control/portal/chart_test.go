@@ -127,12 +127,12 @@ func TestTimesAreRelativeToNow(t *testing.T) {
 	for away, want := range map[time.Duration]string{
 		12*time.Minute + 59*time.Second: ">in 12 min<", -3 * time.Hour: ">3 h ago<", 0: ">now<", 50 * time.Hour: ">in 2 d<",
 	} {
-		got, err := ago(noon.Add(away), noon)
+		got, err := relative(noon.Add(away), noon, time.UTC)
 		require.NoError(t, err)
 		assert.Contains(t, string(got), want)
 		assert.Contains(t, string(got), noon.Add(away).Format(`title="2006-01-02 15:04:05 UTC"`))
 	}
-	got, err := ago(time.Time{}, noon)
+	got, err := relative(time.Time{}, noon, time.UTC)
 	assert.Equal(t, "–", string(got))
 	assert.NoError(t, err)
 }

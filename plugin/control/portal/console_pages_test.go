@@ -34,7 +34,7 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 		VALUES ('multiplier', 'acme', 'minute', 1500, 'launch week', now() + interval '2 hours', 'ann',
 			now() - interval '5 hours', 'scheduled')`)
 	exec(`INSERT INTO rate_limiter.overrides (kind, tenant, policy, "limit", reason, permanent, author)
-		VALUES ('custom_limit', 'globex', 'daily', 90000, 'a contract', true, 'ann')`)
+		VALUES ('custom_limit', 'globex', 'daily', 500000, 'a contract', true, 'ann')`)
 	f := &filler{TB: t, pool: pool}
 	f.fillUnrecorded(statement{`UPDATE rate_limiter.audit SET at = now() - interval '4 hours'`, nil})
 	exec(`UPDATE rate_limiter.usage_state SET hours_until = date_trunc('day', now() - interval '31 days', 'UTC'),
@@ -42,21 +42,22 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	exec(`SELECT rate_limiter.keep_usage_partitions()`)
 	exec(`INSERT INTO rate_limiter.usage_names (name) SELECT p || '/default/' || t FROM unnest(ARRAY['daily', 'minute']) p,
 		unnest(ARRAY['free', 'basic', 'pro', 'enterprise']) t`)
-	const wave = ` (1.2 + sin(extract(epoch FROM at) / 13751) + random() * .3) * (22 - n.id) `
+	const wave = ` (1.2 + sin(extract(epoch FROM now() - at) / 13751 + 4) + (hashtext(at::text || n.id) & 255) / 850.0) *
+		(22 - n.id) * 15 `
 	for _, c := range []struct {
 		table, step, from, to string
 		scale                 int
 	}{
 		{"minutes", "1 minute", "now() - interval '25 hours'", "now()", 1},
-		{"hours", "1 hour", "now() - interval '9 days'", "now()", 60},
-		{"days", "1 day", "now() - interval '31 days'", "now()", 1440},
+		{"hours", "1 hour", "now() - interval '9 days'", "now() - interval '1 hour'", 60},
+		{"days", "1 day", "now() - interval '31 days'", "now() - interval '1 day'", 1440},
 	} {
 		late := map[bool]string{true: ", late", false: ""}[c.table == "days"]
 		exec(fmt.Sprintf(`INSERT INTO rate_limiter.usage_%[1]s (at, tenant, endpoint, policy, admitted, soft, denied,
 				shadow_denied, cost, remaining_min%[7]s)
 			SELECT at, n.id, 4, p.id, v, CASE WHEN n.id %% 3 = 0 THEN v / 12 ELSE 0 END, CASE WHEN n.id %% 2 = 1 THEN
-				greatest(0, v - 25 * %[4]d) / 3 ELSE 0 END, 0, CASE WHEN p.id = 1 THEN 0 ELSE v END,
-				CASE WHEN p.id > 1 THEN CASE WHEN p.name LIKE 'minute%%' THEN n.id * 3 ELSE 50000 END END%[8]s
+				greatest(0, v - 375 * %[4]d) / 3 ELSE 0 END, 0, CASE WHEN p.id = 1 THEN 0 ELSE v END,
+				CASE WHEN p.id > 1 THEN CASE WHEN p.name LIKE 'minute%%' THEN n.id * 90 ELSE n.id * 9000 END END%[8]s
 			FROM (SELECT date_trunc('%[6]s', g, 'UTC') AS at FROM generate_series(%[3]s, %[9]s, interval '%[2]s') g) g,
 				rate_limiter.usage_names n, LATERAL (SELECT (`+wave+`* %[4]d)::bigint AS v) v,
 				rate_limiter.usage_names p WHERE n.id BETWEEN 5 AND 15 AND (p.name = '' OR split_part(p.name, '/', 3) = coalesce(
@@ -67,11 +68,11 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	exec(`UPDATE rate_limiter.usage_state SET hours_until = date_trunc('hour', now()), days_until = date_trunc('day', now(), 'UTC')`)
 	exec(`INSERT INTO rate_limiter.quota_notices (noticed_at, tenant, policy, endpoint, threshold, "limit", used, window_start,
 			window_end, exhausted_at, late)
-		SELECT now(), 'acme', 'daily', '', 80, 60000, 49100, date_trunc('day', now()), now() + interval '5 hours',
+		SELECT now(), 'acme', 'daily', '', 80, 600000, 491000, date_trunc('day', now()), now() + interval '5 hours',
 			now() + interval '72 minutes', false`)
 	exec(`INSERT INTO rate_limiter.recent_denials (login, node, event, at, tenant, endpoint, policy, scope, "limit",
 			window_size, reason, shadow, count, tenant_count, "user", ip, retry_after, request_ids)
-		SELECT 'l', 'n1', 'e' || i, now() - random() *
+		SELECT 'l', 'n1', 'e' || i, now() - (hashtext(i::text) & 1023) / 1024.0 *
 			CASE WHEN i % 3 = 0 THEN interval '23 hours' ELSE interval '6 hours' END,
 			(ARRAY['acme', 'globex', 'initech', 'acme', 'hooli'])[1 + i % 5],
 			(ARRAY['GET /v1/records', 'POST /v1/records/{id}/attachments',
@@ -79,7 +80,7 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 			p.most, p.size, p.reason, i % 11 = 0, 1 + i % 9,
 			1 + i % 9, '', '', 20, ARRAY[lpad(to_hex(i), 32, '0')]
 		FROM generate_series(1, 900) i, LATERAL (SELECT (ARRAY['minute', 'daily', ''])[1 + i % 3] AS policy,
-			(ARRAY[600, 60000, NULL])[1 + i % 3] AS most, (ARRAY[60, 86400, NULL])[1 + i % 3] AS size,
+			(ARRAY[6000, 600000, NULL])[1 + i % 3] AS most, (ARRAY[60, 86400, NULL])[1 + i % 3] AS size,
 			(ARRAY['quota', 'quota', 'others'])[1 + i % 3] AS reason) p`)
 	var version int64
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM rate_limiter.version`).Scan(&version))
@@ -101,7 +102,7 @@ func openBusy(t *testing.T, edit func(*Options, *api.Server)) *realWorld {
 	return overDatabase(t, pool, list, setting{
 		config: schema.Config{
 			DefaultTier: "free", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
-			Tiers: []schema.Tier{tier("free", 20), tier("basic", 40), tier("pro", 600), tier("enterprise", 6000)},
+			Tiers: []schema.Tier{tier("free", 4000), tier("basic", 4500), tier("pro", 5000), tier("enterprise", 6000)},
 		},
 		now: time.Now(), edit: edit,
 	})

@@ -201,7 +201,7 @@ var reasonWords = map[string]string{
 	"store_away":      "The limit could not be checked.",
 	"internal_fault":  "The request could not be decided.",
 	"config_fault":    "The request could not be decided.",
-	"others":          "Several limits or endpoints, counted together",
+	"others":          "Several limits, counted together",
 }
 
 // readOrgDenials reads recent denials of the org in groups, or why one request was denied, and what to do.

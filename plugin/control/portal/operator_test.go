@@ -369,19 +369,19 @@ func TestTheNextPageOfDenialsFollowsTheLastRowThatIsShown(t *testing.T) {
 	w.want(b.get("/portal/denials?tenant=acme"), http.StatusOK, "<div data-live", ">GET /60<", "view=list", "rising")
 	const list = "/portal/denials?tenant=acme&view=list"
 	page := w.want(b.get(list), http.StatusOK, "<div data-live", ">GET /60<", ">GET /11<")
-	w.want(b.get(next(page)), http.StatusOK, ">GET /10</td>", ">GET /1</td>")
+	w.want(b.get(next(page)), http.StatusOK, ">GET /10</code>", ">GET /1</code>")
 	live := b.watch(list)
 	if rows := live.next(); next(shown{text: rows}) != next(page) {
 		t.Errorf("the live part begins with %s, want the link of the page: %s", rows, next(page))
 	}
 	w.deny(61, 80)
 	rows := live.next()
-	if !strings.Contains(rows, ">GET /80</td>") || !strings.Contains(rows, ">GET /31</td>") ||
-		strings.Contains(rows, ">GET /30</td>") {
+	if !strings.Contains(rows, ">GET /80</code>") || !strings.Contains(rows, ">GET /31</code>") ||
+		strings.Contains(rows, ">GET /30</code>") {
 		t.Fatalf("after 20 denials the live part is %s, want 80 to 31", rows)
 	}
-	older := w.want(b.get(next(shown{text: rows})), http.StatusOK, ">GET /30</td>", ">GET /1</td>")
-	w.missing(older, ">GET /31</td>")
+	older := w.want(b.get(next(shown{text: rows})), http.StatusOK, ">GET /30</code>", ">GET /1</code>")
+	w.missing(older, ">GET /31</code>")
 }
 
 func TestTheAuditIsFilteredByEachKind(t *testing.T) {

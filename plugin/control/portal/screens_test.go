@@ -1,6 +1,7 @@
 package portal
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,18 +16,12 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 )
 
-// Screens of screenshots: two widths, light and dark.
+// Screens of screenshots: two widths, light and dark. They are in the order of docs/screenshots.md.
 var screens = []chromium.Screen{
 	{Name: "wide", Width: 1400, Height: 900},
 	{Name: "wide-dark", Width: 1400, Height: 900, Dark: true},
 	{Name: "phone", Width: 390, Height: 844, Mobile: true},
 	{Name: "phone-dark", Width: 390, Height: 844, Mobile: true, Dark: true},
-}
-
-// documented maps the screenshots of docs/img, which are of the screen alone, to their files.
-var documented = map[string]string{
-	"wide-admin-": "portal-overview", "wide-admin-tenants-acme": "portal-console", "wide-admin-preview": "portal-preview",
-	"wide-tenant-org-usage": "portal-usage", "phone-tenant-org": "portal-tenant",
 }
 
 // report has all nodes report that they enforce the newest version.
@@ -40,13 +35,13 @@ func openFull(t *testing.T) *realWorld {
 	w := openBusy(t, nil)
 	const long = "GET /v1/organizations/{organization}/reports/annual-financial-statements/export"
 	for _, write := range [][3]string{
-		{"PUT", "/v1/ratelimit/policies", `{"name":"daily","tier":"basic","limit":4000,"window":"1d","reason":"a test"}`},
+		{"PUT", "/v1/ratelimit/policies", `{"name":"daily","tier":"basic","limit":450000,"window":"1d","reason":"a test"}`},
 		{"PUT", "/v1/ratelimit/costs", `{"endpoint":"POST /v1/records/export","cost":25,"reason":"a test"}`},
 		{"POST", "/v1/ratelimit/candidates", `{"name":"july","reason":"smaller days for the basic tier"}`},
-		{"PUT", "/v1/ratelimit/candidates/july/policies", `{"name":"daily","tier":"basic","limit":3000,"window":"1d"}`},
+		{"PUT", "/v1/ratelimit/candidates/july/policies", `{"name":"daily","tier":"basic","limit":300000,"window":"1d"}`},
 		{"PUT", "/v1/ratelimit/prices", `{"model":"gpt-4o*","prompt":"2.50","completion":"10","reason":"the list of July"}`},
 		{"PUT", "/v1/ratelimit/prices", `{"model":"claude-sonnet-4-20250514","prompt":"3","completion":"15","reason":"new"}`},
-		{"POST", "/v1/ratelimit/check", `{"org_id":"acme","cost":22}`},
+		{"POST", "/v1/ratelimit/check", `{"org_id":"acme","cost":5600}`},
 		{"POST", "/v1/orgs/acme/ratelimit/webhooks", `{"url":"https://example.com/webhooks/limits","reason":"a test"}`},
 		{"POST", "/v1/orgs/acme/tokens", `{"name":"billing-job","reason":"a test"}`},
 		{"POST", "/v1/ratelimit/tokens", `{"name":"billing-job","role":"viewer","reason":"a test"}`},
@@ -64,8 +59,8 @@ func openFull(t *testing.T) *realWorld {
 			request_ids)
 		SELECT 'node', 'edge-1', i::text, now() - i * i * interval '7 seconds', (ARRAY['acme', 'globex', 'stark-industries',
 			'cyberdyne-systems'])[1 + i % 4], CASE WHEN i % 3 = 0 THEN '` + long + `' WHEN i % 7 = 1 THEN '' ELSE
-			'GET /v1/records' END, (ARRAY['minute', 'daily'])[1 + i % 2], 'tenant', 600, CASE WHEN i % 2 = 0 THEN 60 ELSE
-			86400 END, 'quota', i % 11 = 0, i, i, '', '', 60, 'pro', 'tier', 1, 0, CASE WHEN i = 4 THEN
+			'GET /v1/records' END, (ARRAY['minute', 'daily'])[1 + i % 2], 'tenant', CASE WHEN i % 2 = 0 THEN 5000 ELSE
+			500000 END, CASE WHEN i % 2 = 0 THEN 60 ELSE 86400 END, 'quota', i % 11 = 0, i, i, '', '', 60, 'pro', 'tier', 1, 0, CASE WHEN i = 4 THEN
 			ARRAY['` + deniedRequest + `'] END
 		FROM generate_series(1, 90) i`)
 	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
@@ -80,24 +75,33 @@ func openFull(t *testing.T) *realWorld {
 	return w
 }
 
-// screensOf returns the paths of all pages that a role reads, behind /portal/, and of some more views of them.
-func screensOf(role api.Role) (paths []string) {
+// view is a page to look at, behind /portal/. Without a name there is no screenshot of it.
+type view struct{ name, path string }
+
+// viewsOf returns all pages that a role reads, and some more views of them.
+func viewsOf(role api.Role) (views []view) {
 	sample := strings.NewReplacer("{$}", "", "/candidates/{name}", "/candidates/july", "/tiers/{name}", "/tiers/pro",
 		"/tokens/{name}", "/tokens/billing-job", "{org}", "acme", "{id}", "1")
+	one := strings.NewReplacer("{$}", "overview", "ies/{id}", "y", "s/{id}", "", "s/{name}", "", "s/{org}", "", "/", "-")
 	for _, page := range pages() {
 		method, path, _ := strings.Cut(page.Pattern, " ")
 		isPart := path == "/portal/reach" || path == "/portal/search" // of a page, or leads to one
 		if method != http.MethodGet || !slices.Contains(page.For, role) || isPart {
 			continue
 		}
-		paths = append(paths, strings.TrimPrefix(sample.Replace(path), home))
+		name, path := one.Replace(strings.TrimPrefix(path, home)), sample.Replace(path)
+		views = append(views, view{name, strings.TrimPrefix(path, home)})
 	}
 	if role == api.Tenant {
-		return append(paths, "org/usage?span=30d", "org/denials?endpoint=GET+/v1/records", "nowhere")
+		views[0].name = "" // leads to the next
+		return append(views, view{"org-usage-month", "org/usage?span=30d"},
+			view{"", "org/denials?endpoint=GET+/v1/records"}, view{"", "nowhere"})
 	}
-	return append(paths, "?range=30d", "tenants/acme?policy=daily", "tenants/globex?range=7d", "denials?tenant=acme",
-		"denials?request_id="+deniedRequest, "tenants?sort=denied&range=30d", "candidates/july?policy=daily",
-		"audit?kind=override", "tenants/"+strings.Repeat("x", 120), "nowhere")
+	return append(views, view{"overview-month", "?range=30d"}, view{"tenant-policy", "tenants/acme?policy=daily"},
+		view{"", "tenants/globex?range=7d"}, view{"", "denials?tenant=acme"}, view{"denials-list", "denials?view=list"},
+		view{"denied-request", "denials?request_id=" + deniedRequest}, view{"", "tenants?sort=denied&range=30d"},
+		view{"", "candidates/july?policy=daily"}, view{"", "audit?kind=override"},
+		view{"", "tenants/" + strings.Repeat("x", 120)}, view{"not-found", "nowhere"})
 }
 
 // make screenshots runs this test with a folder for the screenshots.
@@ -105,29 +109,34 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	w := openFull(t)
 	b := chromium.Start(t)
+	var names []string
 	for _, screen := range screens {
 		if screen.Dark && screen.Mobile && os.Getenv("SCREENSHOTS") == "" {
 			continue // the widths of one, the colors of the other
 		}
-		for role, secret := range map[api.Role]string{api.Admin: adminSecret, api.Tenant: acmeSecret} {
+		for _, role := range []api.Role{api.Admin, api.Tenant} {
 			tab := b.Tab(t, screen)
-			check := func(path string) {
-				name := screen.Name + "-" + string(role) + "-" + strings.NewReplacer("/", "-", "?", "-", "=", "-", "&", "-",
-					"%", "-", "+", "-").Replace(path)
-				assert.Empty(t, tab.Audit(), "%s: /portal/%s", name, path)
-				keepScreens(t, tab, name)
+			check := func(of view) {
+				assert.Empty(t, tab.Audit(), "%s: /portal/%s", screen.Name, of.path)
+				if of.name == "" {
+					return
+				}
+				keepScreen(t, tab, of.name+"-"+screen.Name)
+				if !slices.Contains(names, of.name) {
+					names = append(names, of.name)
+				}
 			}
 			tab.Open(w.server.URL + "/portal/")
-			check("sign-in")
-			tab.Fill("#token", secret)
+			check(view{"sign-in", "sign-in"})
+			tab.Fill("#token", map[api.Role]string{api.Admin: adminSecret, api.Tenant: acmeSecret}[role])
 			require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
-			for _, path := range screensOf(role) {
+			for _, of := range viewsOf(role) {
 				w.exec(report)
-				status := tab.Open(w.server.URL + "/portal/" + path)
-				if status != http.StatusOK && path != "nowhere" {
-					t.Errorf("/portal/%s: %d: is the sample of its parameter known?", path, status)
+				status := tab.Open(w.server.URL + "/portal/" + of.path)
+				if status != http.StatusOK && of.path != "nowhere" {
+					t.Errorf("/portal/%s: %d: is the sample of its parameter known?", of.path, status)
 				}
-				check(path)
+				check(of)
 			}
 			if role == api.Admin {
 				tab.Open(w.server.URL + "/portal/tenants/acme/overrides/new")
@@ -137,10 +146,34 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 					tab.Fill("main [name="+field+"]", value)
 				}
 				require.EqualValues(t, http.StatusOK, tab.Click("main form button:not(.quiet)"))
-				check("preview")
+				check(view{"override-preview", "tenants/acme/overrides/new"})
 			}
 		}
 	}
+	listScreens(t, names)
+}
+
+// listScreens writes the page of docs that shows the screenshots.
+func listScreens(t *testing.T, names []string) {
+	t.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	list := "# Screenshots\n\nEvery page of the [portal](portal.md), wide and on a phone, light and dark, as `make " +
+		"screenshots` takes them of\nexamples. Long pages are cut off. The pages of tenants begin with `org`.\n\n" +
+		"| page | wide | wide, dark | phone | phone, dark |\n|---|---|---|---|---|\n"
+	for _, name := range names {
+		list += "| " + name
+		for _, screen := range screens {
+			file := "img/pages/" + name + "-" + screen.Name + ".webp"
+			width := map[bool]int{false: 240, true: 100}[screen.Mobile]
+			list += fmt.Sprintf(` | <a href="%[1]s"><img src="%[1]s" width="%[2]d" alt="%[3]s, %[4]s"></a>`,
+				file, width, name, screen.Name)
+		}
+		list += " |\n"
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "screenshots.md"), []byte(list), 0o644))
 }
 
 // On paper, from a dark screen, the pages of usage are light, in the width of the paper, and without forms.
@@ -148,7 +181,8 @@ func TestUsageIsPrinted(t *testing.T) {
 	t.Parallel()
 	w := openBusy(t, nil)
 	b := chromium.Start(t)
-	for secret, path := range map[string]string{adminSecret: "tenants/acme?policy=daily", acmeSecret: "org/usage"} {
+	for name, path := range map[string]string{"tenant-print": "tenants/acme?policy=daily", "org-usage-print": "org/usage"} {
+		secret := map[bool]string{true: acmeSecret, false: adminSecret}[path == "org/usage"]
 		screen := chromium.Screen{Name: "print", Width: 718, Height: 1000, Dark: true} // A4 without its margins
 		tab := b.Tab(t, screen)
 		tab.Open(w.server.URL + "/portal/")
@@ -164,24 +198,24 @@ func TestUsageIsPrinted(t *testing.T) {
 			assert.Zero(t, shown, "%s: %s", path, hidden)
 		}
 		assert.Empty(t, tab.Audit(), path)
-		keepScreens(t, tab, "print-"+strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(path))
+		keepScreen(t, tab, name)
 	}
 }
 
-// keepScreens writes the whole page, and of the pages that docs show the screen, below the folder SCREENSHOTS.
-func keepScreens(t *testing.T, tab *chromium.Tab, name string) {
+// keepScreen writes a screenshot into the folder SCREENSHOTS, without a focus, which the audit has moved.
+func keepScreen(t *testing.T, tab *chromium.Tab, name string) {
 	t.Helper()
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	// The audit has moved the focus through the page.
 	chromium.Eval[int](tab, `document.activeElement.blur(),
-		document.querySelectorAll("nav").forEach(e => e.scrollLeft = 0),
-		document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center" }), scrollTo(0, 0), 0`)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), tab.FullScreenshot(), 0o644))
-	if file := documented[name]; file != "" {
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, "docs"), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "docs", file+".png"), tab.Screenshot(), 0o644))
+		document.querySelectorAll("nav, .tabs").forEach(e => e.scrollLeft = 0),
+		document.querySelectorAll(":is(nav, .tabs) [aria-current]").forEach(e => e.scrollIntoView({ inline: "center" })),
+		scrollTo(0, 0), 0`)
+	lowest, scale := 1300.0, 0.8 // all screenshots together take 5 MB
+	if strings.Contains(name, "phone") {
+		scale = 1
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".webp"), tab.Screenshot(lowest, scale), 0o644))
 }

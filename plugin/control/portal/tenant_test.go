@@ -277,7 +277,7 @@ func TestAPeriodResetsByTheClocksOfItsTimeZone(t *testing.T) {
 		"scope":"tenant","limit":20000,"used":12345,"remaining":7655,"fraction":0.617,"period":"month",
 		"time_zone":"Europe/Berlin","reset":"2026-11-30T23:00:00Z"}]}`)
 	b := w.signedIn(acmeSecret)
-	const reset = `resets <time datetime="2026-11-30T23:00:00Z">2026-12-01 00:00:00 Europe/Berlin</time>`
+	const reset = `resets <time datetime="2026-11-30T23:00:00Z" title="2026-12-01 00:00:00 Europe/Berlin" data-relative>in 8 d</time>`
 	w.want(b.get("/portal/org"), http.StatusOK, `7,655 <small>left of 20,000 this month</small>`, reset)
 	w.api.answer("GET /v1/orgs/acme/ratelimit/usage/history", http.StatusOK, `{"from":"2026-11-22T11:00:00Z",
 		"to":"2026-11-22T12:00:00Z","items":[{"at":"2026-11-22T11:00:00Z","admitted":30}]}`)

@@ -28,10 +28,8 @@ type orgUsage struct {
 	Others    int // endpoints that Rest sums up
 	Rest      useSum
 	Admitted  chart
-	LimitOf   string // the name of the limit in the graph
 	Apart     bool   // some limits have no line, because there is one for each user, for example
 	Sum       *chart // of today, with a limit by the day; nil: there is none, or another time is shown
-	SumOf     string // the name of that limit
 	Quotas    []orgQuota
 	NoUsage   bool // what is used now cannot be read
 }
@@ -85,7 +83,6 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	u.From, u.To = steps.From, steps.To
 	step := u.Span.bucket
 	most, name := limitOfStep(limits, step)
-	u.LimitOf = name
 	u.Apart = slices.ContainsFunc(limits, func(l answers.LimitInForce) bool { return !isOwnTotal(&l) })
 	u.Admitted = requestsChart(&steps, step)
 	u.Admitted.limit(name, most)
@@ -93,7 +90,7 @@ func (u *orgUsage) draw(steps answers.UsageHistory, limits []answers.LimitInForc
 	if most, name := limitOfStep(limits, day); u.Span.length == day && most > 0 {
 		admitted := pointsOf(steps, step, func(r *answers.UsageRow) int64 { return r.Admitted })
 		sums := windowSums(admitted, beginOf(utcDay, true))
-		u.Sum, u.SumOf = levelChart("Admitted requests since midnight UTC", sums, step), name
+		u.Sum = levelChart("Admitted requests since midnight UTC", sums, step)
 		u.Sum.limit(name, most)
 	}
 }

@@ -33,6 +33,7 @@ var templateFiles embed.FS
 // layout is what surrounds a page.
 type layout struct {
 	Title, Path string
+	Section     string // the path of the page of Nav that this one is, or is below; "": none
 	Caller      api.Caller
 	Nav         []page
 	Notice      notice
@@ -47,6 +48,12 @@ type layout struct {
 func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layout {
 	l := &layout{Title: title, Path: r.URL.Path, Caller: caller, Range: keptRange(r, caller)}
 	l.Brand, l.Logo, l.Style = p.Brand, p.logo, p.style
+	below := strings.Replace(r.URL.Path, "/new/", "/", 1) + "/"
+	for i := range listings {
+		if strings.HasPrefix(below, home+listings[i].At+"/") {
+			below = home + listings[0].At + "/"
+		}
+	}
 	for _, to := range pages() {
 		if to.Pattern == r.Pattern && to.Ranged {
 			l.Ranges = rangeLinks(r)
@@ -54,6 +61,9 @@ func (p *Portal) layout(r *http.Request, caller api.Caller, title string) *layou
 		isOrgHome := caller.Role == api.Tenant && to.Path() == home // leads to the page of the org, which has a link
 		if to.Nav != "" && slices.Contains(to.For, caller.Role) && !isOrgHome {
 			l.Nav = append(l.Nav, to)
+			if strings.HasPrefix(below, to.Path()+"/") {
+				l.Section = to.Path()
+			}
 		}
 	}
 	return l
@@ -129,8 +139,9 @@ func functions(now func() time.Time) template.FuncMap {
 		"share":   share,
 		"rate":    rateWords,
 		"when":    when,
-		"ago":     func(at time.Time) (template.HTML, error) { return ago(at, now()) },
-		"resets":  resets,
+		"ago":     func(at any) (template.HTML, error) { return relative(at, now(), time.UTC) },
+		"resets":  func(b answers.BucketUsage) (template.HTML, error) { return resets(b, now()) },
+		"path":    pathWords,
 		"ahead":   func(at time.Time) bool { return at.After(now()) },
 		"segment": answers.PathSegment,
 		"dict":    dict,
@@ -189,9 +200,8 @@ func rateWords(perSecond float64) string {
 	return strconv.FormatFloat(perSecond, 'g', 2, 64)
 }
 
-// when returns an instant as a time element, in UTC: a time.Time or a *time.Time. Without an instant it is a dash.
-func when(value any) (template.HTML, error) {
-	var at time.Time
+// instant returns a time.Time, or the one that a pointer is to; zero: there is none.
+func instant(value any) (at time.Time, err error) {
 	switch t := value.(type) {
 	case time.Time:
 		at = t
@@ -200,21 +210,27 @@ func when(value any) (template.HTML, error) {
 			at = *t
 		}
 	default:
-		return "", fmt.Errorf("%T is not a time", value)
+		err = fmt.Errorf("%T is not a time", value)
 	}
-	if at.IsZero() {
-		return "–", nil
+	return at.UTC(), err
+}
+
+// when returns an instant as a time element, in UTC. Without an instant it is a dash.
+func when(value any) (template.HTML, error) {
+	at, err := instant(value)
+	if err != nil || at.IsZero() {
+		return "–", err
 	}
-	at = at.UTC()
 	text := `<time datetime="` + at.Format(time.RFC3339) + `">` + at.Format("2006-01-02 15:04:05") + ` UTC</time>`
 	return template.HTML(text), nil // #nosec G203 -- digits only
 }
 
-// ago returns how far an instant is from now, as a time element. The script of pages adds the instant in the reader's
-// zone, and follows the clock.
-func ago(at, now time.Time) (template.HTML, error) {
-	if at.IsZero() {
-		return when(at)
+// relative returns how far an instant is from now, as a time element that names the instant in a time zone. The script
+// of pages adds that of the reader, and follows the clock.
+func relative(value any, now time.Time, zone *time.Location) (template.HTML, error) {
+	at, err := instant(value)
+	if err != nil || at.IsZero() {
+		return "–", err
 	}
 	away, text := at.Sub(now), "now"
 	for i, u := range units {
@@ -228,24 +244,32 @@ func ago(at, now time.Time) (template.HTML, error) {
 		}
 		break
 	}
-	at = at.UTC()
-	return template.HTML(fmt.Sprintf( // #nosec G203 -- digits only
-		`<time datetime="%s" title="%s UTC" data-relative>%s</time>`, at.Format(time.RFC3339),
-		at.Format("2006-01-02 15:04:05"), text)), nil
+	return template.HTML(fmt.Sprintf( // #nosec G203 -- digits, and the name of a zone that exists
+		`<time datetime="%s" title="%s %s" data-relative>%s</time>`, at.Format(time.RFC3339),
+		at.In(zone).Format("2006-01-02 15:04:05"), zone, text)), nil
 }
 
-// resets returns when a bucket is full again, or its window ends: the end of a period by the clocks of its time zone.
-func resets(b answers.BucketUsage) (template.HTML, error) {
+// resets returns how far it is until a bucket is full again, or its window ends. The end of a period is named in its
+// time zone.
+func resets(b answers.BucketUsage, now time.Time) (template.HTML, error) {
 	if b.MaxDuration != 0 {
 		return "as requests end", nil
 	}
-	location, err := calendar.Location(b.TimeZone)
+	zone, err := calendar.Location(b.TimeZone)
 	if b.Period == "" || err != nil {
-		return when(b.Reset)
+		zone = time.UTC
 	}
-	text := fmt.Sprintf(`<time datetime="%s">%s %s</time>`, b.Reset.UTC().Format(time.RFC3339),
-		b.Reset.In(location).Format("2006-01-02 15:04:05"), location)
-	return template.HTML(text), nil // #nosec G203 -- digits, and the name of a zone that exists
+	return relative(b.Reset, now, zone)
+}
+
+// pathWords returns a path or a URL, which may be broken behind a slash if it is long.
+func pathWords(path string) template.HTML {
+	const long = 32
+	text := template.HTMLEscapeString(path)
+	if len(path) > long {
+		text = strings.ReplaceAll(text, "/", "/<wbr>")
+	}
+	return template.HTML(text) // #nosec G203 -- escaped
 }
 
 // pairs returns texts two by two, such as the values and labels of a select.

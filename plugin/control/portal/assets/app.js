@@ -53,7 +53,8 @@
   const relate = (root) => root.querySelectorAll("time[datetime]").forEach((time) => {
     const at = Date.parse(time.dateTime), away = (at - Date.now()) / 1000, far = Math.abs(away);
     const [unit, size] = units.find(([, seconds]) => far >= seconds) ?? units.at(-1);
-    time.title = exact.format(at);
+    time.dataset.named ??= time.title; // in UTC, or in the time zone of a limit
+    time.title = exact.format(at) + (time.dataset.named && ` (${time.dataset.named})`);
     if ("relative" in time.dataset) {
       time.textContent = far < 1 ? "now" : `${away > 0 ? "in " : ""}${Math.floor(far / size)} ${unit}${away < 0 ? " ago" : ""}`;
     }
@@ -61,7 +62,7 @@
   relate(document);
   setInterval(() => document.hidden || relate(document), 10000);
 
-  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  document.querySelectorAll(":is(nav, .tabs) [aria-current]").forEach((link) => link.scrollIntoView({ block: "nearest", inline: "center" }));
 
   const leave = (part) => {
     part.reads?.abort();

@@ -138,6 +138,8 @@
         : { stroke: color(name), width: 0, fill: color(name), paths: bars, points: { show: false } })],
       hooks: { drawClear: [below], draw: [above], setCursor: [point], ready: [(u) => u.over.append(tip)] },
     };
+    const top = highest(data);
+    figure.querySelectorAll("[data-line]").forEach((key) => key.classList.toggle("off", Number(key.dataset.line) > top));
     drawn.get(figure)?.destroy();
     drawn.set(figure, new uPlot(options, stack(data), plot));
   };
