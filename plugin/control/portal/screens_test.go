@@ -60,8 +60,8 @@ func openFull(t *testing.T) *realWorld {
 		SELECT 'node', 'edge-1', i::text, now() - i * i * interval '7 seconds', (ARRAY['acme', 'globex', 'stark-industries',
 			'cyberdyne-systems'])[1 + i % 4], CASE WHEN i % 3 = 0 THEN '` + long + `' WHEN i % 7 = 1 THEN '' ELSE
 			'GET /v1/records' END, (ARRAY['minute', 'daily'])[1 + i % 2], 'tenant', CASE WHEN i % 2 = 0 THEN 5000 ELSE
-			500000 END, CASE WHEN i % 2 = 0 THEN 60 ELSE 86400 END, 'quota', i % 11 = 0, i, i, '', '', 60, 'pro', 'tier', 1, 0, CASE WHEN i = 4 THEN
-			ARRAY['` + deniedRequest + `'] END
+			500000 END, CASE WHEN i % 2 = 0 THEN 60 ELSE 86400 END, 'quota', i % 11 = 0, i, i, '', '', 60, 'pro',
+			'tier', 1, 0, CASE WHEN i = 4 THEN ARRAY['` + deniedRequest + `'] END
 		FROM generate_series(1, 90) i`)
 	w.exec(`INSERT INTO rate_limiter.abuse_tenants (tenant, state, mode, reason, scored_at)
 		SELECT name, jsonb_build_object('step', step), 'enforce', 'denied 90 % of its requests for 12 minutes', now()
@@ -97,7 +97,7 @@ func viewsOf(role api.Role) (views []view) {
 		return append(views, view{"org-usage-month", "org/usage?span=30d"},
 			view{"", "org/denials?endpoint=GET+/v1/records"}, view{"", "nowhere"})
 	}
-	return append(views, view{"overview-month", "?range=30d"}, view{"tenant-policy", "tenants/acme?policy=daily"},
+	return append(views, view{"", "?range=1h"}, view{"overview-month", "?range=30d"}, view{"tenant-policy", "tenants/acme?policy=daily"},
 		view{"", "tenants/globex?range=7d"}, view{"", "denials?tenant=acme"}, view{"denials-list", "denials?view=list"},
 		view{"denied-request", "denials?request_id=" + deniedRequest}, view{"", "tenants?sort=denied&range=30d"},
 		view{"", "candidates/july?policy=daily"}, view{"", "audit?kind=override"},
@@ -110,47 +110,56 @@ func TestEveryPageIsRightOnEveryScreen(t *testing.T) {
 	w := openFull(t)
 	b := chromium.Start(t)
 	var names []string
+	for _, role := range []api.Role{api.Admin, api.Tenant} {
+		tab := b.Tab(t, screens[0])
+		check := func(of view) {
+			if !slices.Contains(names, of.name) && of.name != "" {
+				names = append(names, of.name)
+			}
+			checkScreens(t, tab, of)
+		}
+		tab.Open(w.server.URL + "/portal/")
+		check(view{"sign-in", "sign-in"})
+		tab.Fill("#token", map[api.Role]string{api.Admin: adminSecret, api.Tenant: acmeSecret}[role])
+		require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
+		for _, of := range viewsOf(role) {
+			w.exec(report)
+			status := tab.Open(w.server.URL + "/portal/" + of.path)
+			if of.path == "nowhere" {
+				tab.Faults() // the browser logs the status
+			} else if status != http.StatusOK {
+				t.Errorf("/portal/%s: %d: is the sample of its parameter known?", of.path, status)
+			}
+			check(of)
+		}
+		if role == api.Admin {
+			tab.Open(w.server.URL + "/portal/tenants/acme/overrides/new")
+			for field, value := range map[string]string{
+				"kind": "custom_limit", "policy": "daily", "limit": "2,000,000", "reason": "launch week",
+			} {
+				tab.Fill("main [name="+field+"]", value)
+			}
+			require.EqualValues(t, http.StatusOK, tab.Click("main form button:not(.quiet)"))
+			check(view{"override-preview", "tenants/acme/overrides/new"})
+		}
+	}
+	listScreens(t, names)
+}
+
+// checkScreens audits the page of a tab on all screens, and leaves it on the first.
+func checkScreens(t *testing.T, tab *chromium.Tab, of view) {
+	t.Helper()
 	for _, screen := range screens {
 		if screen.Dark && screen.Mobile && os.Getenv("SCREENSHOTS") == "" {
 			continue // the widths of one, the colors of the other
 		}
-		for _, role := range []api.Role{api.Admin, api.Tenant} {
-			tab := b.Tab(t, screen)
-			check := func(of view) {
-				assert.Empty(t, tab.Audit(), "%s: /portal/%s", screen.Name, of.path)
-				if of.name == "" {
-					return
-				}
-				keepScreen(t, tab, of.name+"-"+screen.Name)
-				if !slices.Contains(names, of.name) {
-					names = append(names, of.name)
-				}
-			}
-			tab.Open(w.server.URL + "/portal/")
-			check(view{"sign-in", "sign-in"})
-			tab.Fill("#token", map[api.Role]string{api.Admin: adminSecret, api.Tenant: acmeSecret}[role])
-			require.EqualValues(t, http.StatusOK, tab.Click("main form button"))
-			for _, of := range viewsOf(role) {
-				w.exec(report)
-				status := tab.Open(w.server.URL + "/portal/" + of.path)
-				if status != http.StatusOK && of.path != "nowhere" {
-					t.Errorf("/portal/%s: %d: is the sample of its parameter known?", of.path, status)
-				}
-				check(of)
-			}
-			if role == api.Admin {
-				tab.Open(w.server.URL + "/portal/tenants/acme/overrides/new")
-				for field, value := range map[string]string{
-					"kind": "custom_limit", "policy": "daily", "limit": "2,000,000", "reason": "launch week",
-				} {
-					tab.Fill("main [name="+field+"]", value)
-				}
-				require.EqualValues(t, http.StatusOK, tab.Click("main form button:not(.quiet)"))
-				check(view{"override-preview", "tenants/acme/overrides/new"})
-			}
+		tab.Show(screen)
+		assert.Empty(t, append(tab.Faults(), tab.Audit()...), "%s: /portal/%s", screen.Name, of.path)
+		if of.name != "" {
+			keepScreen(t, tab, of.name+"-"+screen.Name)
 		}
 	}
-	listScreens(t, names)
+	tab.Show(screens[0])
 }
 
 // listScreens writes the page of docs that shows the screenshots.
