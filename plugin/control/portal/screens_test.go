@@ -169,8 +169,8 @@ func listScreens(t *testing.T, names []string) {
 	if dir == "" {
 		return
 	}
-	list := "# Screenshots\n\nEvery page of the [portal](portal.md), wide and on a phone, light and dark, as `make " +
-		"screenshots` takes them of\nexamples. Long pages are cut off. The pages of tenants begin with `org`.\n\n" +
+	list := "# Screenshots\n\nEvery page of the [portal](portal.md), wide and on a phone, light and dark, with example data.\n`make " +
+		"screenshots` takes them. Long pages are cut off. The pages of tenants begin with `org`.\n\n" +
 		"| page | wide | wide, dark | phone | phone, dark |\n|---|---|---|---|---|\n"
 	for _, name := range names {
 		list += "| " + name
