@@ -222,7 +222,7 @@ func keepScreen(t *testing.T, tab *chromium.Tab, name string) {
 		document.querySelectorAll("nav, .tabs").forEach(e => e.scrollLeft = 0),
 		document.querySelectorAll(":is(nav, .tabs) [aria-current]").forEach(e => e.scrollIntoView({ inline: "center" })),
 		scrollTo(0, 0), 0`)
-	lowest, scale := 1300.0, 0.8 // all screenshots together take 5 MB
+	lowest, scale := 1200.0, 0.8 // all screenshots together take 5 MB
 	if strings.Contains(name, "phone") {
 		scale = 1
 	}
