@@ -251,7 +251,7 @@ func TestTheLinksOfACandidateLeadToItsPolicies(t *testing.T) {
 	w.write("POST", policiesAPI, `{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":100,"window":"1d"}`)
 	w.write("POST", candidatesAPI, `{"name":"july","reason":"r"}`)
 	b := w.signedIn(adminSecret)
-	w.want(b.get("/portal/new/candidates"), http.StatusOK, `href="/portal/candidates">← Back`)
+	w.want(b.get("/portal/new/candidates"), http.StatusOK, `href="/portal/candidates">Back`)
 	w.want(b.get("/portal/candidates/july/policies/1"), http.StatusOK, `value="100"`)
 	w.write("PUT", candidatesAPI+"/july/policies",
 		`{"name":"daily","tenant":"a&b=c","endpoint":"GET /x","limit":50,"window":"1d"}`)
