@@ -268,8 +268,8 @@ func (tab *Tab) Path() string {
 	return u.RequestURI()
 }
 
-// Screenshot returns a WebP of the whole page, also of what is below the screen, down to a number of its pixels. Scale is
-// the number of pixels for each of them.
+// Screenshot returns a WebP of the whole page, also of what is below the screen, down to a number of its pixels. Scale
+// is the number of pixels for each of them.
 func (tab *Tab) Screenshot(lowest, scale float64) []byte {
 	tab.t.Helper()
 	const quality = 45 // texts are sharp

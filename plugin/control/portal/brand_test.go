@@ -52,7 +52,8 @@ func TestABrandNeverBecomesMarkup(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "logo.svg")
 	require.NoError(t, os.WriteFile(file, []byte(`<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>`), 0o600))
-	for _, support := range []string{"https://help.example/" + hostile, "https://help.example/?" + hostile, "mailto:" + hostile} {
+	for _, site := range []string{"https://help.example/", "https://help.example/?", "mailto:"} {
+		support := site + hostile
 		w := open(t, func(o *Options) {
 			require.NoError(t, o.Brand.SetName(hostile))
 			require.NoError(t, o.Brand.ReadLogo(file))

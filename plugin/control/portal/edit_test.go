@@ -320,9 +320,11 @@ func TestApplyIsNotPrimaryWhenNothingWouldChange(t *testing.T) {
 		form.Set(field, "7")
 		w.want(b.post(home+path, form), http.StatusOK, `<button>Apply</button>`, "<ins>7</ins>")
 	}
-	form := w.fill(b.get("/portal/candidates/july/policies/1"), url.Values{"limit": {"100"}, "mode": {"shadow"},
-		"fail_mode": {"closed"}, "time_zone": {"Europe/Berlin"}, "anchor": {`{"day":15}`}, "soft_threshold_pct": {"80"},
-		"settle": {`{"reserve":5,"sources":[{"from":"header.X-Used"}]}`}, "public_note": {"<a & b>"}})
+	form := w.fill(b.get("/portal/candidates/july/policies/1"), url.Values{
+		"limit": {"100"}, "mode": {"shadow"}, "fail_mode": {"closed"}, "time_zone": {"Europe/Berlin"},
+		"anchor": {`{"day":15}`}, "soft_threshold_pct": {"80"}, "public_note": {"<a & b>"},
+		"settle": {`{"reserve":5,"sources":[{"from":"header.X-Used"}]}`},
+	})
 	w.want(b.post("/portal/candidates/july/policies/1", form), http.StatusOK, "<del>70</del>", "<ins>100</ins>",
 		`<button>Apply</button>`) // as the policy is active, so that the candidate does not change it any more
 	form = w.fill(b.get("/portal/tenants/beta/overrides/new"), url.Values{

@@ -97,7 +97,8 @@ func viewsOf(role api.Role) (views []view) {
 		return append(views, view{"org-usage-month", "org/usage?span=30d"},
 			view{"", "org/denials?endpoint=GET+/v1/records"}, view{"", "nowhere"})
 	}
-	return append(views, view{"", "?range=1h"}, view{"overview-month", "?range=30d"}, view{"tenant-policy", "tenants/acme?policy=daily"},
+	return append(views, view{"", "?range=1h"}, view{"overview-month", "?range=30d"},
+		view{"tenant-policy", "tenants/acme?policy=daily"},
 		view{"", "tenants/globex?range=7d"}, view{"", "denials?tenant=acme"}, view{"denials-list", "denials?view=list"},
 		view{"denied-request", "denials?request_id=" + deniedRequest}, view{"", "tenants?sort=denied&range=30d"},
 		view{"", "candidates/july?policy=daily"}, view{"", "audit?kind=override"},
@@ -190,7 +191,9 @@ func TestUsageIsPrinted(t *testing.T) {
 	t.Parallel()
 	w := openBusy(t, nil)
 	b := chromium.Start(t)
-	for name, path := range map[string]string{"tenant-print": "tenants/acme?policy=daily", "org-usage-print": "org/usage"} {
+	for name, path := range map[string]string{
+		"tenant-print": "tenants/acme?policy=daily", "org-usage-print": "org/usage",
+	} {
 		secret := map[bool]string{true: acmeSecret, false: adminSecret}[path == "org/usage"]
 		screen := chromium.Screen{Name: "print", Width: 718, Height: 1000, Dark: true} // A4 without its margins
 		tab := b.Tab(t, screen)

@@ -107,7 +107,9 @@ func TestTheLimitOfAGraphIsTheTightestOfAllRequests(t *testing.T) {
 		step time.Duration
 		most int64
 		name string
-	}{{time.Hour, 5000, "hour"}, {24 * time.Hour, 40_000, "calendar"}, {time.Minute, 100, "minute"}, {time.Second, 0, ""}} {
+	}{
+		{time.Hour, 5000, "hour"}, {24 * time.Hour, 40_000, "calendar"}, {time.Minute, 100, "minute"}, {time.Second, 0, ""},
+	} {
 		if most, name := limitOfStep(limits, c.step); most != c.most || name != c.name {
 			t.Errorf("a step of %v admits %d by %q, want %d by %q", c.step, most, name, c.most, c.name)
 		}

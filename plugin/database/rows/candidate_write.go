@@ -70,7 +70,8 @@ func writeCandidate[T any](
 	})
 }
 
-// in returns a ConflictError unless the candidate has a state, and an error if the write was made from another revision.
+// in returns a ConflictError unless the candidate has a state, and an error if the write was made from another
+// revision.
 func (c Candidate) in(by Change, state string) error {
 	if err := by.accept(c.Revision); err != nil || c.State == state {
 		return err
