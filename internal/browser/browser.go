@@ -199,10 +199,24 @@ func (tab *Tab) Open(url string) (status int64) {
 	return tab.load("open "+url, chromedp.Navigate(url))
 }
 
-// Click clicks the element of a CSS selector, waits until the page that follows is loaded, and returns its status.
+// Click clicks the element of a CSS selector, waits until the page that follows is loaded, and returns its status. It
+// reads both from the page, because on a busy machine the browser's events of a load get lost. The click is the
+// element's own: one at a place of the screen misses it if the page moves meanwhile.
 func (tab *Tab) Click(selector string) (status int64) {
 	tab.t.Helper()
-	return tab.load("click "+selector, chromedp.Click(chromedp.CSS(selector)))
+	const follows = `window.isLeft || document.readyState !== "complete" ? 0 :
+		performance.getEntriesByType("navigation")[0].responseStatus`
+	tab.Text(selector)
+	Eval[chromedp.Void](tab, fmt.Sprintf("window.isLeft = true; document.querySelector(%q).click()", selector))
+	await.NoError(tab.t, "load the page after a click on "+selector, func() (err error) {
+		ctx, cancel := context.WithTimeout(tab.ctx, patience)
+		defer cancel()
+		if status, err = chromedp.Run(ctx, chromedp.Evaluate[int64](follows)); err == nil && status == 0 {
+			return errors.New("the page is the same, or is loading")
+		}
+		return err
+	})
+	return status
 }
 
 // Fill sets the value of the field of a CSS selector.
