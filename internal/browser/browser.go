@@ -183,20 +183,14 @@ func run[T any](tab *Tab, what string, action chromedp.Action[T]) T {
 	return value
 }
 
-// load runs an action that opens a page, and returns the status of the answer after redirects.
-func (tab *Tab) load(what string, action chromedp.Action[chromedp.Void]) (status int64) {
-	tab.t.Helper()
-	ctx, cancel := context.WithTimeout(tab.ctx, patience)
-	defer cancel()
-	answer, err := chromedp.RunResponse(ctx, action)
-	require.NoErrorf(tab.t, err, "%s", what)
-	return answer.Status
-}
-
 // Open opens a URL and returns the status of the answer, after redirects.
 func (tab *Tab) Open(url string) (status int64) {
 	tab.t.Helper()
-	return tab.load("open "+url, chromedp.Navigate(url))
+	ctx, cancel := context.WithTimeout(tab.ctx, patience)
+	defer cancel()
+	answer, err := chromedp.RunResponse(ctx, chromedp.Navigate(url))
+	require.NoErrorf(tab.t, err, "open %s", url)
+	return answer.Status
 }
 
 // Click clicks the element of a CSS selector, waits until the page that follows is loaded, and returns its status. It

@@ -151,7 +151,8 @@ func trend(counts []int64) template.HTML {
 	}
 	return template.HTML(fmt.Sprintf( // #nosec G203 -- digits only
 		`<svg class="trend" viewBox="0 0 %[1]d %[2]d" preserveAspectRatio="none" aria-hidden="true">`+
-			`<polyline points="%[3]s"/></svg><span class="dim">%[4]s</span>`, max(len(counts)-1, 1), height, line.String()[1:], word))
+			`<polyline points="%[3]s"/></svg><span class="dim">%[4]s</span>`,
+		max(len(counts)-1, 1), height, line.String()[1:], word))
 }
 
 // endpointWords returns the endpoint of a denial; one without a name is of a request that matched none, or of several.

@@ -53,8 +53,8 @@ var listings = []listing{
 	{
 		At: "prices", Title: "Prices", API: pricesAPI, read: listOf[answers.Price],
 		Filters: "model state", Row: "price",
-		About: "Of models, in US dollars for a million tokens. Of each model and namespace one price is in force; without any " +
-			"the price in the plugin's config is.",
+		About: "Of models, in US dollars for a million tokens. Of each model and namespace one price is in force; without " +
+			"any the price in the plugin's config is.",
 		What: "price of {model}", Create: "PUT " + pricesAPI, Change: "PUT " + pricesAPI,
 		Key: "model starts_at ", Fields: "prompt completion reason!", More: " | namespace",
 	},
