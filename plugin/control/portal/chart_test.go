@@ -107,6 +107,25 @@ func TestAWindowBeginsWhereItsLimitBeginsToCount(t *testing.T) {
 	}
 }
 
+func TestAGraphOfAWindowDropsWhatTheWindowNoLongerHas(t *testing.T) {
+	points := hourly(1, 2, 4, 8, 16)
+	hours := answers.Window{WindowSize: 2 * 3600}
+	for _, c := range []struct {
+		fixed bool
+		want  []int64
+	}{
+		{false, []int64{1, 3, 6, 12, 24}}, // each hour and the one before
+		{true, []int64{1, 3, 4, 12, 16}},  // of every second hour on
+	} {
+		var sums []int64
+		for i, p := range windowSums(points, beginOf(hours, c.fixed)) {
+			assert.Equal(t, points[i].At, p.At)
+			sums = append(sums, p.Value)
+		}
+		assert.Equal(t, c.want, sums, "fixed: %t", c.fixed)
+	}
+}
+
 func TestTheRangeStaysInAllAddressesOfTheConsole(t *testing.T) {
 	page := keepRange(`<a class="b" href="/portal/top#x">1</a><a href="/portal/t?a=b&amp;c=d">2</a>`+
 		`<a href="/portal/?range=1h">3</a><a href="https://example.org/portal/">4</a><link href="/portal/assets/x.css">`+
