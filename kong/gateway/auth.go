@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -193,4 +194,29 @@ func tokensOf(c *PluginCall) []string {
 	}
 	slices.Sort(tokens)
 	return slices.DeleteFunc(slices.Compact(tokens), func(token string) bool { return token == "" })
+}
+
+// acl simulates Kong's acl: it admits consumers of the groups of allow, or those of none of the groups of deny. The
+// service, and plugins that run later, see all groups of the consumer in a header.
+func acl(c *PluginCall) {
+	x := c.x
+	if x.consumer == nil {
+		x.fail(http.StatusUnauthorized, "Unauthorized")
+		return
+	}
+	names := make([]string, len(x.consumer.Groups))
+	for i, group := range x.consumer.Groups {
+		names[i] = group.Name
+	}
+	allow, deny := listSetting(c.Config, "allow"), listSetting(c.Config, "deny")
+	isIn := func(groups []string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(groups, name) })
+	}
+	if allow != nil && !isIn(allow) || isIn(deny) {
+		x.fail(http.StatusForbidden, "You cannot consume this service")
+		return
+	}
+	if hide := setting[bool](c.Config, "hide_groups_header"); !hide {
+		x.header["X-Consumer-Groups"] = []string{strings.Join(names, ", ")}
+	}
 }

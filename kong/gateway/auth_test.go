@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -17,12 +18,16 @@ services:
   - {name: open, paths: [/open], plugins: [{name: key-auth, config: {anonymous: guest}}]}
   - {name: broken, paths: [/broken], plugins: [{name: key-auth, config: {anonymous: ghost}}]}
   - {name: token, paths: [/token], plugins: [{name: jwt, config: {claims_to_verify: [exp]}}]}
+  - {name: members, paths: [/members], plugins: [{name: key-auth}, {name: acl, config: {allow: [gold, staff]}}]}
+  - {name: others, paths: [/others], plugins: [{name: key-auth}, {name: acl, config: {deny: [gold]}}]}
+  - {name: shut, paths: [/shut], plugins: [{name: acl, config: {allow: [gold]}}]}
   - name: either
     paths: [/either]
     plugins: [{name: jwt, config: {anonymous: guest}}, {name: key-auth, config: {anonymous: guest}}]
 consumers:
 - {username: guest}
 - {username: ann, custom_id: c1, keyauth_credentials: [{key: k1}], jwt_secrets: [{key: iss1, secret: s1}]}
+- {username: bob, acls: [{group: gold}, {group: eu}], keyauth_credentials: [{key: k2}]}
 `
 
 // token returns a signed token.
@@ -55,6 +60,9 @@ func TestDenialsHaveTheMessagesOfKong(t *testing.T) {
 		{"GET /token HTTP/1.1", bearing("s1", jwt.MapClaims{}), "No mandatory 'iss' in claims", invalid, 401},
 		{"GET /token HTTP/1.1", bearing("s1", unlisted), "No credentials found for given 'iss'", invalid, 401},
 		{"GET /token HTTP/1.1", bearing("s2", jwt.MapClaims{"iss": "iss1"}), "Invalid signature", invalid, 401},
+		{"GET /members HTTP/1.1", "apikey: k1", "You cannot consume this service", "", 403},
+		{"GET /others HTTP/1.1", "apikey: k2", "You cannot consume this service", "", 403},
+		{"GET /shut HTTP/1.1", "X-A: b", "Unauthorized", "", 401},
 		{"GET /nowhere HTTP/1.1", "X-A: b", "no Route matched with those values", "", 404},
 	} {
 		got := send(t, g, c.line, "Host: x", c.header)
@@ -100,5 +108,17 @@ func TestTheUpstreamGetsTheConsumerAndNoForgedHeaders(t *testing.T) {
 	either := send(t, g, "GET /either HTTP/1.1", "Host: x", bearing).echo(t)
 	if either.Headers["X-Consumer-Username"] != "ann" || either.Headers["X-Anonymous-Consumer"] != "" {
 		t.Errorf("either: %v", either.Headers)
+	}
+}
+
+func TestTheGroupsOfAConsumerReplaceAHeaderOfTheClient(t *testing.T) {
+	g := start(t, Options{Config: deckConfig(t, authed)})
+	for line, want := range map[string]string{
+		"GET /members?apikey=k2 HTTP/1.1": `"X-Consumer-Groups": "gold, eu"`,
+		"GET /others?apikey=k1 HTTP/1.1":  `"X-Consumer-Groups": ""`,
+	} {
+		if got := send(t, g, line, "Host: x", "X-Consumer-Groups: staff"); !strings.Contains(got.body, want) {
+			t.Errorf("%s: %d, want the header %s\n%s", line, got.status, want, got.body)
+		}
 	}
 }

@@ -31,6 +31,7 @@ var bundledSchemas embed.FS
 // bundled holds the plugins that the gateway itself has.
 var bundled = []Plugin{
 	{Info: loadBundled("jwt", 1450), Access: jwtAuth}, {Info: loadBundled("key-auth", 1250), Access: keyAuth},
+	{Info: loadBundled("acl", 950), Access: acl},
 }
 
 func loadBundled(name string, priority int) *PluginInfo {
@@ -45,8 +46,8 @@ func loadBundled(name string, priority int) *PluginInfo {
 	return &PluginInfo{Name: name, Priority: priority, Phases: []string{accessPhase}, config: config}
 }
 
-// CheckConfig checks the types and names of every plugin's settings against its schema: the bundled key-auth and jwt,
-// and those given. The error is Faults with all paths.
+// CheckConfig checks the types and names of every plugin's settings against its schema: the bundled ones, and those
+// given. The error is Faults with all paths.
 func CheckConfig(config *Config, plugins ...*PluginInfo) error {
 	_, err := applySchemas(config, plugins)
 	return err

@@ -56,10 +56,16 @@ type Consumer struct {
 	Username  string    `yaml:"username"`
 	CustomID  string    `yaml:"custom_id"`
 	Tags      []string  `yaml:"tags"`
+	Groups    []Group   `yaml:"acls"`
 	Keys      []*Key    `yaml:"keyauth_credentials"`
 	Secrets   []*Secret `yaml:"jwt_secrets"`
 	CreatedAt int64     `yaml:"created_at"`
 	UpdatedAt int64     `yaml:"updated_at"`
+}
+
+// Group is a group of Kong's acl plugin that a consumer is in.
+type Group struct {
+	Name string `yaml:"group"`
 }
 
 // Key is a key-auth credential.
@@ -133,6 +139,8 @@ type document struct {
 	Routes        []routeEntry    `yaml:"routes"`
 	Consumers     []consumerEntry `yaml:"consumers"`
 	Plugins       []pluginEntry   `yaml:"plugins"`
+	// PluginConfigs holds configs by name. decK resolves them when it syncs; a real Kong does not know them.
+	PluginConfigs map[string]yaml.Node `yaml:"_plugin_configs"`
 }
 
 type serviceEntry struct {
@@ -161,6 +169,7 @@ type pluginEntry struct {
 
 	Enabled  *bool     `yaml:"enabled"`
 	Config   yaml.Node `yaml:"config"`
+	Shared   string    `yaml:"_config"` // names one of the document's PluginConfigs
 	Route    string    `yaml:"route"`
 	Service  string    `yaml:"service"`
 	Consumer string    `yaml:"consumer"`

@@ -88,6 +88,25 @@ func TestConfigTreesHaveOnlyValuesOfLua(t *testing.T) {
 	}
 }
 
+func TestConfigsThatPluginsShareAreWrittenOnce(t *testing.T) {
+	want := map[string]any{"list": []any{"a"}, "n": 2.0}
+	for how, text := range map[string]string{
+		"by name": `
+_plugin_configs: {base: {n: 1, list: [a]}}
+plugins: [{name: rec, _config: base, config: {n: 2}}, {name: other, _config: base}]`,
+		"by a merge key": `
+plugins: [{name: other, config: &base {n: 1, list: [a]}}, {name: rec, config: {<<: *base, n: 2}}]`,
+	} {
+		for _, p := range deckConfig(t, text).Plugins {
+			if p.Name == "rec" && !reflect.DeepEqual(p.Config, want) {
+				t.Errorf("%s: config %v, want %v", how, p.Config, want)
+			} else if p.Name == "other" && p.Config.(map[string]any)["n"] != 1.0 {
+				t.Errorf("%s: another plugin has %v", how, p.Config)
+			}
+		}
+	}
+}
+
 func TestEveryFaultIsReportedWithItsPath(t *testing.T) {
 	_, err := ParseConfig([]byte(`
 _format_version: "1.1"
@@ -107,6 +126,7 @@ plugins:
 - {name: p, route: missing, service: missing, consumer: none}
 - {name: twice}
 - {name: twice}
+- {name: q, _config: missing}
 `))
 	var faults Faults
 	if !errors.As(err, &faults) {
@@ -124,6 +144,7 @@ plugins:
 		"consumers[1].jwt_secrets[0].algorithm", "consumers[1].jwt_secrets[1].secret",
 		"consumers[2].keyauth_credentials[0]", "plugins[0].name", "plugins[0].config",
 		"plugins[1].route", "plugins[1].service", "plugins[1].consumer", "plugins[3]",
+		"plugins[4]._config",
 	} {
 		if !strings.Contains(all, "\n"+path+"\n") {
 			t.Errorf("no fault at %s", path)

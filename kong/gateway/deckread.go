@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ func ParseConfig(data []byte) (*Config, error) {
 		return nil, fmt.Errorf("parse decK file: %w", err)
 	}
 	r := &deckReader{
-		now: time.Now().Unix(), walk: deckfile.NewWalk(), ids: map[string]string{},
+		now: time.Now().Unix(), walk: deckfile.NewWalk(), ids: map[string]string{}, shared: d.PluginConfigs,
 		services: map[string]*Service{}, routes: map[string]*Route{}, consumers: map[string]*Consumer{},
 	}
 	if d.FormatVersion != "3.0" {
@@ -59,6 +60,7 @@ type deckReader struct {
 	config    Config
 	faults    Faults
 	walk      *deckfile.Walk
+	shared    map[string]yaml.Node
 	ids       map[string]string   // the path of the entity that has an id
 	services  map[string]*Service // by id and by name, as the others
 	routes    map[string]*Route
@@ -175,28 +177,46 @@ func (r *deckReader) addPlugins(path string, entries []pluginEntry, scope Plugin
 		p.Route, p.Service, p.Consumer = scope.Route, scope.Service, scope.Consumer
 		p.Enabled, p.Path = e.Enabled == nil || *e.Enabled, docpath.Item(docpath.Join(path, "plugins"), i)
 		r.require(p.Name, p.Path+".name")
-		if err := r.readConfig(p, &e.Config); err != nil {
-			r.fault(p.Path+".config", "%v", err)
+		p.Config = r.readConfig(p.Path+".config", &e.Config)
+		if e.Shared != "" {
+			r.addShared(p, e.Shared)
 		}
 		r.config.Plugins = append(r.config.Plugins, p)
 		r.pending = append(r.pending, func() { r.resolvePlugin(e) })
 	}
 }
 
-// readConfig decodes an entry's config through JSON, as decK sends it: Lua has one kind of number and string keys only.
-func (r *deckReader) readConfig(p *PluginConfig, node *yaml.Node) error {
+// readConfig decodes a config through JSON, as decK sends it: Lua has one kind of number and string keys only.
+func (r *deckReader) readConfig(path string, node *yaml.Node) (config any) {
 	if node.IsZero() {
-		p.Config = map[string]any{}
-		return nil
+		return map[string]any{}
 	}
-	if err := node.Decode(new(any)); err != nil { // a key that is given twice, an alias within itself
-		return err
+	err := node.Decode(new(any)) // a key that is given twice, an alias within itself
+	if err == nil {
+		var encoded deckfile.Config
+		if encoded, err = deckfile.Encode(node, r.walk); err == nil {
+			err = json.Unmarshal(encoded.JSON, &config)
+		}
 	}
-	config, err := deckfile.Encode(node, r.walk)
 	if err != nil {
-		return err
+		r.fault(path, "%v", err)
 	}
-	return json.Unmarshal(config.JSON, &p.Config)
+	return config
+}
+
+// addShared adds the keys that a plugin's config lacks and the config of that name has.
+func (r *deckReader) addShared(p *PluginConfig, name string) {
+	node, found := r.shared[name]
+	if !found {
+		r.fault(p.Path+"._config", "could not find %q in _plugin_configs", name)
+		return
+	}
+	config, isOwn := p.Config.(map[string]any)
+	shared, isShared := r.readConfig("_plugin_configs."+name, &node).(map[string]any)
+	if isOwn && isShared {
+		maps.Copy(shared, config)
+		p.Config = shared
+	}
 }
 
 // resolvePlugin resolves the plugin's references and sets its id. In the id an entity around the plugin counts by its

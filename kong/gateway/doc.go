@@ -1,6 +1,7 @@
 // Package gateway is a small stand-in for Kong Gateway 3.9, for demos, specs and benchmarks on a machine without Kong.
-// It reads the decK file that a real Kong would, routes and authenticates as Kong does (key-auth, jwt), starts a plugin
-// server as Kong would, speaks Kong's plugin-server protocol with it over the unix socket, and proxies to the upstream.
+// It reads the decK file that a real Kong would, routes, authenticates (key-auth, jwt) and authorizes (acl) as Kong
+// does, starts a plugin server as Kong would, speaks Kong's plugin-server protocol with it over the unix socket, and
+// proxies to the upstream.
 //
 // A plugin sees the same as in Kong: the config of StartInstance, one instance per worker and config, answers to PDK
 // questions in the access and the log phase, exits, gRPC over HTTP/2 without TLS, replays of a lost event, respawns,

@@ -23,8 +23,9 @@ type Plugin struct {
 	Enabled bool
 	Place   Place // what the entry is enabled for
 
-	config *yaml.Node
-	shared *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
+	config  *yaml.Node
+	shared  *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
+	unknown string     // what _config names, if _plugin_configs lacks it
 }
 
 // Place names the entities whose requests a plugin entry is for, by their kinds: those that it is nested in or refers
@@ -201,7 +202,9 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 			config: deckfile.Get(entry, "config"),
 		}
 		if shared := deckfile.Get(entry, "_config"); shared != nil {
-			e.shared = f.shared[shared.Value]
+			if e.shared = f.shared[shared.Value]; e.shared == nil {
+				e.unknown = shared.Value
+			}
 		}
 		f.Plugins = append(f.Plugins, e)
 	}
