@@ -15,9 +15,11 @@ import (
 func documents(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("../docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("%d pages in docs, %v", len(pages), err)
+	recipes, _ := filepath.Glob("../docs/cookbook/*.md") // the pattern is valid
+	if err != nil || len(pages) == 0 || len(recipes) == 0 {
+		t.Fatalf("%d pages in docs, %d in docs/cookbook, %v", len(pages), len(recipes), err)
 	}
+	pages = append(pages, recipes...)
 	pages = append(pages, "../README.md", "../CHANGELOG.md", "../migrations/README.md", "../plugin/bucket/redis/README.md")
 	for i, page := range pages {
 		pages[i] = strings.TrimPrefix(page, "../")
