@@ -52,7 +52,7 @@ func (r *recipe) page(t *testing.T) string {
 		r.title, pageName.ReplaceAllString(r.text, "[$1](../$1)"))
 	fmt.Fprintf(&page, "[%s.yml](../../kong/examples/%[1]s.yml):\n\n```yaml\n%s```\n\n", r.name, r.deck)
 	session := r.session
-	if command, rest, imports := strings.Cut(session, "\n\n"); imports && strings.HasPrefix(command, "$ ratelimit import") {
+	if command, rest, _ := strings.Cut(session, "\n\n"); strings.HasPrefix(command, "$ ratelimit import") {
 		result, err := fromkong.Convert([]byte(r.deck), fromkong.Options{})
 		require.NoError(t, err)
 		session = rest

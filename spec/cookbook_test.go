@@ -179,7 +179,7 @@ func (c *cook) play(deck string, r recipeRequest) {
 			}
 		}
 		if !want.fits(a) {
-			c.t.Errorf("%s\nwant %d ×%d %q, got %d\n%v\n%s", r.line, want.status, want.times, want.texts, a.Status, a.Header, a.Body)
+			c.t.Errorf("%s\nwant %+v, got %d\n%v\n%.1000s", r.line, want, a.Status, a.Header, a.Body)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func (c *cook) playAtOnce(r recipeRequest) {
 	for _, want := range r.want {
 		fitting := slices.DeleteFunc(slices.Clone(answers), func(a answer) bool { return !want.fits(a) })
 		if len(fitting) != want.times {
-			c.t.Errorf("%s\nwant %d ×%d %q, got %d of %+v", r.line, want.status, want.times, want.texts, len(fitting), answers)
+			c.t.Errorf("%s\nwant %+v, got %d of %.1000v", r.line, want, len(fitting), answers)
 		}
 	}
 }
@@ -293,7 +293,8 @@ func withServers(t *testing.T, deck string) string {
 // in the environment, where Kong's env vault finds them.
 func secureRedis(t *testing.T) map[string]string {
 	t.Helper()
-	port, certificate, key := freeport.Port(t), filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	port, dir := freeport.Port(t), t.TempDir()
+	certificate, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writeCertificate(t, "redis.internal", certificate, key)
 	server := redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes",
 		"--tls-ca-cert-file", certificate, "--tls-cert-file", certificate, "--tls-key-file", key)
