@@ -30,7 +30,8 @@ var bundledSchemas embed.FS
 
 // bundled holds the plugins that the gateway itself has.
 var bundled = []Plugin{
-	{Info: loadBundled("jwt", 1450), Access: jwtAuth}, {Info: loadBundled("key-auth", 1250), Access: keyAuth},
+	{Info: loadBundled("jwt", 1450), Access: jwtAuth},
+	{Info: loadBundled("key-auth", 1250), Access: keyAuth},
 	{Info: loadBundled("acl", 950), Access: acl},
 }
 
