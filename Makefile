@@ -309,6 +309,11 @@ $(LINT): $(LINT_PIN)/go.mod $(LINT_PIN)/go.sum
 	@echo "building golangci-lint: a minute or two, once"
 	$(GO) build -C $(LINT_PIN) -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ tool
 
+# The first time on a machine this fetches and compiles Helm and the API of Kubernetes, which takes some minutes.
+.PHONY: chart
+chart: build ## Render the Helm chart, check it by Kubernetes' OpenAPI, and run the commands of its pods
+	cd kong/helm && $(GO) test -vet=off -ldflags=-w -count=1 ./...
+
 # The target compares the tree before and after, so it also works before a commit. Golden files are compared by make test.
 .PHONY: verify
 verify: bench-once ## Run every benchmark once, regenerate everything generated, and fail if anything was out of date

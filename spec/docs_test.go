@@ -113,8 +113,9 @@ func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 					t.Errorf("%s has a diagram of the kind %q", page, kind)
 				}
 			case "sh", "console":
-				// They take minutes, or serve without an end.
-				if page == "README.md" || page == "docs/benchmarks.md" || page == "docs/doors.md" {
+				// They take minutes, serve without an end, or need a cluster.
+				checked := []string{"README.md", "docs/benchmarks.md", "docs/doors.md", "docs/kubernetes.md"}
+				if slices.Contains(checked, page) {
 					checkCommands(t, b.text)
 				} else if !slices.Contains(sessionPages, page) {
 					t.Errorf("%s has commands, and no test runs them:\n%s", page, b.text)
@@ -142,7 +143,7 @@ func TestEveryCodeBlockOfTheDocsIsChecked(t *testing.T) {
 
 var (
 	makeTarget  = regexp.MustCompile(`(?m)^make ([a-z-]+)`)
-	commandLine = regexp.MustCompile(`(?m)^ratelimit ([a-z ]+?)( --.*|$)`)
+	commandLine = regexp.MustCompile(`(?m)^ *ratelimit ([a-z ]+?)( --.*|$)`)
 	longFlag    = regexp.MustCompile(`--[a-z-]+`)
 )
 

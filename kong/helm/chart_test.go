@@ -3,6 +3,7 @@
 package helm
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"testing"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -85,7 +87,7 @@ func render(t *testing.T, values string) ([]object, error) {
 // documents returns the documents of a YAML file. A key that is there twice fails the test.
 func documents(t *testing.T, text string) (all []object) {
 	t.Helper()
-	reader := utilyaml.NewYAMLReader(bufferOf(text))
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))
 	for {
 		part, err := reader.Read()
 		if errors.Is(err, io.EOF) {
@@ -127,17 +129,22 @@ func check(t *testing.T, o object) {
 var rendered = []struct{ name, values, kinds string }{
 	{"the defaults", ``, `Deployment Job NetworkPolicy NetworkPolicy PodDisruptionBudget Service Service`},
 	{
-		"everything", everything, `ConfigMap ConfigMap ConfigMap ConfigMap ConfigMap ConfigMap ConfigMap Deployment Job ` +
-			`NetworkPolicy NetworkPolicy PodDisruptionBudget PodMonitor PrometheusRule Service Service ServiceMonitor`,
+		"everything", everything,
+		strings.Repeat("ConfigMap ", 7) + `Deployment Job NetworkPolicy NetworkPolicy PodDisruptionBudget PodMonitor ` +
+			`PrometheusRule Service Service ServiceMonitor`,
 	},
 	{
 		"nothing that is optional", `{insecureHTTP: true, tls: {existingSecret: ""}, database: {keeperKey: ""},
 			migrations: {enabled: false}, podDisruptionBudget: {enabled: false}, networkPolicy: {enabled: false}}`,
 		`Deployment Service Service`,
 	},
-	{"migrations alone", `{replicas: 0, networkPolicy: {enabled: false}}`, `Deployment Job PodDisruptionBudget Service Service`},
 	{
-		"a config of others", `{config: {existingConfigMap: kong, key: a.yml}, redis: {existingSecret: redis}, global: {}}`,
+		"migrations alone", `{replicas: 0, networkPolicy: {enabled: false}}`,
+		`Deployment Job PodDisruptionBudget Service Service`,
+	},
+	{
+		"a config of others",
+		`{config: {existingConfigMap: kong, key: a.yml}, redis: {existingSecret: redis}, global: {}}`,
 		`Deployment Job NetworkPolicy NetworkPolicy PodDisruptionBudget Service Service`,
 	},
 }
@@ -191,10 +198,10 @@ func TestKubernetesAcceptsWhatTheChartRenders(t *testing.T) {
 // TestTheSchemasFindFaults shows that check finds what it is for.
 func TestTheSchemasFindFaults(t *testing.T) {
 	for manifest, want := range map[string]string{
-		`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {port: 1}}`:                      `'port'`,
-		`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{name: a}]}}`:           `missing property 'port'`,
-		`{apiVersion: v1, kind: ConfigMap, metadata: {labels: {a: 1}}}`:                              `/metadata/labels/a`,
-		`{apiVersion: apps/v1, kind: Deployment, spec: {selector: {}, template: {}, replicas: "1"}}`: `/spec/replicas`,
+		`{apiVersion: v1, kind: Service, spec: {port: 1}}`:                       `'port' not allowed`,
+		`{apiVersion: v1, kind: Service, spec: {ports: [{name: a}]}}`:            `missing property 'port'`,
+		`{apiVersion: v1, kind: ConfigMap, metadata: {labels: {a: 1}}}`:          `/metadata/labels/a`,
+		`{apiVersion: batch/v1, kind: Job, spec: {template: {}, suspend: "no"}}`: `/spec/suspend`,
 	} {
 		o := documents(t, manifest)[0]
 		schema, err := schemaOf(o["apiVersion"].(string), o.kind())
@@ -215,7 +222,7 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 		{`{database: {existingSecret: ""}}`, `at '/database/existingSecret': '' does not match pattern`},
 		{`{database: {password: secret}}`, `at '/database': additional properties 'password' not allowed`},
 		{`{migrations: {timeoutSeconds: 0}}`, `at '/migrations/timeoutSeconds': minimum: got 0, want 10`},
-		{`{tls: {existingSecret: ""}}`, `tls.existingSecret: name a Secret of type kubernetes.io/tls, or set insecureHTTP: true`},
+		{`{tls: {existingSecret: ""}}`, `tls.existingSecret: name a Secret of type kubernetes.io/tls, or set insecure`},
 		{`{insecureHTTP: true}`, `insecureHTTP: excludes tls.existingSecret`},
 		{
 			`{insecureHTTP: true, tls: {existingSecret: "", clientCAKey: ca.crt}}`,
@@ -225,7 +232,7 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 			`{insecureHTTP: true, tls: {existingSecret: ""}, service: {type: LoadBalancer}}`,
 			`service.type: LoadBalancer would send tokens unencrypted`,
 		},
-		{`{service: {type: ExternalName}}`, `at '/service/type': value must be one of 'ClusterIP', 'NodePort', 'LoadBalancer'`},
+		{`{service: {type: ExternalName}}`, `at '/service/type': value must be one of 'ClusterIP', 'NodePort', 'Load`},
 		{`{service: {port: 70000}}`, `at '/service/port': maximum: got 70,000, want 65,535`},
 		{`{config: {inline: a, existingConfigMap: b}}`, `config.inline: excludes config.existingConfigMap`},
 		{`{config: {pluginRoute: a}}`, `config.pluginRoute: chooses from a config`},
@@ -239,12 +246,12 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 		{`{extraArgs: [--database=off]}`, `extraArgs[0]: the chart sets --database: database.existingSecret`},
 		{`{drainSeconds: -1}`, `at '/drainSeconds': minimum: got -1, want 0`},
 		{`{shutdownSeconds: 1.5}`, `at '/shutdownSeconds': got number, want integer`},
-		{`{podDisruptionBudget: {maxUnavailable: 0}}`, `at '/podDisruptionBudget/maxUnavailable': minimum: got 0, want 1`},
+		{`{podDisruptionBudget: {maxUnavailable: 0}}`, `/maxUnavailable': minimum: got 0, want 1`},
 		{`{networkPolicy: {apiFrom: []}}`, `at '/networkPolicy/apiFrom': minItems: got 0, want 1`},
 		{`{networkPolicy: {apiFrom: [{}]}}`, `at '/networkPolicy/apiFrom/0': minProperties: got 0, want 1`},
 		{`{networkPolicy: {egressPorts: [https]}}`, `at '/networkPolicy/egressPorts/0': got string, want integer`},
 		{`{monitoring: {intervalSeconds: 60}}`, `at '/monitoring/intervalSeconds': maximum: got 60, want 30`},
-		{`{monitoring: {kong: {matchLabels: {app.kubernetes.io/name: null}}}}`, `/matchLabels': minProperties: got 0, want 1`},
+		{`{monitoring: {kong: {matchLabels: {app.kubernetes.io/name: null}}}}`, `/matchLabels': minProperties: got 0`},
 		{`{podAnnotations: {checksum/config: a}}`, `podAnnotations: checksum/config is set by the chart`},
 	} {
 		_, err := render(t, c.values)
@@ -284,6 +291,16 @@ func TestAlertsAndDashboardsAreThoseOfTheProject(t *testing.T) {
 		}
 	}
 	require.Equal(t, dashboards, found)
+	for kind, endpoints := range map[string]string{"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"} {
+		for _, o := range all {
+			if o.kind() == kind {
+				relabelings := o.at("spec", endpoints, 0, "relabelings").([]any)
+				last := object(relabelings[len(relabelings)-1].(map[string]any))
+				require.Equal(t, "job", last["targetLabel"])
+				require.Contains(t, string(text), fmt.Sprintf(`up{job="%v"} == 0`, last["replacement"]))
+			}
+		}
+	}
 	c, err := loadChart()
 	require.NoError(t, err)
 	for _, file := range c.Files {
@@ -298,9 +315,7 @@ func plain(t *testing.T, value any) any {
 	t.Helper()
 	text, err := json.Marshal(value)
 	require.NoError(t, err)
-	decoded, err := unmarshalJSON(bytes.NewReader(text))
+	decoded, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	require.NoError(t, err)
 	return decoded
 }
-
-var _ = fmt.Sprint

@@ -1,8 +1,6 @@
 package helm
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,10 +11,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	_ "k8s.io/kubernetes/pkg/util/env" // the smallest package of the module whose api/openapi-spec is read
 )
-
-var unmarshalJSON = jsonschema.UnmarshalJSON
-
-func bufferOf(text string) *bufio.Reader { return bufio.NewReader(strings.NewReader(text)) }
 
 // schemaOf returns the schema of a kind. Unknown fields are faults.
 func schemaOf(apiVersion, kind string) (*jsonschema.Schema, error) {
@@ -47,7 +41,7 @@ var kubernetes = sync.OnceValues(func() (*definitions, error) {
 		return nil, err
 	}
 	defer file.Close()
-	document, err := unmarshalJSON(file)
+	document, err := jsonschema.UnmarshalJSON(file)
 	if err != nil {
 		return nil, err
 	}
@@ -78,5 +72,3 @@ func makeStrict(name string, definition map[string]any) {
 		definition["type"] = []any{"string", "number"}
 	}
 }
-
-var _ = json.Marshal
