@@ -472,7 +472,7 @@ func TestTheExampleIsValid(t *testing.T) {
 		}
 	}
 	page := read(t, top+"/docs/kubernetes.md")
-	for _, path := range regexp.MustCompile(`(?m)[ =](kong/\S+)`).FindAllStringSubmatch(page, -1) {
+	for _, path := range regexp.MustCompile(`[ =](kong/helm/\S+)`).FindAllStringSubmatch(page, -1) {
 		_, err := os.Stat(filepath.Join(top, path[1]))
 		require.NoError(t, err, "docs/kubernetes.md")
 	}
