@@ -115,6 +115,11 @@ type Config struct {
 	// How Redis is reached when strategy is redis. Timeouts are in milliseconds. Default: the defaults of its fields.
 	Redis Redis `json:"redis" kong:"required"`
 
+	// More Redis, each with a name, for the tiers that name it in redis_pool. A pool has connections, circuit breakers and
+	// outages of its own. Limits that tenants share are counted in each pool by itself. Default: none, redis has all
+	// counters.
+	RedisPools []RedisPool `json:"redis_pools" kong:"required,len_max=32" default:""`
+
 	// What the limits do while Redis cannot be reached: open (admit), closed (deny), local (count in this process, with
 	// this node's share of the limit). A limit may have a fail mode of its own. Default: local.
 	FailMode string `json:"fail_mode,omitempty" kong:"required,one_of=open|closed|local" default:"local"`
@@ -223,6 +228,10 @@ type Config struct {
 type Tier struct {
 	// The name of the tier, as tier_from finds it, for instance enterprise. Required, at most 64 bytes.
 	Name string `json:"name" kong:"required,len_max=64"`
+
+	// The pool of redis_pools that has the counters of this tier's requests; default is the block redis. It does nothing
+	// with strategy local. Default: default.
+	RedisPool string `json:"redis_pool,omitempty" kong:"len_max=64"`
 
 	// The limits of each tenant on this tier; all of them must pass. Default: none, the tier has no cap.
 	Limits []Limit `json:"limits" kong:"required" default:""`

@@ -1,8 +1,10 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/docpath"
@@ -86,6 +88,101 @@ type Redis struct {
 	SentinelPassword string `json:"sentinel_password,omitempty" kong:"referenceable,encrypted,len_min=0"`
 }
 
+// RedisPool is a Redis that has the counters of some tiers. It has the fields of the block redis.
+//
+//kong:check {"at_least_one_of": ["host", "socket", "cluster_nodes", "sentinel_nodes"]}
+type RedisPool struct {
+	// The name of the pool, by which tiers choose it: 1 to 64 letters, digits, dots, dashes or underscores. Required.
+	Name string `json:"name" kong:"required,match=^[A-Za-z0-9_.-]+$,len_max=64" kong_err:"must be 1 to 64 letters, digits, dots, dashes or underscores"`
+
+	Redis
+}
+
+// DefaultPool is the name of the pool that is the block redis.
+const DefaultPool = "default"
+
+// PoolName returns the name of a pool by its number: DefaultPool for 0, else that of redis_pools in its order.
+func (c *Config) PoolName(pool int) string {
+	if pool == 0 {
+		return DefaultPool
+	}
+	return c.RedisPools[pool-1].Name
+}
+
+// PoolOf returns the number of the pool that has the counters of a tier; 0: the block redis, or no Redis at all.
+func (c *Config) PoolOf(tier string) int {
+	at := slices.IndexFunc(c.Tiers, func(t Tier) bool { return t.Name == tier })
+	if at < 0 || c.Strategy != StrategyRedis {
+		return 0
+	}
+	isNamed := func(p RedisPool) bool { return p.Name == c.Tiers[at].RedisPool }
+	return slices.IndexFunc(c.RedisPools, isNamed) + 1
+}
+
+// Pools returns a config for each pool, by its number: c with the servers of that pool alone.
+func (c *Config) Pools() []Config {
+	pools := []Config{*c}
+	if c.Strategy == StrategyRedis {
+		for i := range c.RedisPools {
+			pools = append(pools, *c)
+			pools[i+1].Redis = c.RedisPools[i].Redis
+		}
+	}
+	for i := range pools {
+		pools[i].RedisPools = nil
+	}
+	return pools
+}
+
+// poolFaults finds pools without a name of their own, and tiers that name none.
+func (c Config) poolFaults() []Fault {
+	faults := findings(c.Redis.faults("redis"))
+	names := []string{DefaultPool}
+	for i, pool := range c.RedisPools {
+		path := docpath.Item("redis_pools", i)
+		switch first := slices.Index(names, pool.Name); {
+		case first == 0:
+			faults.add(path+".name", "must not be default, which is the pool of the block redis: choose another name")
+		case first > 0 && pool.Name != "":
+			faults.add(path+".name", "is the name of redis_pools[%d] too: %q", first-1, docpath.Shorten(pool.Name))
+		}
+		names = append(names, pool.Name)
+		faults = append(faults, pool.faults(path)...)
+	}
+	for i, tier := range c.Tiers {
+		if name := tier.RedisPool; name != "" && !slices.Contains(names, name) {
+			faults.add(docpath.Item("tiers", i)+".redis_pool", "names no pool of redis_pools: %q%s", docpath.Shorten(name),
+				hint(name, names))
+		}
+	}
+	return faults
+}
+
+// poolWarnings returns warnings of pools that no tier uses, and of limits that are counted once in each pool.
+func (c Config) poolWarnings() []Warning {
+	warnings := findings(c.Redis.warnings("redis"))
+	used := map[string]bool{DefaultPool: true} // also by requests without a tier
+	for _, tier := range c.Tiers {
+		used[cmp.Or(tier.RedisPool, DefaultPool)] = true
+	}
+	for i, pool := range c.RedisPools {
+		path := docpath.Item("redis_pools", i)
+		if warnings = append(warnings, pool.warnings(path)...); !used[pool.Name] {
+			warnings.add(path, "is used by no tier: set redis_pool to %s in one", docpath.Shorten(pool.Name))
+		}
+	}
+	if len(used) == 1 || c.Strategy != StrategyRedis {
+		return warnings
+	}
+	for _, l := range c.Limits() {
+		if strings.HasPrefix(l.Path, "global.") {
+			warnings.add(l.Path, "is counted by each pool of Redis for itself: the %d pools that tiers use, default "+
+				"included, admit %d times the limit together", len(used), len(used))
+		}
+	}
+	return warnings
+}
+
 const redacted = "(set)"
 
 // Format prints r with every verb, wherever r is nested, without its secrets. It only shows whether a password is set.
@@ -119,14 +216,14 @@ type RedisSentinelNode struct {
 }
 
 // faults finds hosts that are no names of servers.
-func (r Redis) faults() []Fault {
+func (r Redis) faults(path string) []Fault {
 	var faults findings
 	host := func(field, name string) {
 		if strings.HasPrefix(name, "{vault://") {
 			return // Kong replaces it by a secret
 		}
 		if _, err := netip.ParseAddr(name); err != nil && strings.ContainsAny(name, ":/ ") {
-			faults.add(docpath.Join("redis", field), "must be a host name or an address alone, without a port or scheme, got %q",
+			faults.add(docpath.Join(path, field), "must be a host name or an address alone, without a port or scheme, got %q",
 				docpath.Shorten(name))
 		}
 	}

@@ -36,7 +36,7 @@ func (c Config) Limits() []LocatedLimit {
 // semanticFaults finds faults that Kong's schema language cannot express. Fields may have values that the schema check
 // has reported already; consequences of those are not reported.
 func (c Config) semanticFaults() []Fault {
-	faults := slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.exemptFaults(), c.Redis.faults(),
+	faults := slices.Concat(c.tierFaults(), c.headerFaults(), c.nameFaults(), c.exemptFaults(), c.poolFaults(),
 		c.LLM.faults())
 	for _, l := range c.Limits() {
 		faults = append(append(faults, l.textFaults()...), l.faults()...)

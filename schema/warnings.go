@@ -22,9 +22,9 @@ var validReference = regexp.MustCompile(`^\{vault://[A-Za-z0-9_.-]+/[^{}/?#\s]+(
 // decides has the same limits.
 func (c Config) Warnings() []Warning {
 	if c.UsageOnly {
-		return c.Redis.warnings()
+		return c.poolWarnings()
 	}
-	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.Redis.warnings())
+	warnings := slices.Concat(c.tenantWarnings(), c.costWarnings(), c.exemptWarnings(), c.poolWarnings())
 	for _, l := range c.Limits() {
 		if l.inRange() {
 			warnings = append(warnings, c.limitWarnings(l)...)
@@ -34,8 +34,7 @@ func (c Config) Warnings() []Warning {
 }
 
 // warnings returns warnings of fields that have no effect for the servers of the block.
-func (r Redis) warnings() []Warning {
-	const path = "redis"
+func (r Redis) warnings(path string) []Warning {
 	var warnings findings
 	type named struct{ name, value string }
 	credentials := []named{{"sentinel_username", r.SentinelUsername}, {"sentinel_password", r.SentinelPassword}}

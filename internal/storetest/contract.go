@@ -48,7 +48,7 @@ func forgetEmptiesItsKeysAlone(t *testing.T, f *fixture) {
 		gone, kept := bound(t, algorithm.String(), spec), bound(t, "kept-"+algorithm.String(), spec)
 		never := bound(t, "never-"+algorithm.String(), spec)
 		f.take(t, gone, kept)
-		n, err := f.keeper().Forget(context.Background(), policy.KeysOf([]policy.Bound{gone, never}))
+		n, err := f.keeper().Forget(context.Background(), []policy.Bound{gone, never})
 		if err != nil || n != 1 {
 			t.Errorf("%s: %d buckets were deleted (%v), want 1", algorithm, n, err)
 		}

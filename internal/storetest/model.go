@@ -146,23 +146,23 @@ func (m *Model) settle(b *policy.Bound, r limit.Receipt, actual int64) int64 {
 }
 
 // Forget implements store.Keeper.
-func (m *Model) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
+func (m *Model) Forget(_ context.Context, bounds []policy.Bound) (forgotten int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range keys {
-		if b, kept := m.buckets[keys[i]]; kept && b.expiry > m.clock.Now() {
+	for i := range bounds {
+		if b, kept := m.buckets[bounds[i].Key]; kept && b.expiry > m.clock.Now() {
 			forgotten++
 		}
-		delete(m.buckets, keys[i])
+		delete(m.buckets, bounds[i].Key)
 	}
 	return forgotten, nil
 }
 
 // Slots implements store.Keeper.
-func (m *Model) Slots(_ context.Context, key *policy.Key, most int) (store.Slots, error) {
+func (m *Model) Slots(_ context.Context, bound *policy.Bound, most int) (store.Slots, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	state, now := m.buckets[*key].state, m.clock.Now()
+	state, now := m.buckets[bound.Key].state, m.clock.Now()
 	return store.Slots{Now: now, Deadlines: state.Deadlines(now, most)}, nil
 }
 

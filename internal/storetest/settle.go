@@ -84,7 +84,7 @@ func settleChargesABucketThatWasDeleted(t *testing.T, f *fixture) {
 		b := withCost(bound(t, algorithm.String(), perHour(algorithm, 100)), 10)
 		bounds := []policy.Bound{b}
 		less, more, most := f.take(t, b), f.take(t, b), f.take(t, b)
-		if _, err := f.keeper().Forget(context.Background(), policy.KeysOf(bounds)); err != nil {
+		if _, err := f.keeper().Forget(context.Background(), bounds); err != nil {
 			t.Fatal(err)
 		}
 		f.settle(t, bounds, less, []int64{2}, 0)

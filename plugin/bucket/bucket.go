@@ -109,6 +109,20 @@ func New(ctx context.Context, o Options) *Stores {
 // Open returns the buckets of a config, which must have its defaults, and a function that releases them. It does not
 // block; Redis may be unavailable. It fails if the config names no Redis, or certificates that cannot be read.
 func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(), err error) {
+	all, release, err := s.OpenPools(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Route(all), release, nil
+}
+
+// OpenPools returns the buckets of each pool of a config by its number: one, unless the config has pools. release and
+// errors are those of [Stores.Open].
+func (s *Stores) OpenPools(config *schema.Config) (buckets []store.Store, release func(), err error) {
+	return openEach(config, s.openPool)
+}
+
+func (s *Stores) openPool(config *schema.Config) (buckets store.Store, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.active.local, func() {}, nil
 	}
@@ -131,7 +145,11 @@ func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(
 
 // OpenShares returns what keeps tenants to their fair shares of the buckets of a config. release and errors are those
 // of [Stores.Open].
-func (s *Stores) OpenShares(config *schema.Config) (shares *share.Divider, release func(), err error) {
+func (s *Stores) OpenShares(config *schema.Config) (shares share.Dividers, release func(), err error) {
+	return openEach(config, s.openShares)
+}
+
+func (s *Stores) openShares(config *schema.Config) (shares *share.Divider, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.active.shares, func() {}, nil
 	}
@@ -184,16 +202,23 @@ var ErrNotCentral = errors.New("strategy is not redis: each node keeps its own b
 // OpenCentral returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
 // release and errors are as with [Stores.Open], or ErrNotCentral.
 func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release func(), err error) {
-	opened, release, err := s.openRedis(s.active.redis, config)
+	all, release, err := openEach(config, func(pool *schema.Config) (Central, func(), error) {
+		return s.openRedis(s.active.redis, pool)
+	})
 	if err != nil {
-		return nil, nil, err // not an interface that holds a nil pointer
+		return nil, nil, err
 	}
-	return opened, release, nil
+	return routeCentral(all), release, nil
 }
 
-// OpenRecords returns the records beside the shared buckets of a config, over the connection of its requests. A config
-// without shared buckets has none: then records is nil. release and errors are as with [Stores.Open].
-func (s *Stores) OpenRecords(config *schema.Config) (records reservation.Central, release func(), err error) {
+// OpenRecords returns the records beside the shared buckets of each pool of a config, over the connection of its
+// requests. A config without shared buckets has none: then its one element is nil. release and errors are as with
+// [Stores.Open].
+func (s *Stores) OpenRecords(config *schema.Config) (records []reservation.Central, release func(), err error) {
+	return openEach(config, s.openRecords)
+}
+
+func (s *Stores) openRecords(config *schema.Config) (records reservation.Central, release func(), err error) {
 	opened, release, err := s.openRedis(s.active.redis, config)
 	switch {
 	case errors.Is(err, ErrNotCentral):
@@ -275,24 +300,32 @@ const operatorTimeout = 2000
 // OpenOperators opens a config's buckets with operatorTimeout and connections of its own, without a breaker. So
 // requests and operators do not affect each other's breakers.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release func(), err error) {
-	if config.Strategy != schema.StrategyRedis {
-		return nil, nil, ErrNotCentral
-	}
-	opened, release, err := s.operators.Open(WithTimeouts(config.Redis, operatorTimeout))
-	if err != nil {
-		return nil, nil, err // not an interface that holds a nil pointer
-	}
-	return opened, release, nil
-}
-
-// OpenOperatorRecords is OpenRecords over the connection of [Stores.OpenOperators]: a large record delays no request,
-// and no breaker counts it. It fails with ErrNotCentral if there are no shared buckets.
-func (s *Stores) OpenOperatorRecords(config *schema.Config) (records *redis.Records, release func(), err error) {
-	buckets, release, err := s.OpenOperators(config)
+	all, release, err := openEach(config, func(pool *schema.Config) (Central, func(), error) {
+		return s.openOperators(pool)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return buckets.(*redis.Store).Records(config.Namespace), release, nil
+	return routeCentral(all), release, nil
+}
+
+func (s *Stores) openOperators(config *schema.Config) (*redis.Store, func(), error) {
+	if config.Strategy != schema.StrategyRedis {
+		return nil, nil, ErrNotCentral
+	}
+	return s.operators.Open(WithTimeouts(config.Redis, operatorTimeout))
+}
+
+// OpenOperatorRecords is OpenRecords over the connections of [Stores.OpenOperators]: a large record delays no request,
+// and no breaker counts it. It fails with ErrNotCentral if there are no shared buckets.
+func (s *Stores) OpenOperatorRecords(config *schema.Config) (records []*redis.Records, release func(), err error) {
+	return openEach(config, func(pool *schema.Config) (*redis.Records, func(), error) {
+		opened, release, err := s.openOperators(pool)
+		if err != nil {
+			return nil, nil, err
+		}
+		return opened.Records(pool.Namespace), release, nil
+	})
 }
 
 // WithTimeouts returns a block with its defaults, and with no timeout below least, in milliseconds.

@@ -137,6 +137,21 @@ func (s *Stores) Stats() []Stats {
 // of its buckets. Bounds that Redis does not answer have a failure. release and errors are as with [Stores.Open].
 func (s *Stores) OpenCandidate(
 	config *schema.Config,
+) (buckets store.Store, shares share.Dividers, release func(), err error) {
+	var all []store.Store
+	shares, release, err = openEach(config, func(pool *schema.Config) (*share.Divider, func(), error) {
+		one, divider, releaseOne, err := s.openCandidate(pool)
+		all = append(all, one)
+		return divider, releaseOne, err
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return Route(all), shares, release, nil
+}
+
+func (s *Stores) openCandidate(
+	config *schema.Config,
 ) (buckets store.Store, shares *share.Divider, release func(), err error) {
 	if config.Strategy != schema.StrategyRedis {
 		return s.candidates.local, s.candidates.shares, func() {}, nil

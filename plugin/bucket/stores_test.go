@@ -133,7 +133,7 @@ func TestConfigsOfOneRedisShareItsBucketsWhichCanBeReadAndEmptied(t *testing.T) 
 	if status := peek(t, shared); status.Remaining != 3 || status.Used != 7 {
 		t.Errorf("%+v: want 7 used and 3 left, and reading to spend nothing", status)
 	}
-	if n, err := shared.Forget(t.Context(), []policy.Key{ten(t, 0)[0].Key}); n != 1 || err != nil {
+	if n, err := shared.Forget(t.Context(), ten(t, 0)); n != 1 || err != nil {
 		t.Errorf("%d buckets emptied, %v: want 1", n, err)
 	}
 	if status := take(t, views[0], 1); status.Remaining != 9 {
@@ -239,7 +239,7 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 	if status := peek(t, operators); status.Source != decision.Redis {
 		t.Errorf("%+v: want an answer", status)
 	}
-	_, err = operators.Forget(t.Context(), []policy.Key{ten(t, 0)[0].Key})
+	_, err = operators.Forget(t.Context(), ten(t, 0))
 	require.NoError(t, err, "empty a bucket")
 	assert.Empty(t, of.Stats(), "numbers of a store that no request uses")
 }

@@ -30,8 +30,9 @@ const whichBuckets = `The command covers the buckets of all policies that apply 
 --tenant covers the buckets that are counted by the address alone: limits per ip, and the limits of clients without a
 tenant. One of --tenant and --ip is required.
 
-Buckets are read from the Redis in the plugin's config. A Redis password that is not in the decK file is read from
-RATELIMIT_REDIS_PASSWORD.
+Buckets are read from the Redis in the plugin's config, of the pool that the tenant's tier has. A Redis password that
+is not in the decK file is read from RATELIMIT_REDIS_PASSWORD, the one of a pool from RATELIMIT_REDIS_PASSWORD_ and
+its name in capitals, with _ for other characters.
 
 A node that sees more new addresses than -max-addresses or -new-addresses allow counts them by prefix (/24 or /48). If
 the prefix of --ip has such a bucket, it is included and shown as the prefix; other addresses in it share that bucket.`
@@ -107,10 +108,15 @@ func (c *call) bucketFlags() func(context.Context) (*tenantBuckets, error) {
 // redisPasswordVariable has the password that a decK file does not hold.
 const redisPasswordVariable = "RATELIMIT_REDIS_PASSWORD"
 
-// fillPassword puts the password of the environment into the Redis block of a config.
+// fillPassword puts the passwords of the environment into the Redis blocks of a config. The variable of a pool ends in
+// its name: RATELIMIT_REDIS_PASSWORD_ENTERPRISE.
 func (c *call) fillPassword(config *schema.Config) {
-	if password := c.getenv(redisPasswordVariable); password != "" {
-		config.Redis.Password = password
+	config.Redis.Password = cmp.Or(c.getenv(redisPasswordVariable), config.Redis.Password)
+	config.RedisPools = slices.Clone(config.RedisPools)
+	for i := range config.RedisPools {
+		pool := &config.RedisPools[i]
+		name := strings.NewReplacer(".", "_", "-", "_").Replace(strings.ToUpper(pool.Name))
+		pool.Password = cmp.Or(c.getenv(redisPasswordVariable+"_"+name), pool.Password)
 	}
 }
 
@@ -200,7 +206,7 @@ func (b *tenantBuckets) peek(ctx context.Context, store *redis.Store) ([]decisio
 				cmp.Or(failureTexts[failure], failure.String()))
 		}
 		if bound := &b.bounds[i]; bound.Key.Slots && statuses[i].Used > 0 {
-			slots, err := store.Slots(ctx, &bound.Key, answers.MaxSlots)
+			slots, err := store.Slots(ctx, bound, answers.MaxSlots)
 			if err != nil {
 				return nil, fmt.Errorf("read the buckets: %w", err)
 			}
@@ -233,7 +239,7 @@ var failureTexts = map[decision.Failure]string{
 
 func (b *tenantBuckets) empty(ctx context.Context) error {
 	err := b.withRedis(func(store *redis.Store) error {
-		_, err := store.Forget(ctx, policy.KeysOf(b.bounds))
+		_, err := store.Forget(ctx, b.bounds)
 		return err
 	})
 	if err != nil {
@@ -247,7 +253,7 @@ const redisTimeout = 5000
 
 // withRedis opens the store for do, which it calls again after an error: do reads, or empties what may be empty.
 func (b *tenantBuckets) withRedis(do func(*redis.Store) error) error {
-	config := b.config.WithDefaults()
+	config := b.config.Pools()[b.bounds[0].Pool].WithDefaults() // all bounds of a tenant, or an address, have one pool
 	registry := redis.NewRegistry(slog.New(slog.DiscardHandler), nil)
 	store, closeRedis, err := registry.Open(bucket.WithTimeouts(config.Redis, redisTimeout))
 	if err != nil {

@@ -150,9 +150,9 @@ func (s *Store) Stats() Stats {
 }
 
 // Forget implements store.Keeper. It returns no error.
-func (s *Store) Forget(_ context.Context, keys []policy.Key) (forgotten int, err error) {
-	for i := range keys {
-		if s.forget(&keys[i]) {
+func (s *Store) Forget(_ context.Context, bounds []policy.Bound) (forgotten int, err error) {
+	for i := range bounds {
+		if s.forget(&bounds[i].Key) {
 			forgotten++
 		}
 	}
@@ -174,7 +174,8 @@ func (s *Store) forget(key *policy.Key) bool {
 }
 
 // Slots implements store.Keeper. It returns no error.
-func (s *Store) Slots(_ context.Context, key *policy.Key, most int) (store.Slots, error) {
+func (s *Store) Slots(_ context.Context, bound *policy.Bound, most int) (store.Slots, error) {
+	key := &bound.Key
 	hash := maphash.Comparable(s.seed, *key)
 	sh := &s.shards[s.shardIndex(hash)]
 	sh.mu.Lock()

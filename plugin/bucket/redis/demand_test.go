@@ -182,7 +182,7 @@ func TestAForgottenBucketIsEmptyAndItsNeighboursAreNot(t *testing.T) {
 	log := costing(of(bound(t, "log", limit.Spec{Algorithm: limit.SlidingLog, Quantity: 10, Window: hour}), "u"), 4)
 	never := of(bounds[0], "never seen")
 	f.take(t, append(bounds, log)...)
-	n, err := f.Forget(t.Context(), []policy.Key{bounds[1].Key, log.Key, never.Key})
+	n, err := f.Forget(t.Context(), []policy.Bound{bounds[1], log, never})
 	require.True(t, n == 2 && err == nil, "%d buckets, %v, want 2", n, err)
 	for i, want := range []int64{4, 0, 4} {
 		if s := f.take(t, costing(bounds[i], 0))[0]; s.Used != want {
@@ -195,7 +195,7 @@ func TestAForgottenBucketIsEmptyAndItsNeighboursAreNot(t *testing.T) {
 	if keys := client.Keys(t.Context(), "*log*").Val(); len(keys) != 1 {
 		t.Errorf("keys of logs are %q, want the new one", keys)
 	}
-	if n, err := f.Forget(t.Context(), []policy.Key{bounds[0].Key, bounds[2].Key}); n != 2 || err != nil {
+	if n, err := f.Forget(t.Context(), []policy.Bound{bounds[0], bounds[2]}); n != 2 || err != nil {
 		t.Errorf("%d buckets, %v, want 2", n, err)
 	}
 	if n := client.Exists(t.Context(), string(appendSubject(nil, &bounds[1].Key))).Val(); n != 0 {
@@ -209,7 +209,7 @@ func TestWhatIsNotOursIsNotForgotten(t *testing.T) {
 	b := hundred(t)
 	f.set(t, string(appendSubject(nil, &b.Key)), "another program's")
 	must(t, client, "rpush", logKey(b), "another program's")
-	if n, err := f.Forget(t.Context(), []policy.Key{b.Key}); n != 0 || err != nil {
+	if n, err := f.Forget(t.Context(), []policy.Bound{b}); n != 0 || err != nil {
 		t.Errorf("%d buckets, %v", n, err)
 	}
 	if value := client.Get(t.Context(), string(appendSubject(nil, &b.Key))).Val(); value != "another program's" {

@@ -31,19 +31,19 @@ func TestRequestsInFlightOfTwoNodesNeverExceedTheLimit(t *testing.T) {
 func TestSlotsAreListedByTheirDeadlines(t *testing.T) {
 	f, clock, _ := grouped(t, redistest.Single(t).Client(t))
 	b := exports(t, 5)
-	key, start := &b.Key, clock.Now()
+	start := clock.Now()
 	for range 3 {
 		f.take(t, b)
 		clock.Advance(limit.Second)
 	}
-	slots, err := f.Slots(t.Context(), key, 2)
+	slots, err := f.Slots(t.Context(), &b, 2)
 	require.NoError(t, err)
 	want := []limit.Micros{start + 60*limit.Second, start + 61*limit.Second}
 	assert.Equal(t, want, slots.Deadlines)
 	assert.Equal(t, clock.Now(), slots.Now)
 	assert.Equal(t, 3*limit.Second, b.Policy.Limit.Age(slots.Deadlines[0], slots.Now))
 	clock.Advance(60 * limit.Second)
-	slots, err = f.Slots(t.Context(), key, 2)
+	slots, err = f.Slots(t.Context(), &b, 2)
 	assert.True(t, err == nil && len(slots.Deadlines) == 0, "%v, %v", slots, err)
 }
 
@@ -70,7 +70,7 @@ func TestASlotCostsFewCommandsAndADenialWritesNothing(t *testing.T) {
 	statuses := make([]decision.Status, 1)
 	require.NoError(t, s.Take(ctx, []policy.Bound{b}, statuses))
 	assert.Equal(t, decision.WrongType, statuses[0].Failure)
-	n, err := s.Forget(ctx, []policy.Key{b.Key})
+	n, err := s.Forget(ctx, []policy.Bound{b})
 	assert.True(t, n == 0 && err == nil && client.Get(ctx, key).Val() == "foreign", "a foreign key stays: %v", err)
 }
 

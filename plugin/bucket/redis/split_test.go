@@ -51,7 +51,7 @@ func TestNoStringHoldsManyBuckets(t *testing.T) {
 			t.Fatalf("bucket %d has %d used, want 1", i, s.Used)
 		}
 	}
-	if n, err := f.Forget(t.Context(), []policy.Key{bounds[7].Key, bounds[800].Key}); n != 2 || err != nil {
+	if n, err := f.Forget(t.Context(), []policy.Bound{bounds[7], bounds[800]}); n != 2 || err != nil {
 		t.Errorf("%d of two buckets are forgotten, %v", n, err)
 	}
 	if s := f.take(t, costing(bounds[7], 0), costing(bounds[8], 0)); s[0].Used != 0 || s[1].Used != 1 {
@@ -246,7 +246,7 @@ func TestNodesThatSplitASubjectDecideAsOne(t *testing.T) {
 			node, bounds := nodes[rapid.IntRange(0, 1).Draw(rt, "node")], w.request(rt)
 			if rapid.IntRange(0, 9).Draw(rt, "forgets") == 7 {
 				key := bounds[0].Key
-				if _, err := node.Forget(context.Background(), []policy.Key{key}); err != nil {
+				if _, err := node.Forget(context.Background(), bounds[:1]); err != nil {
 					rt.Fatal(err)
 				}
 				delete(w.kept, key)
@@ -293,7 +293,7 @@ func idsOf(statuses []decision.Status) []limit.SlotID {
 
 func mustForget(t *testing.T, f *fixture, b policy.Bound) {
 	t.Helper()
-	if n, err := f.Forget(t.Context(), []policy.Key{b.Key}); n != 1 || err != nil {
+	if n, err := f.Forget(t.Context(), []policy.Bound{b}); n != 1 || err != nil {
 		t.Fatalf("%d buckets, %v", n, err)
 	}
 }

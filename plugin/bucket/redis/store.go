@@ -309,12 +309,13 @@ func runAll(parts []part, do func(*part)) {
 var forgetScript = newScript(assemble("forget", nil))
 
 // Forget implements store.Keeper: it deletes the buckets one after the other, with the entries of sliding logs.
-func (s *Store) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+func (s *Store) Forget(ctx context.Context, bounds []policy.Bound) (int, error) {
 	forgotten := 0
-	for i := range keys {
-		n, err := s.forget(ctx, &keys[i])
+	for i := range bounds {
+		key := &bounds[i].Key
+		n, err := s.forget(ctx, key)
 		if err != nil {
-			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", keys[i].Policy, appendSubject(nil, &keys[i]), err)
+			return forgotten, fmt.Errorf("empty bucket %s of %s: %w", key.Policy, appendSubject(nil, key), err)
 		}
 		forgotten += n
 	}
@@ -353,7 +354,8 @@ func (s *Store) forget(ctx context.Context, key *policy.Key) (int, error) {
 var slotsScript = newScript(assemble("slots", nil))
 
 // Slots implements store.Keeper.
-func (s *Store) Slots(ctx context.Context, key *policy.Key, most int) (slots store.Slots, err error) {
+func (s *Store) Slots(ctx context.Context, bound *policy.Bound, most int) (slots store.Slots, err error) {
+	key := &bound.Key
 	slots, _, err = s.runSlots(ctx, key, most)
 	if err != nil {
 		err = fmt.Errorf("list slots of %s of %s: %w", key.Policy, appendSubject(nil, key), err)

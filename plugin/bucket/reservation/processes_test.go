@@ -59,7 +59,7 @@ func newProcess(t *testing.T, config schema.Config) *process {
 	records, releaseRecords, err := stores.OpenRecords(&config)
 	require.NoError(t, err)
 	p.store = view
-	p.keeper = p.table.Keeper(view, records, func() {
+	p.keeper = p.table.Keeper(view, records[0], func() {
 		releaseRecords()
 		release()
 	})

@@ -183,6 +183,17 @@ func weightOf(d *decision.Decision, rules *policy.Fair) int64 {
 	return rules.Record.Weight(d.Resolution.Tier)
 }
 
+// Dividers holds the dividers of the pools of a config, by their numbers. It implements admit.Shares.
+type Dividers []*Divider
+
+// Cap implements admit.Shares.
+func (all Dividers) Cap(d *decision.Decision, at limit.Micros) (take int) {
+	return all[d.Resolution.Pool].Cap(d, at)
+}
+
+// Count implements admit.Shares.
+func (all Dividers) Count(d *decision.Decision) { all[d.Resolution.Pool].Count(d) }
+
 // Count implements admit.Shares.
 func (s *Divider) Count(d *decision.Decision) {
 	now := s.options.Now()

@@ -23,9 +23,9 @@ type Buckets interface {
 	// Peek shows how buckets stand, and how long each bound would wait, and spends nothing.
 	Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error
 	// Forget empties buckets, which restores the full limits of their tenants, and returns how many there were.
-	Forget(ctx context.Context, keys []policy.Key) (int, error)
+	Forget(ctx context.Context, bounds []policy.Bound) (int, error)
 	// Slots returns the slots of a concurrency limit's bucket that are held, at most so many.
-	Slots(ctx context.Context, key *policy.Key, most int) (store.Slots, error)
+	Slots(ctx context.Context, bound *policy.Bound, most int) (store.Slots, error)
 }
 
 // dryRunDecider returns a decider that peeks. It uses the given policies, and the shared buckets without leases or
@@ -108,7 +108,7 @@ func (s *Server) reset(ctx context.Context, in *onceOfOrg[resetBody]) (out Reset
 
 // emptyBuckets empties buckets. The error is an answer.
 func (s *Server) emptyBuckets(ctx context.Context, bounds []policy.Bound) error {
-	if _, err := s.OperatorBuckets.Forget(ctx, policy.KeysOf(bounds)); err != nil {
+	if _, err := s.OperatorBuckets.Forget(ctx, bounds); err != nil {
 		const action = "reset the buckets (some may be empty already, and the audit has recorded the reset: retry)"
 		return s.bucketsError(action, "see the log", err)
 	}

@@ -162,7 +162,7 @@ func (broken) Peek(context.Context, []policy.Bound, []decision.Status) error {
 	return errors.New("password=hunter2 is wrong")
 }
 
-func (broken) Forget(context.Context, []policy.Key) (int, error) {
+func (broken) Forget(context.Context, []policy.Bound) (int, error) {
 	return 0, errors.New("password=hunter2 is wrong")
 }
 

@@ -55,11 +55,11 @@ func (s *Server) reserve(ctx context.Context, policies *resolve.Plan, c *Check) 
 	if s.Reservations == nil {
 		return nil, errNoReservations
 	}
-	request, err := s.newRequest(ctx, policies, c)
+	request, pool, err := s.newRequest(ctx, policies, c)
 	if err != nil {
 		return nil, err
 	}
-	claim, first, err := s.Reservations.Claim(ctx, request)
+	claim, first, err := s.Reservations[pool].Claim(ctx, request)
 	if err != nil {
 		return nil, s.claimError(err)
 	}
@@ -108,37 +108,42 @@ func (c *Checked) addReservation(check *Check, record *reservation.Record, settl
 	}
 }
 
-// newRequest returns the request for the reservation of a check. The error is an answer.
-func (s *Server) newRequest(ctx context.Context, policies *resolve.Plan, c *Check) (*reservation.Request, error) {
+// newRequest returns the request for the reservation of a check, and the pool of Redis that keeps it. The error is an
+// answer.
+func (s *Server) newRequest(
+	ctx context.Context, policies *resolve.Plan, c *Check,
+) (request *reservation.Request, pool uint8, err error) {
 	caller := callerOf(ctx)
-	timeout, err := s.settleTimeout(ctx, policies, c)
+	timeout, pool, err := s.settleTimeout(ctx, policies, c)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if wanted := time.Duration(c.ReserveTimeout) * time.Second; wanted != 0 {
 		if caller.Role == Tenant && wanted > timeout {
-			return nil, huma.Error403Forbidden(fmt.Sprintf("an org's token may not reserve for longer than its limits do: "+
+			return nil, 0, huma.Error403Forbidden(fmt.Sprintf("an org's token may not reserve for longer than its limits do: "+
 				"reserve_timeout is at most %d", timeout/time.Second))
 		}
 		timeout = wanted
 	}
 	text, err := json.Marshal(c)
 	if err != nil {
-		return nil, fmt.Errorf("encode a check: %w", err)
+		return nil, 0, fmt.Errorf("encode a check: %w", err)
 	}
 	hash := sha256.Sum256(text)
 	return &reservation.Request{
 		Name: reservation.Name{Namespace: policies.Namespace(), Org: caller.Org, ID: c.ReservationID},
 		Hash: hash[:], Org: c.Org, Tokens: *c.Reserve, Timeout: timeout,
-	}, nil
+	}, pool, nil
 }
 
-// settleTimeout returns the longest timeout of the limits that reserve and apply to a check.
-func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *Check) (time.Duration, error) {
+// settleTimeout returns the longest timeout of the limits that reserve and apply to a check, and their pool of Redis.
+func (s *Server) settleTimeout(
+	ctx context.Context, policies *resolve.Plan, c *Check,
+) (timeout time.Duration, pool uint8, err error) {
 	policies = policies.ForTenant(c.Org)
 	id, err := identify(ctx, policies, c.admitRequest())
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var r resolve.Resolution
 	policies.ResolveAt(&id, s.now(), &r)
@@ -149,9 +154,9 @@ func (s *Server) settleTimeout(ctx context.Context, policies *resolve.Plan, c *C
 		}
 	}
 	if longest == 0 {
-		return schema.SettleTimeout * time.Second, nil
+		return schema.SettleTimeout * time.Second, r.Pool, nil
 	}
-	return time.Duration(longest) * time.Microsecond, nil
+	return time.Duration(longest) * time.Microsecond, r.Pool, nil
 }
 
 // errNoReservations is the answer of a process that cannot keep reservations.

@@ -42,14 +42,14 @@ type ledgerOptions struct {
 // ledgerOf returns a ledger, and what keeps in these records (nil: in its process) what checks take from these buckets.
 func ledgerOf(
 	records reservation.Central, buckets reservation.Buckets, edit ...func(*ledgerOptions),
-) (*reservation.Ledger, *reservation.Keeper) {
+) (*reservation.Ledger, reservation.Keepers) {
 	o := ledgerOptions{buckets: buckets}
 	o.Elapsed, o.Now = process.Elapsed, process.WallClock
 	for _, e := range edit {
 		e(&o)
 	}
 	l := reservation.New(o.Options)
-	return l, l.Keeper(o.buckets, records, func() {})
+	return l, reservation.Keepers{l.Keeper(o.buckets, records, func() {})}
 }
 
 // chats is a config with a budget of 10,000 tokens a day for each org, one of 100,000 for all, and 1,000 requests.

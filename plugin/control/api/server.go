@@ -57,7 +57,7 @@ type Options struct {
 	Decider *admit.Decider
 
 	// Reservations keeps what checks reserve until it is settled; nil: checks that reserve, and settlements, answer 503.
-	Reservations *reservation.Keeper
+	Reservations reservation.Keepers
 
 	// RequestPolicy returns the policy that requests use for a bucket: the given one, or one with less capacity if
 	// nodes may lease tokens of it; nil: always the given one.

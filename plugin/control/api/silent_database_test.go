@@ -199,7 +199,7 @@ func (hurried) Peek(_ context.Context, _ []policy.Bound, statuses []decision.Sta
 	return nil
 }
 
-func (hurried) Forget(context.Context, []policy.Key) (int, error) {
+func (hurried) Forget(context.Context, []policy.Bound) (int, error) {
 	return 0, errors.New("not in time")
 }
 

@@ -104,7 +104,7 @@ func (s *Server) usage(ctx context.Context, in *usageInput) (any, error) {
 	items := found.items()
 	for i := range items {
 		if b := &found.bounds[i]; b.Key.Slots {
-			slots, err := s.OperatorBuckets.Slots(ctx, &b.Key, answers.MaxSlots)
+			slots, err := s.OperatorBuckets.Slots(ctx, b, answers.MaxSlots)
 			if err != nil {
 				return nil, s.bucketsError("list the slots", "see the log", err)
 			}

@@ -235,11 +235,11 @@ type cold struct {
 	before func(ctx context.Context) error
 }
 
-func (c *cold) Forget(ctx context.Context, keys []policy.Key) (int, error) {
+func (c *cold) Forget(ctx context.Context, bounds []policy.Bound) (int, error) {
 	if err := c.before(ctx); err != nil {
 		return 0, err
 	}
-	return c.Buckets.Forget(ctx, keys)
+	return c.Buckets.Forget(ctx, bounds)
 }
 
 // chilled returns a world like using, with cold buckets.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/redis"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/envoy"
@@ -17,7 +18,6 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/policysync"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/rows"
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/leader/quota"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/engine"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/process"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
@@ -43,7 +43,7 @@ type decider struct {
 
 	// What the leader reads and restores buckets by, as rest.OperatorBuckets; nil: the process reads no buckets.
 	operators bucket.Central
-	marks     quota.Marks
+	marks     []*redis.Records // of each pool
 }
 
 // newDecider returns a decider. Without a config it decides nothing and follows no rows.
@@ -169,8 +169,8 @@ func (d *decider) openPath(config *routeconfig.Config) error {
 }
 
 // openReservations opens what keeps the reservations of checks: beside the buckets, in Redis or in this process.
-func (d *decider) openReservations(config *schema.Config) (*reservation.Keeper, error) {
-	buckets, release, err := d.Stores.Open(config)
+func (d *decider) openReservations(config *schema.Config) (reservation.Keepers, error) {
+	buckets, release, err := d.Stores.OpenPools(config)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (d *decider) openReservations(config *schema.Config) (*reservation.Keeper, 
 	if err != nil {
 		return nil, err
 	}
-	return d.ledger.Keeper(buckets, records, release), nil
+	return reservation.NewKeepers(d.ledger, buckets, records, release), nil
 }
 
 // newEnvoy returns the server of Envoy's protocol.

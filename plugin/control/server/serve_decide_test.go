@@ -150,7 +150,7 @@ func TestServeCountsTheReservationsOfItsCallers(t *testing.T) {
 		var x admit.Exchange
 		request := &admit.CallerRequest{Caller: identity.Caller{Tenant: "acme", Cost: 7}}
 		name := reservation.Name{ID: "chat"}
-		claim, _, err := d.rest.Reservations.Claim(t.Context(), &reservation.Request{Name: name, Timeout: time.Minute})
+		claim, _, err := d.rest.Reservations[0].Claim(t.Context(), &reservation.Request{Name: name, Timeout: time.Minute})
 		if err != nil || d.rest.Decider.Admit(t.Context(), request, &x) != nil {
 			t.Fatalf("%s: %v", strategy, err)
 		}

@@ -58,9 +58,16 @@ func (d *decider) newWatcher(tiers *api.Tiers, store *rows.DB) *quota.Watcher {
 	if d.operators == nil {
 		return nil
 	}
-	restore := &quota.Restore{History: store, Marks: d.marks, Number: 1, Raise: d.operators.Raise}
-	if len(d.config.Config.Redis.ClusterNodes) > 0 {
-		restore.Number = marksOfCluster
+	var restore []*quota.Restore
+	for i, pool := range d.config.Config.Pools() {
+		one := &quota.Restore{History: store, Marks: d.marks[i], Number: 1, Pool: uint8(i), Raise: d.operators.Raise}
+		if i > 0 {
+			one.Name = d.config.Config.PoolName(i)
+		}
+		if len(pool.Redis.ClusterNodes) > 0 {
+			one.Number = marksOfCluster
+		}
+		restore = append(restore, one)
 	}
 	return quota.NewWatcher(quota.Options{
 		Routes: slices.Sorted(maps.Keys(d.config.Routes)),

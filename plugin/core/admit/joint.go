@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/resolve"
@@ -67,6 +68,7 @@ func (dr *Decider) AdmitAll(ctx context.Context, peeker Peeker, j *Joint) (*Exch
 		return whole, ErrTooMany
 	}
 	if err == nil {
+		j.gather()
 		err = j.take(ctx, peeker)
 	}
 	if err != nil {
@@ -140,7 +142,7 @@ func (j *Joint) resolve(ctx context.Context, p *Part) error {
 	plan.ResolveAt(&d.Identity, j.now, &d.Resolution)
 	checkIdentity(d, j.now, wait)
 	if p.Beside != nil && !d.Denied() && !d.Resolution.Exempt {
-		p.Beside.Key.Namespace = plan.Namespace()
+		p.Beside.Key.Namespace, p.Beside.Pool = plan.Namespace(), d.Resolution.Pool
 		d.Resolution.Bounds = append(d.Resolution.Bounds, *p.Beside)
 	}
 	d.Grow()
@@ -161,6 +163,26 @@ func (j *Joint) resolve(ctx context.Context, p *Part) error {
 	}
 	j.denied = j.denied || d.Denied() || denies(d.Resolution.Bounds, d.Statuses)
 	return nil
+}
+
+// gather moves what parts without a tenant spend to the pool of Redis of the first part that has a tenant, so that one
+// call takes all, and no other pool decides about that tenant.
+func (j *Joint) gather() {
+	isTenants := func(p *Part) bool { return p.Decision.Identity.Tenant.Kind == identity.Tenant }
+	first := 0
+	for first < len(j.Parts) && !isTenants(&j.Parts[first]) {
+		first++
+	}
+	for i := range j.Parts {
+		p := &j.Parts[i]
+		if first == len(j.Parts) || isTenants(p) {
+			continue
+		}
+		for k := range p.take {
+			place := p.pool.places[p.Decision.Resolution.Bounds[k].Key]
+			p.pool.bounds[place].Pool = j.Parts[first].Decision.Resolution.Pool
+		}
+	}
 }
 
 // denies reports whether a bound denies.

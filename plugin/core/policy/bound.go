@@ -191,6 +191,9 @@ type Bound struct {
 	Key    Key
 	Cost   int64 // tokens; 0 spends nothing. Where the policy settles it is the reservation; of concurrency it is 1 or 0
 
+	// Pool is the number of the pool of Redis that has the bucket, see [schema.Config.Pools]. All bounds of a request have
+	// the same. A bucket has the same key in each pool.
+	Pool uint8
 	// Unmatched: the request states a model that the policy does not match. It reserves nothing; the answer settles it.
 	Unmatched bool
 	// Unpriced: the policy settles by prices, enforced or in shadow mode by the config, and the request states a model

@@ -70,15 +70,6 @@ func (k *Key) Clone() Key {
 	return c
 }
 
-// KeysOf returns the bucket keys of bounds.
-func KeysOf(bounds []Bound) []Key {
-	keys := make([]Key, len(bounds))
-	for i := range keys {
-		keys[i] = bounds[i].Key
-	}
-	return keys
-}
-
 // FillKey fills in the policy's bucket for an identity. It reports false if the identity lacks a name that the scope is
 // counted per.
 func (p *Policy) FillKey(namespace string, id *identity.Identity, key *Key) bool {

@@ -84,10 +84,14 @@ func (c *compiler) collectPatterns() {
 
 func (c *compiler) compileTiers() {
 	c.plan.tiers = make(map[string][]*policy.Policy, len(c.config.Tiers))
+	c.plan.pools = map[string]uint8{}
 	c.plan.defaultTier = c.config.DefaultTier
 	for i, tier := range c.config.Tiers {
 		if c.plan.defaultTier == "" {
 			c.plan.defaultTier = tier.Name
+		}
+		if pool := c.config.PoolOf(tier.Name); pool > 0 {
+			c.plan.pools[tier.Name] = uint8(pool)
 		}
 		c.plan.tiers[tier.Name] = c.compileLimits(fmt.Sprintf("tiers[%d].limits", i), tier.Name, "", tier.Limits)
 	}

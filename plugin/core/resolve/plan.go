@@ -39,6 +39,7 @@ type Plan struct {
 	namespace   string
 	modes       policy.Modes
 	tiers       map[string][]*policy.Policy
+	pools       map[string]uint8 // of Redis, by tier; absent: the first
 	defaultTier string
 	anonymous   []*policy.Policy // nil: each anonymous address gets the limits of the default tier
 	global      []*policy.Policy
@@ -57,6 +58,7 @@ type Resolution struct {
 	// "": the caller states it.
 	TierSource string
 	Namespace  string // of the plan's buckets
+	Pool       uint8  // of Redis, that has the buckets, by its number
 	Endpoint   string // the canonical endpoint: the most specific pattern that matches, else the route
 	Bounds     []policy.Bound
 	Cost       RequestCost // what the request costs where a policy has no cost of its own
@@ -155,6 +157,7 @@ func (p *Plan) bind(rows *policy.TenantRows, id *identity.Identity, r *Resolutio
 	hasTier := p.hasTierOf(id)
 	if hasTier {
 		r.Tier, r.TierSource = p.tierOf(rows, id)
+		r.Pool = p.pools[r.Tier]
 	}
 	p.bindRows(rows, id, cost, r)
 	switch {
@@ -260,7 +263,7 @@ func (p *Plan) bindPolicies(list []*policy.Policy, id *identity.Identity, cost i
 // is counted per.
 func (p *Plan) appendBound(applied *policy.Policy, id *identity.Identity, cost int64, r *Resolution) {
 	n := len(r.Bounds)
-	r.Bounds = append(r.Bounds, policy.Bound{Policy: applied, Cost: cost})
+	r.Bounds = append(r.Bounds, policy.Bound{Policy: applied, Cost: cost, Pool: r.Pool})
 	bound := &r.Bounds[n]
 	if !applied.FillKey(p.namespace, id, &bound.Key) {
 		r.Bounds = r.Bounds[:n]

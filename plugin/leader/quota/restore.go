@@ -3,6 +3,7 @@ package quota
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,7 +16,8 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 )
 
-// Restore is what a watcher needs to restore the counts of periods after Redis has lost its data. All are required.
+// Restore is what a watcher needs to restore the counts of periods after a Redis has lost its data. All but Pool and
+// Name are required.
 //
 // Records beside the buckets are marks: where one is missing, Redis has lost data, and the second check that finds that
 // restores all counts. Until then nodes charge what they have admitted without Redis, so that it does not count twice.
@@ -27,9 +29,13 @@ import (
 type Restore struct {
 	History History
 	Marks   Marks
-	Number  int // of marks: in a cluster each has a slot of its own
+	Number  int    // of marks: in a cluster each has a slot of its own
+	Pool    uint8  // whose buckets it restores
+	Name    string // of the pool in its marks, because pools may have one Redis; "": of the first
 	// Raise charges buckets with what is missing to so many tokens, atomically, and returns the tokens that it charged.
 	Raise func(ctx context.Context, bounds []policy.Bound, least []int64) (charged []int64, err error)
+
+	lost bool // the last check has found that it lost its data
 }
 
 // History reads what tenants have used. The package rows describes the methods.
@@ -60,38 +66,49 @@ const (
 	tenantBatch = 64
 )
 
-// restore restores the counts of periods if Redis has lost them.
-func (c *check) restore(ctx context.Context, session *pgx.Conn) error {
-	if c.options.Restore == nil {
+// restoreAll restores the counts of periods in each pool of Redis that has lost them. A pool that does not answer keeps
+// no other from that.
+func (c *check) restoreAll(ctx context.Context, session *pgx.Conn) error {
+	if len(c.options.Restore) == 0 {
 		return nil
 	}
 	if err := session.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&c.now); err != nil {
 		return fmt.Errorf("read the clock: %w", err)
 	}
-	marks, err := c.readMarks(ctx)
+	var failed []error
+	for _, pool := range c.options.Restore {
+		failed = append(failed, c.restore(ctx, pool))
+	}
+	return errors.Join(failed...)
+}
+
+// restore restores the counts of periods in a pool if that has lost them.
+func (c *check) restore(ctx context.Context, pool *Restore) error {
+	marks, err := pool.readMarks(ctx)
 	if err != nil {
 		return err
 	}
 	lost, next := slices.ContainsFunc(marks, func(mark []byte) bool { return mark == nil }), restoredTwice
 	switch {
-	case lost && !c.lost.Swap(true):
-		return nil // the next check restores
+	case lost && !pool.lost:
+		pool.lost = true // the next check restores
+		return nil
 	case lost:
 		next = strconv.FormatInt(c.now.Unix(), 10)
 	case !slices.ContainsFunc(marks, c.isDueAgain):
-		c.lost.Store(false)
+		pool.lost = false
 		return nil
 	}
-	buckets, tokens, err := c.restoreAll(ctx)
+	buckets, tokens, err := c.restoreTenants(ctx, pool)
 	if err != nil {
 		return err
 	}
 	for i, mark := range marks {
-		if _, err := c.options.Restore.Marks.Swap(ctx, markKey(i), mark, []byte(next), 0); err != nil {
+		if _, err := pool.Marks.Swap(ctx, pool.markKey(i), mark, []byte(next), 0); err != nil {
 			return err
 		}
 	}
-	c.lost.Store(false)
+	pool.lost = false
 	if lost || buckets > 0 {
 		c.options.Log.Info("Redis is new or has lost data: the counts of periods were restored from usage",
 			"buckets", buckets, "tokens", tokens)
@@ -99,11 +116,16 @@ func (c *check) restore(ctx context.Context, session *pgx.Conn) error {
 	return nil
 }
 
-func markKey(i int) string { return "periods." + strconv.Itoa(i) }
+func (r *Restore) markKey(i int) string {
+	if r.Name != "" {
+		return "periods." + r.Name + "." + strconv.Itoa(i)
+	}
+	return "periods." + strconv.Itoa(i)
+}
 
-func (c *check) readMarks(ctx context.Context) (marks [][]byte, err error) {
-	for i := range c.options.Restore.Number {
-		mark, err := c.options.Restore.Marks.Get(ctx, markKey(i))
+func (r *Restore) readMarks(ctx context.Context) (marks [][]byte, err error) {
+	for i := range r.Number {
+		mark, err := r.Marks.Get(ctx, r.markKey(i))
 		if err != nil {
 			return nil, err
 		}
@@ -121,9 +143,10 @@ func (c *check) isDueAgain(mark []byte) bool {
 // resetBucket names a bucket that an operator has emptied.
 type resetBucket struct{ tenant, policy, endpoint string }
 
-// restoreAll restores the counts of all tenants, and returns how many buckets it has raised, and by how many tokens.
-func (c *check) restoreAll(ctx context.Context) (buckets int, tokens int64, err error) {
-	history, since := c.options.Restore.History, c.now.Add(-longestPeriod)
+// restoreTenants restores the counts of all tenants in a pool, and returns how many buckets it has raised, and by how
+// many tokens.
+func (c *check) restoreTenants(ctx context.Context, pool *Restore) (buckets int, tokens int64, err error) {
+	history, since := pool.History, c.now.Add(-longestPeriod)
 	resets := map[resetBucket]time.Time{}
 	err = history.BucketResets(ctx, since, func(tenant, policy, endpoint string, done time.Time) {
 		of := resetBucket{tenant, policy, endpoint}
@@ -137,7 +160,7 @@ func (c *check) restoreAll(ctx context.Context) (buckets int, tokens int64, err 
 		return 0, 0, err
 	}
 	for batch := range slices.Chunk(tenants, tenantBatch) {
-		r := restoration{check: c, resets: resets, spans: map[span]int{}, counts: map[policy.Key]*periodCount{}}
+		r := restoration{check: c, pool: pool, resets: resets, spans: map[span]int{}, counts: map[policy.Key]*periodCount{}}
 		if err := r.run(ctx, batch); err != nil {
 			return buckets, tokens, err
 		}
@@ -154,6 +177,7 @@ func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, 
 // restoration restores the counts of some tenants.
 type restoration struct {
 	*check
+	pool   *Restore
 	resets map[resetBucket]time.Time
 	limits []limits // of the tenant of each span
 
@@ -189,7 +213,7 @@ func (r *restoration) run(ctx context.Context, tenants []string) error {
 	if len(r.counts) == 0 {
 		return nil
 	}
-	err := r.options.Restore.History.UsageSpent(ctx, r.plan.Namespace(), r.tenants, r.since, r.addSpent)
+	err := r.pool.History.UsageSpent(ctx, r.plan.Namespace(), r.tenants, r.since, r.addSpent)
 	if err != nil {
 		return err
 	}
@@ -199,7 +223,7 @@ func (r *restoration) run(ctx context.Context, tenants []string) error {
 // addCount adds the count of a limit of a tenant whose windows are periods.
 func (r *restoration) addCount(tenant string, l limits, b policy.Bound) {
 	perTenant := b.Policy.Scope == policy.Tenant || b.Policy.Scope == policy.TenantEndpoint
-	if b.Policy.Limit.Calendar() == nil || !perTenant || b.Unnamed() {
+	if b.Policy.Limit.Calendar() == nil || !perTenant || b.Unnamed() || b.Pool != r.pool.Pool {
 		return
 	}
 	start, end := b.Policy.Limit.PeriodAt(limit.Micros(r.now.UnixMicro()))
@@ -262,7 +286,7 @@ func (r *restoration) raise(ctx context.Context) error {
 				bounds, least = append(bounds, some[i].Bound), append(least, count.spent)
 			}
 		}
-		charged, err := r.options.Restore.Raise(ctx, bounds, least)
+		charged, err := r.pool.Raise(ctx, bounds, least)
 		if err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func newLossy(t *testing.T, limits ...schema.Limit) *lossy {
 
 func (w *lossy) newWatcher() *quota.Watcher {
 	o := w.options()
-	o.Restore = &quota.Restore{History: rows.New(w.pool), Marks: w.marks, Number: 3, Raise: w.raise}
+	o.Restore = []*quota.Restore{{History: rows.New(w.pool), Marks: w.marks, Number: 3, Raise: w.raise}}
 	return quota.NewWatcher(o)
 }
 

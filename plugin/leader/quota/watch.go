@@ -23,7 +23,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,7 +56,7 @@ type Options struct {
 	Report func(ctx context.Context, tx pgx.Tx, at time.Time, notices []Notice) error
 	Log    *slog.Logger
 
-	Restore *Restore // nil: no counts are restored
+	Restore []*Restore // one for each pool of Redis; none: no counts are restored
 }
 
 // Tiers knows the tiers of tenants without a row.
@@ -73,7 +72,6 @@ type Watcher struct {
 	options    Options
 	unread     leadership.Fault
 	unrestored leadership.Fault
-	lost       atomic.Bool // the last check has found that Redis lost its data
 
 	mu        sync.Mutex
 	written   map[int64]int64 // notices by threshold
@@ -103,7 +101,7 @@ func (w *Watcher) Check(ctx context.Context, session *pgx.Conn) error {
 		return fmt.Errorf("look for used quotas: %w", err)
 	}
 	c := &check{Watcher: w, plan: plan}
-	w.unrestored.Record(c.restore(ctx, session))
+	w.unrestored.Record(c.restoreAll(ctx, session))
 	err := pgx.BeginFunc(ctx, session, func(tx pgx.Tx) error {
 		c.tx = tx
 		return c.run(ctx)

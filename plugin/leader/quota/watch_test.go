@@ -117,7 +117,7 @@ func TestReturnedTokensRepeatNoNotice(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
 	w.want("80 %", "acme daily 80% of 100: 80")
-	_, err := w.buckets.Forget(t.Context(), policy.KeysOf(w.bounds("acme", "a", 0).Bounds))
+	_, err := w.buckets.Forget(t.Context(), w.bounds("acme", "a", 0).Bounds)
 	require.NoError(t, err)
 	w.spend("acme", "a", 50, 0)
 	w.want("50 % after a reset", "")

@@ -60,7 +60,9 @@ type store struct {
 func (s *store) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keys = append(s.keys, policy.KeysOf(bounds)...)
+	for i := range bounds {
+		s.keys = append(s.keys, bounds[i].Key)
+	}
 	if s.err != nil {
 		return s.err
 	}

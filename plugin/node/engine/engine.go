@@ -182,10 +182,11 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 			return nil, fmt.Errorf("meta_limit: %w", err)
 		}
 	}
-	buckets, release, err := e.Stores.Open(config)
+	pools, release, err := e.Stores.OpenPools(config)
 	if err != nil {
 		return nil, err
 	}
+	buckets := bucket.Route(pools)
 	decider.Buckets, opened = buckets, append(opened, release)
 	if release, err = e.openMirror(config); err != nil {
 		return opened, err
@@ -208,9 +209,9 @@ func (e *Engine) open(config *schema.Config, decider *admit.Decider) (opened rel
 	if err != nil {
 		return opened, err
 	}
-	keeper := e.Reservations.Keeper(buckets, records, append(opened, release).run) // at its end
-	decider.Reservations = keeper
-	return releases{keeper.Close}, nil
+	keepers := reservation.NewKeepers(e.Reservations, pools, records, append(opened, release).run) // at their end
+	decider.Reservations = keepers
+	return releases{keepers.Close}, nil
 }
 
 func (e *Engine) add(decider *admit.Decider, plan *resolve.Plan) {

@@ -32,7 +32,7 @@ func (e *Engine) FollowRows(o policysync.Options) (err error) {
 	return err
 }
 
-// openMirror keeps a copy of the rows in the Redis of a config, see policysync.Sync.Mirror. It does not block.
+// openMirror keeps a copy of the rows in each Redis of a config, see policysync.Sync.Mirror. It does not block.
 func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
 	if e.Rows == nil || !e.Mirror || config.Strategy != schema.StrategyRedis {
 		return func() {}, nil
@@ -41,11 +41,11 @@ func (e *Engine) openMirror(config *schema.Config) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	remove := e.Rows.Mirror(records)
-	return func() {
-		remove()
-		closeRecords()
-	}, nil
+	opened := releases{closeRecords}
+	for _, one := range records {
+		opened = append(opened, e.Rows.Mirror(one))
+	}
+	return opened.run, nil
 }
 
 // savedWait bounds the wait for the saved rows before the process accepts connections. It suffices for a hundred

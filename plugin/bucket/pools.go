@@ -1,0 +1,197 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
+)
+
+// openEach opens something of each pool of a config, by its number, and returns the function that releases all.
+func openEach[T any](
+	config *schema.Config, open func(pool *schema.Config) (T, func(), error),
+) (all []T, release func(), err error) {
+	var opened []func()
+	release = func() {
+		for _, releaseOne := range slices.Backward(opened) {
+			releaseOne()
+		}
+	}
+	pools := config.Pools()
+	for i := range pools {
+		one, releaseOne, err := open(&pools[i])
+		if err != nil {
+			release()
+			if i > 0 {
+				err = fmt.Errorf("redis_pools[%d] (%s): %w", i-1, config.PoolName(i), err)
+			}
+			return nil, nil, err
+		}
+		all, opened = append(all, one), append(opened, releaseOne)
+	}
+	return all, release, nil
+}
+
+// pools holds the stores of the pools of a config, by their numbers. It is a store.Store: each bound goes to its pool.
+// The bounds of one request have one pool, so its store gets the very call. The parts of a call for several pools run
+// at the same time.
+type pools[S store.Store] []S
+
+// Route returns a store of the stores of a config's pools, as [Stores.OpenPools] returns them.
+func Route(all []store.Store) store.Store {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return pools[store.Store](all)
+}
+
+// sole returns the store of all bounds, and reports false if they have several.
+func (p pools[S]) sole(bounds []policy.Bound) (of S, ok bool) {
+	for i := range bounds {
+		if bounds[i].Pool != bounds[0].Pool {
+			return of, false
+		}
+	}
+	if len(bounds) == 0 {
+		return p[0], true
+	}
+	return p[bounds[0].Pool], true
+}
+
+// split calls do for each pool with its part of a call, and copies the statuses back.
+func (p pools[S]) split(bounds []policy.Bound, statuses []decision.Status, do func(S, *store.Part) error) error {
+	parts, errs := make([]store.Part, len(p)), make([]error, len(p))
+	for i := range bounds {
+		parts[bounds[i].Pool].Add(i, bounds[i], statuses[i])
+	}
+	var running sync.WaitGroup
+	for pool := range parts {
+		if part := &parts[pool]; len(part.Bounds) > 0 {
+			running.Go(func() { errs[pool] = do(p[pool], part) })
+		}
+	}
+	running.Wait()
+	for i := range parts {
+		for j, at := range parts[i].Index {
+			statuses[at] = parts[i].Statuses[j]
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Take implements store.Store. If a pool denies a request whose bounds have several, what the others spent is returned.
+func (p pools[S]) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
+	}
+	if one, ok := p.sole(bounds); ok {
+		return one.Take(ctx, bounds, statuses)
+	}
+	err := p.split(bounds, statuses, func(s S, part *store.Part) error {
+		return s.Take(ctx, part.Bounds, part.Statuses)
+	})
+	for i := range bounds {
+		if err != nil || decision.Denies(&bounds[i], &statuses[i]) {
+			return errors.Join(err, p.Settle(ctx, bounds, statuses, make([]int64, len(bounds))))
+		}
+	}
+	return nil
+}
+
+// Peek implements store.Store.
+func (p pools[S]) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
+		return err
+	}
+	if one, ok := p.sole(bounds); ok {
+		return one.Peek(ctx, bounds, statuses)
+	}
+	return p.split(bounds, statuses, func(s S, part *store.Part) error {
+		return s.Peek(ctx, part.Bounds, part.Statuses)
+	})
+}
+
+// Settle implements store.Store.
+func (p pools[S]) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
+	}
+	if one, ok := p.sole(bounds); ok {
+		return one.Settle(ctx, bounds, statuses, actual)
+	}
+	return p.split(bounds, statuses, func(s S, part *store.Part) error {
+		return s.Settle(ctx, part.Bounds, part.Statuses, at(actual, part))
+	})
+}
+
+// at returns the numbers of a part's bounds.
+func at(numbers []int64, part *store.Part) []int64 {
+	own := make([]int64, len(part.Index))
+	for j, i := range part.Index {
+		own[j] = numbers[i]
+	}
+	return own
+}
+
+// centralPools is a Central of the pools of a config.
+type centralPools struct{ pools[Central] }
+
+// routeCentral returns a Central of those of a config's pools.
+func routeCentral(all []Central) Central {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return centralPools{all}
+}
+
+// Forget implements store.Keeper.
+func (p centralPools) Forget(ctx context.Context, bounds []policy.Bound) (forgotten int, err error) {
+	counts := make([]int, len(bounds))
+	err = p.split(bounds, make([]decision.Status, len(bounds)), func(c Central, part *store.Part) (err error) {
+		counts[part.Index[0]], err = c.Forget(ctx, part.Bounds)
+		return err
+	})
+	for _, n := range counts {
+		forgotten += n
+	}
+	return forgotten, err
+}
+
+// Slots implements store.Keeper.
+func (p centralPools) Slots(ctx context.Context, bound *policy.Bound, most int) (store.Slots, error) {
+	return p.pools[bound.Pool].Slots(ctx, bound, most)
+}
+
+// Ping implements Central.
+func (p centralPools) Ping(ctx context.Context) error {
+	errs := make([]error, len(p.pools))
+	var running sync.WaitGroup
+	for i, c := range p.pools {
+		running.Go(func() { errs[i] = c.Ping(ctx) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// Raise implements Central.
+func (p centralPools) Raise(
+	ctx context.Context, bounds []policy.Bound, least []int64,
+) (charged []int64, err error) {
+	charged = make([]int64, len(bounds))
+	err = p.split(bounds, make([]decision.Status, len(bounds)), func(c Central, part *store.Part) error {
+		own, err := c.Raise(ctx, part.Bounds, at(least, part))
+		for j := range own {
+			charged[part.Index[j]] = own[j]
+		}
+		return err
+	})
+	return charged, err
+}
