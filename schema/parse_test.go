@@ -78,7 +78,7 @@ func TestEmptyConfigIsAllDefaults(t *testing.T) {
 		OnMissingTenant: schema.MissingTenantLimitByIP, AnonymousConsumers: []string{"anonymous"},
 		OnMissingUser: schema.MissingUserCredential, IPv6PrefixLength: 64, Mode: schema.ModeEnforce,
 		CostHeaderMax: 1000, Tiers: []schema.Tier{}, Exempt: []schema.Exemption{}, Namespace: "default",
-		Strategy: schema.StrategyLocal,
+		Strategy: schema.StrategyLocal, RedisPools: []schema.RedisPool{},
 		Redis: schema.Redis{
 			Port: 6379, SSLVerify: true, ConnectTimeout: 100, ReadTimeout: 50, SendTimeout: 50,
 			KeepalivePoolSize: 64, Pipeline: true,

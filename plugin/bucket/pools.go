@@ -98,10 +98,30 @@ func (p pools[S]) Take(ctx context.Context, bounds []policy.Bound, statuses []de
 	})
 	for i := range bounds {
 		if err != nil || decision.Denies(&bounds[i], &statuses[i]) {
-			return errors.Join(err, p.Settle(ctx, bounds, statuses, make([]int64, len(bounds))))
+			return errors.Join(err, p.refund(ctx, bounds, statuses))
 		}
 	}
 	return nil
+}
+
+// refund returns all that was spent, and reads the buckets with room again: the statuses show them without the request.
+func (p pools[S]) refund(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	var admitted store.Part
+	for i := range bounds {
+		if s := &statuses[i]; s.Charged || s.Source != decision.Unanswered && s.Admits() {
+			admitted.Add(i, bounds[i], *s)
+		}
+	}
+	err := p.Settle(ctx, admitted.Bounds, admitted.Statuses, make([]int64, len(admitted.Bounds)))
+	if err != nil {
+		return err
+	}
+	clear(admitted.Statuses)
+	err = p.Peek(ctx, admitted.Bounds, admitted.Statuses)
+	for j, i := range admitted.Index {
+		statuses[i] = admitted.Statuses[j]
+	}
+	return err
 }
 
 // Peek implements store.Store.

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 var started = time.Now()
 
 // serving makes stores that are served until the end of the test, or until stop is called, which waits for it.
-func serving(t *testing.T, budget time.Duration) (of *bucket.Stores, stop func()) {
-	of = bucket.New(t.Context(), bucket.Options{
+func serving(t testing.TB, budget time.Duration) (of *bucket.Stores, stop func()) {
+	of = bucket.New(context.Background(), bucket.Options{
 		Now:     func() limit.Micros { return limit.Micros(time.Now().UnixMicro()) },
 		Elapsed: func() limit.Micros { return limit.Micros(time.Since(started).Microseconds()) },
 		Budget:  budget, Log: slog.New(slog.DiscardHandler), MaxBuckets: 10, Nodes: 1, LeaseShare: 2,
@@ -38,7 +38,7 @@ func serving(t *testing.T, budget time.Duration) (of *bucket.Stores, stop func()
 }
 
 // run serves stores until the end of the test, or until stop is called, which waits for it.
-func run(t *testing.T, of *bucket.Stores) (stop func()) {
+func run(t testing.TB, of *bucket.Stores) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- of.Run(ctx) }()
@@ -63,7 +63,7 @@ func inRedis(port int) schema.Config {
 }
 
 // opened is a view on the buckets of a config, until the test ends.
-func opened(t *testing.T, of *bucket.Stores, config *schema.Config) taker {
+func opened(t testing.TB, of *bucket.Stores, config *schema.Config) taker {
 	t.Helper()
 	view, release, err := of.Open(config)
 	require.NoError(t, err)

@@ -276,6 +276,52 @@ func TestAJointDecisionIsOneTakeAndAllocatesNothing(t *testing.T) {
 	require.Equal(t, 1001, takes)
 }
 
+// takenPools records the pools of the bounds of each take.
+type takenPools struct {
+	*shelf
+	pools []string
+}
+
+func (p *takenPools) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
+	text := ""
+	for i := range bounds {
+		text += fmt.Sprintf("%s=%d ", bounds[i].Policy.Name, bounds[i].Pool)
+	}
+	p.pools = append(p.pools, text)
+	return p.shelf.Take(ctx, bounds, statuses)
+}
+
+func TestAllThatARequestSpendsIsInThePoolOfItsTier(t *testing.T) {
+	decider, _ := callerDeciderOf(t, `{strategy: redis, redis: {host: a},
+		redis_pools: [{name: b, host: b}, {name: c, host: c}], on_missing_tenant: skip,
+		tiers: [{name: free, limits: [{name: mine, scope: tenant, limit: 9, window_size: 60}]},
+			{name: big, redis_pool: c, limits: [{name: own, scope: tenant, limit: 9, window_size: 60}]}],
+		global: {limits: [{name: all, scope: global, limit: 9, window_size: 60}]}}`)
+	taken := &takenPools{shelf: decider.Buckets.(*shelf)}
+	decider.Buckets = taken
+	free, big := identity.Caller{Tenant: "f", Tier: "free"}, identity.Caller{Tenant: "b", Tier: "big"}
+	for _, test := range []struct {
+		parts []identity.Caller
+		want  string
+	}{
+		{[]identity.Caller{big}, "own=2 all=2 "},
+		{[]identity.Caller{free}, "mine=0 all=0 "},
+		{[]identity.Caller{{}}, "all=0 "},
+		{[]identity.Caller{{}, big}, "all=2 own=2 "},
+		{[]identity.Caller{big, {}, free}, "own=2 all=2 mine=0 "},
+	} {
+		joint := &admit.Joint{}
+		for _, caller := range test.parts {
+			joint.Parts = append(joint.Parts, admit.Part{Facts: admit.CallerRequest{Caller: caller}})
+		}
+		taken.pools = nil
+		_, err := decider.AdmitAll(t.Context(), taken, joint)
+		if err != nil || len(taken.pools) != 1 || taken.pools[0] != test.want {
+			t.Errorf("%+v: takes of %q, %v, want one of %q", test.parts, taken.pools, err, test.want)
+		}
+	}
+}
+
 func TestPartsWithMoreBucketsThanOneTakeHoldsAreNotDecided(t *testing.T) {
 	decider, _ := callerDeciderOf(t, jointConfig)
 	buckets := decider.Buckets.(*shelf)
