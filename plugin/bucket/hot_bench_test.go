@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -32,25 +33,34 @@ func BenchmarkHotKey(b *testing.B) {
 			of, _ := serving(b, time.Minute)
 			config := inRedis(server.Port)
 			view := opened(b, of, &config)
-			take := func(quantity int64) decision.Status {
-				spec := limit.Spec{Algorithm: limit.FixedWindow, Quantity: quantity / int64(how.shards), Window: 86_400 * limit.Second}
-				l, err := limit.New(spec)
+			bound := func(quantity int64) policy.Bound {
+				l, err := limit.New(limit.Spec{
+					Algorithm: limit.FixedWindow, Quantity: quantity / int64(how.shards), Window: 86_400 * limit.Second,
+				})
 				require.NoError(b, err)
-				bound := policy.Bound{Policy: &policy.Policy{Name: "p", Limit: l, Accuracy: how.accuracy}, Cost: 1}
-				bound.Key = policy.Key{
-					Namespace: "default", Policy: "p", Group: policy.ByTenant,
-					GroupID: fmt.Sprint("acme of ", quantity), Subject: strconv.Itoa(rand.IntN(how.shards)), Kind: policy.KindUser,
+				return policy.Bound{
+					Policy: &policy.Policy{Name: "p", Limit: l, Accuracy: how.accuracy}, Cost: 1,
+					Key: policy.Key{
+						Namespace: "default", Policy: "p", Group: policy.ByTenant, GroupID: fmt.Sprint("acme of ", quantity),
+						Kind: policy.KindUser,
+					},
 				}
+			}
+			take := func(of policy.Bound) decision.Status {
+				of.Key.Subject = strconv.Itoa(rand.IntN(how.shards))
 				var statuses [1]decision.Status
-				require.NoError(b, view.Take(context.Background(), []policy.Bound{bound}, statuses[:]))
+				require.NoError(b, view.Take(context.Background(), []policy.Bound{of}, statuses[:]))
 				return statuses[0]
 			}
 			const offered = 1000
-			admitted := 0
+			admitted, small, large := 0, bound(offered), bound(1e12)
 			for range offered {
-				if s := take(offered); s.Admits() {
+				if s := take(small); s.Admits() {
 					admitted++
 				}
+			}
+			if how.accuracy == policy.Leased {
+				await.That(b, "a node leases", func() bool { return take(large).Source == decision.Leased })
 			}
 			before := of.Stats()[0].Redis.Calls
 			var denied atomic.Int64
@@ -58,7 +68,7 @@ func BenchmarkHotKey(b *testing.B) {
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if s := take(1e12); !s.Admits() {
+					if s := take(large); !s.Admits() {
 						denied.Add(1)
 					}
 				}
