@@ -170,7 +170,8 @@ endif
 
 .PHONY: chaos
 chaos: ## Inject faults of Redis and the network under load, and print their effects
-	$(call gotest,chaos,$(RACE) -timeout 10m -count=1 -run '^TestChaos' ./spec)
+	@rm -f $(CACHE)/chaos.md
+	$(call gotest,chaos,$(RACE) -timeout 10m -count=1 -parallel 5 -run '^TestChaos' ./spec)
 	@cat $(CACHE)/chaos.md
 
 # The numbers of docs/benchmarks.md are those of one run.
@@ -296,6 +297,13 @@ soak: ## Run the Soak tests and specs in their long form, for SOAK (10m) each
 	set -o pipefail; SOAK=$(SOAK) $(GO) test -v $(RACE) -count=1 -p 1 -timeout 0 -run Soak \
 		$$($(call packages_with,^func TestSoak)) 2>&1 | tee $(CACHE)/soak.log
 	@grep -q '^=== RUN' $(CACHE)/soak.log || { echo "no Soak test ran" >&2; exit 1; }
+
+# The seed is printed; SEED=n plays the same faults in the same order.
+.PHONY: soak-fleet
+soak-fleet: ## Churn eight nodes, a cluster, Postgres and the control server for SOAK (10m), and compare every ledger
+	@mkdir -p $(CACHE)
+	@set -o pipefail; SOAK=$(SOAK) $(GO) test -v -count=1 -timeout 0 -run '^TestChaosSoak' ./spec 2>&1 \
+		| tee $(CACHE)/soak-fleet.log
 
 .PHONY: lint
 lint: $(LINT) ## Lint: purity, correctness, words, line length, format

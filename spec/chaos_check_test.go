@@ -2,12 +2,15 @@ package spec
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
@@ -167,13 +170,16 @@ func (c *course) checkWaits(s *storm) {
 // pool.
 const leeway = 64
 
-// checkLeaks checks that goroutines and open files return to their numbers before the disaster.
-func (c *course) checkLeaks(s *storm, before numbers) {
-	s.t.Helper()
-	for _, metric := range []string{"go_goroutines", "process_open_fds"} {
-		await.That(s.t, fmt.Sprintf("%s to be at most %v again", metric, before[metric]+leeway), func() bool {
-			now, ok := s.nodes[0].scrape()[metric]
-			return ok && now <= before[metric]+leeway
+// checkGrowth checks that goroutines, open files and memory of a process return to their numbers before.
+func checkGrowth(t testing.TB, scrape func() numbers, before numbers) {
+	t.Helper()
+	const moreMemory = 64 << 20
+	for metric, more := range map[string]float64{
+		"go_goroutines": leeway, "process_open_fds": leeway, "process_resident_memory_bytes": moreMemory,
+	} {
+		await.That(t, fmt.Sprintf("%s to be at most %v again", metric, before[metric]+more), func() bool {
+			now, ok := scrape()[metric]
+			return ok && now <= before[metric]+more
 		})
 	}
 }
@@ -227,12 +233,9 @@ type chaosRow struct {
 	over             float64 // tokens above the limit, in the worst interval
 }
 
-// chaosTable has the effects of all disasters.
-type chaosTable struct{ rows []chaosRow }
-
-// report adds a row for each fail mode. A recovery lasts until the last decision without Redis and the first
+// report returns a row for each fail mode. A recovery lasts until the last decision without Redis and the first
 // admission by Redis.
-func (c *course) report(s *storm, table *chaosTable) {
+func (c *course) report(s *storm) (rows []chaosRow) {
 	for _, mode := range modes {
 		row := chaosRow{disaster: c.name, mode: mode}
 		last, first := c.ended, time.Duration(0)
@@ -259,27 +262,39 @@ func (c *course) report(s *storm, table *chaosTable) {
 		row.recovery = max(last, first) - c.ended
 		row.over = excess(s.admitted(func(l lane, _ *sample) bool { return l.mode == mode && !l.bystander }), chaosLimit,
 			chaosLimit)
-		table.rows = append(table.rows, row)
+		rows = append(rows, row)
 	}
+	return rows
 }
 
-// publish logs the table, and writes it to the file that CHAOS_TABLE names.
-func (c *chaosTable) publish(t *testing.T) {
+// chaosTable has the rows of each disaster.
+type chaosTable [][]chaosRow
+
+func (c chaosTable) publish(t *testing.T) {
 	t.Helper()
 	var text strings.Builder
 	text.WriteString("| disaster | fail mode | requests | 5xx | worst latency | over-admission | recovery |\n|---|---|--:|--:|--:|--:|--:|\n")
-	for _, r := range c.rows {
+	for _, r := range slices.Concat(c...) {
 		fmt.Fprintf(&text, "| %s | %s | %d | %d | %v | %.0f | %v |\n",
 			r.disaster, r.mode, r.requests, r.errors, r.worst.Round(time.Millisecond), r.over,
 			r.recovery.Round(time.Millisecond))
 	}
-	t.Logf("tokens above a limit of %d/s with a burst of %[1]d; read_timeout %v\n%s",
-		chaosLimit, chaosTimeout, text.String())
-	if file := os.Getenv("CHAOS_TABLE"); file != "" {
-		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-			t.Errorf("write the table: %v", err)
-		}
+	t.Logf("tokens above a limit of %d/s with a burst of %[1]d; read_timeout %v", chaosLimit, chaosTimeout)
+	publish(t, text.String())
+}
+
+// publish logs a table, and adds it to the file that CHAOS_TABLE names.
+func publish(t *testing.T, table string) {
+	t.Helper()
+	t.Log("\n" + table)
+	name := os.Getenv("CHAOS_TABLE")
+	if name == "" {
+		return
 	}
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	_, err = file.WriteString(table + "\n")
+	require.NoError(t, errors.Join(err, file.Close()))
 }
 
 func TestChaosCountsAdmissionsAboveABucket(t *testing.T) {

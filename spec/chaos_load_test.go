@@ -34,9 +34,10 @@ var modes = []string{"open", "closed", "local"}
 type sample struct {
 	Sent, Answered time.Duration
 	Status         int
-	Degraded       bool   // the answer has X-RateLimit-Degraded
-	Type           string // of the problem, when it is a 503
-	RetryAfter     int    // seconds, when it is a 503
+	Degraded       bool    // the answer has X-RateLimit-Degraded
+	Type           string  // of the problem, when it is a 503
+	RetryAfter     int     // seconds, when it is a 503
+	Member         *member // of a fleet
 }
 
 // byRedis reports whether Redis decided.

@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/freeport"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
@@ -198,15 +197,6 @@ func (m *member) sendUntilLeased(id int32, before int) error {
 		}
 	}
 	return nil
-}
-
-// awaitSpent waits until a member has spent tokens of leases, and has some left.
-func (m *member) awaitSpent(t *testing.T, tokens int) {
-	t.Helper()
-	before := m.leased("spent")
-	await.That(t, fmt.Sprintf("%d tokens spent from leases", tokens), func() bool {
-		return m.leased("spent") >= before+tokens && m.out() > 0
-	})
 }
 
 // out returns the number of a member's tokens on lease.

@@ -77,7 +77,8 @@ type part struct {
 	*traffic
 	member *member
 	id     int32
-	over   atomic.Bool // the member is about to end, so a missing answer is no failure
+	over   atomic.Bool // it ends, and a missing answer is no failure
+	dying  atomic.Bool // the member is about to end, and a missing answer is no failure
 }
 
 // to adds a member's instance to the traffic, with a number of connections.
@@ -85,7 +86,7 @@ func (tr *traffic) to(m *member, id int32, connections int) *part {
 	p := &part{traffic: tr, member: m, id: id}
 	for range connections {
 		tr.drivers.Go(func() {
-			if err := p.drive(); err != nil && !p.over.Load() {
+			if err := p.drive(); err != nil && !p.over.Load() && !p.dying.Load() {
 				tr.t.Errorf("an event failed, which Kong replays or answers with 500: %v", err)
 			}
 		})
@@ -153,7 +154,7 @@ func (p *part) drive() error {
 				return err
 			}
 		}
-		one := sample{Sent: p.fleet.since()}
+		one := sample{Sent: p.fleet.since(), Member: p.member}
 		outcome, err := c.HandleEvent(p.id, "access", request)
 		one.Answered, one.Status = p.fleet.since(), http.StatusOK
 		if err != nil && !closed(err) {

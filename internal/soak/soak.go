@@ -6,6 +6,7 @@ package soak
 
 import (
 	"os"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -25,6 +26,21 @@ func For(t testing.TB, short time.Duration) time.Duration {
 		t.Fatalf("%s: %v", variable, err)
 	}
 	return long
+}
+
+// Seed returns the seed of a test's random choices, which it logs: that of the environment variable SEED, or else of the
+// clock.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	return seed
 }
 
 // Count returns the number of steps, buckets or tenants of a test: long if SOAK is set, else short.
