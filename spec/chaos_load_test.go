@@ -22,9 +22,9 @@ import (
 const (
 	// chaosTenant is the tenant of the load, and chaosKey its API key.
 	chaosTenant, chaosKey = "acme", "alice"
-	// connectionsPerLane send a request every chaosPace each.
+	// connectionsPerLane send a request every chaosPace each: four times the limit.
 	connectionsPerLane = 4
-	chaosPace          = 10 * time.Millisecond
+	chaosPace          = 50 * time.Millisecond
 )
 
 // modes are the fail modes, and the names of the routes and of their limits.

@@ -8,15 +8,15 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
-// The chaos specs inject faults of Redis, the network and the plugin's process, each into nodes of its own. They wait for
-// most of their time, so some run at once. The load is on three routes whose limits fail open, closed and locally. Counts
-// are asserted; times are printed, with one loose ceiling.
+// The chaos specs inject faults of Redis, the network and the plugin's process, each into nodes of its own. They wait
+// for most of their time, so some run at once. The load is on three routes whose limits fail open, closed and locally.
+// Counts are asserted; times are printed, with one loose ceiling.
 
 const (
 	// chaosLimit is the quantity a second and the burst of every limit.
-	chaosLimit = 100
+	chaosLimit = 20
 	// chaosShare is a node's share of it while Redis is unavailable, before it is divided by the nodes: 0.7 of the limit.
-	chaosShare = 70
+	chaosShare = 14
 	// chaosTimeout is redis.read_timeout. It is twelve times the default, so that a healthy Redis on a busy machine is not
 	// taken for a dead one.
 	chaosTimeout = 600 * time.Millisecond

@@ -135,7 +135,6 @@ func TestChaosAReplacedServerFailsFewRequestsAndLosesNoLogEvent(t *testing.T) {
 	})
 	for i, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
 			u := &upgrade{t: t, prefix: shortDir(t), deck: settlingDeck(
 				fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}", redistest.Single(t).Socket,
 					strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": ")),

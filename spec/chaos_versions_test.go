@@ -101,7 +101,8 @@ func (r *rollout) ratelimit(programs string, exit int, part string, args ...stri
 // ban lets the program of a version ban a tenant, and waits until all nodes enforce that.
 func (r *rollout) ban(programs, tenant, key string, nodes ...*versionNode) {
 	r.t.Helper()
-	r.ratelimit(programs, 0, tenant, "override", "add", "--tenant", tenant, "--kind", "ban", "--permanent", "--reason", "a test")
+	r.ratelimit(programs, 0, tenant, "override", "add", "--tenant", tenant, "--kind", "ban", "--permanent",
+		"--reason", "a test")
 	for _, n := range nodes {
 		await.That(r.t, "a node enforces a ban of "+tenant, func() bool {
 			return n.ask(key).Status == http.StatusTooManyRequests
@@ -132,7 +133,7 @@ func TestChaosNodesOfTheVersionBeforeShareLimitsAndPoliciesWithNewOnesAndAreTheW
 	require.NoError(t, old.Close())
 	require.NoError(t, next.Close()) // they report what they have counted
 	g := &governed{t: t, dsn: r.dsn, rows: pgtest.Pool(t, r.dsn)}
-	assert.EqualValues(t, early.sent+next.sent, g.unpack(), "requests in the usage history: those of nodes of this version")
+	assert.EqualValues(t, early.sent+next.sent, g.unpack(), "usage: the requests to nodes of this version")
 	assert.NotZero(t, g.one(`SELECT count(*) FROM rate_limiter.usage_batches WHERE fault <> ''`), "batches of the version before")
 
 	// The way back: the newer tables, and the folder of the newer process.

@@ -74,8 +74,8 @@ func (tr *usageTraffic) terminate(t *testing.T) {
 	awaitCount(t, "traffic after the signal", tr.count, 100)
 }
 
-// unpack runs ratelimit tidy, until no batch waits, and returns the requests that the minutes count. Batches that cannot
-// be read are set aside.
+// unpack runs ratelimit tidy, until no batch waits, and returns the requests that the minutes count. Batches that were
+// set aside do not wait.
 func (g *governed) unpack() (requests int64) {
 	g.t.Helper()
 	await.That(g.t, "all batches are unpacked", func() bool {

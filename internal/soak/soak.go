@@ -28,8 +28,8 @@ func For(t testing.TB, short time.Duration) time.Duration {
 	return long
 }
 
-// Seed returns the seed of a test's random choices, which it logs: that of the environment variable SEED, or else of the
-// clock.
+// Seed returns the seed of a test's random choices, and logs it. The environment variable SEED sets it; else it is the
+// time.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
