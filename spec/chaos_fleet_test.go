@@ -132,8 +132,7 @@ func TestChaosSoakTheLedgersOfAChurnedFleetAddUp(t *testing.T) {
 func newChurned(t *testing.T) *churned {
 	seed := soak.Seed(t)
 	c := &churned{t: t, random: rand.New(rand.NewPCG(seed, 0)), nodes: redistest.Cluster(t, 3, 1)}
-	c.nodes.KeepHealthySlots(t)
-	c.nodes.SetNodeTimeout(t, deadAfter)
+	c.configureCluster()
 	var addresses []string
 	for _, s := range c.nodes.Masters {
 		addresses = append(addresses, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
@@ -168,6 +167,12 @@ func (c *churned) stop() {
 	for _, w := range c.flows {
 		w.traffic.stop()
 	}
+}
+
+// configureCluster makes a failed master affect only its own slots, and be found dead late.
+func (c *churned) configureCluster() {
+	c.nodes.KeepHealthySlots(c.t)
+	c.nodes.SetNodeTimeout(c.t, deadAfter)
 }
 
 // startPostgres starts Postgres, its standby, which has every commit, and the control server.
@@ -376,6 +381,7 @@ func (c *churned) killMaster() []*flow {
 	}
 	c.nodes.AwaitMaster(c.t, key, replica)
 	master.Restart(c.t)
+	c.configureCluster() // it has forgotten its settings
 	c.nodes.ReplicaOf(c.t, replica)
 	return flows
 }
