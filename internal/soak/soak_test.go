@@ -20,4 +20,8 @@ func TestTheEnvironmentChoosesTheLongForm(t *testing.T) {
 			t.Errorf("SOAK=%s: %d steps, want %d", text, got, want.count)
 		}
 	}
+	t.Setenv("SEED", "7")
+	if got := soak.Seed(t); got != 7 {
+		t.Errorf("SEED=7: the seed is %d", got)
+	}
 }
