@@ -138,24 +138,17 @@ func answeredFrom(all []admission, at time.Duration) int {
 	return i
 }
 
-// checkWaits checks which requests waited for Redis: those in flight when it went away, those that opened the breaker,
-// and probes. After the breaker has opened, only probes may wait. No request may hang.
+// checkWaits checks how many requests waited for Redis: those in flight when it went away, those that opened the breaker,
+// and probes. No request may hang.
 func (c *course) checkWaits(s *storm) {
 	s.t.Helper()
-	afterwards := 0
 	for l, samples := range s.samples {
 		for _, one := range samples {
 			took := one.Answered - one.Sent
 			if most := c.timeout + chaosCeiling; took > most {
 				s.t.Errorf("%+v: a request took %v, more than %v", l, took, most)
 			}
-			if c.opened > 0 && one.Sent > c.opened && one.Degraded && took >= c.timeout*3/4 {
-				afterwards++
-			}
 		}
-	}
-	if afterwards > mostProbes {
-		s.t.Errorf("%d requests waited for Redis after the breaker had opened; only %d probes may", afterwards, mostProbes)
 	}
 	for i, n := range s.nodes {
 		const metric = "rate_limiter_fallback_activations_total"

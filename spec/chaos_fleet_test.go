@@ -283,10 +283,10 @@ func (c *churned) alone() []*flow { return c.flows[len(c.flows)-1:] }
 
 func (c *churned) killNode() []*flow {
 	s := c.mortal()
-	const late = 3 * time.Second // a report arrives after what it counts
-	var reported *time.Time
-	err := c.plane.rows.QueryRow(c.t.Context(), `SELECT max(seen_at) FROM (SELECT node, seen_at
-		FROM rate_limiter.usage_nodes UNION ALL SELECT node, seen_at FROM rate_limiter.usage_sources) reports
+	const late = 3 * time.Second // by which instants of Postgres are later than those of the node
+	var reported *time.Time      // until then, at least
+	err := c.plane.rows.QueryRow(c.t.Context(), `SELECT max(until) FROM (SELECT node, began AS until
+		FROM rate_limiter.usage_batches UNION ALL SELECT node, watermark FROM rate_limiter.usage_sources) reports
 		WHERE node LIKE $1`, s.name+"%").Scan(&reported)
 	require.NoError(c.t, err)
 	since := time.Duration(0)

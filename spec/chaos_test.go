@@ -101,7 +101,6 @@ func (d disaster) play(t *testing.T) []chaosRow {
 		await.That(t, "the metrics to report a degraded Redis", func() bool {
 			return s.nodes[0].scrape().sum("rate_limiter_degraded") > 0
 		})
-		c.opened = s.since()
 	}
 	elapse(t.Context(), c.begun+at.lasts-s.since())
 	at.end(s)
@@ -134,7 +133,6 @@ type course struct {
 	disaster
 	timeout      time.Duration // of calls of Redis
 	begun, ended time.Duration
-	opened       time.Duration // when the first node's breaker was seen open; 0: not checked
 	recovered    time.Duration // when Redis had decided all requests for a while
 }
 
