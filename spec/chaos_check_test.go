@@ -138,8 +138,8 @@ func answeredFrom(all []admission, at time.Duration) int {
 	return i
 }
 
-// checkWaits checks how many requests waited for Redis: those in flight when it went away, those that opened the breaker,
-// and probes. No request may hang.
+// checkWaits checks how many requests waited for Redis: those in flight when it went away, those that opened the
+// breaker, and probes. No request may hang.
 func (c *course) checkWaits(s *storm) {
 	s.t.Helper()
 	for l, samples := range s.samples {
