@@ -83,16 +83,20 @@ func commands() []*command {
 }
 
 var versionCommand = &command{
-	words: "version", brief: "print the version, and that of the time zones by which limits count periods",
+	words: "version",
+	brief: "print the version and its commit, and the version of the time zones by which limits count periods",
 	define: func(c *call) action {
 		c.outputFlag()
 		return func(context.Context) error {
 			version := struct {
 				Version  string `json:"version"`
+				Commit   string `json:"commit,omitempty"`
+				Date     string `json:"date,omitempty"`
 				ZoneData string `json:"zone_data"`
-			}{process.Version, calendar.DataVersion}
+			}{Version: process.Version, ZoneData: calendar.DataVersion}
+			version.Commit, version.Date = process.Commit()
 			return c.print(version, func(out *page) {
-				out.line("%s (zone data %s)", version.Version, version.ZoneData)
+				out.line("%s (zone data %s)", process.VersionLine(), version.ZoneData)
 			})
 		}
 	},
@@ -105,7 +109,7 @@ func (o *operator) newRoot() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(o.stdout.to) // completions have tabs, which a screen replaces
 	root.SetErr(o.stderr)
-	root.Version = process.Version
+	root.Version = process.VersionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagFault)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 100"))

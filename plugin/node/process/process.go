@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -16,6 +17,33 @@ import (
 
 // Version is the version of all programs and of the plugin in Kong.
 const Version = "0.1.0"
+
+// Commit returns the commit that the program was built of, and its time in RFC 3339. Both are empty if Go recorded none
+// (go help buildvcs). The commit of a tree with other changes ends in "+dirty".
+func Commit() (id, at string) {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return "", ""
+	}
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	id, at = settings["vcs.revision"], settings["vcs.time"]
+	if settings["vcs.modified"] == "true" {
+		id += "+dirty"
+	}
+	return id, at
+}
+
+// VersionLine returns the version, with the commit and its time if Go recorded them.
+func VersionLine() string {
+	id, at := Commit()
+	if id == "" {
+		return Version
+	}
+	return fmt.Sprintf("%s (commit %s, %s)", Version, id, at)
+}
 
 // started is the instant from which Elapsed counts.
 var started = time.Now()

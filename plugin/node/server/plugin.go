@@ -35,7 +35,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	case err != nil:
 		return fail(stderr, err)
 	case s.Version:
-		fmt.Fprintln(stdout, process.Version)
+		fmt.Fprintln(stdout, process.VersionLine())
 		return 0
 	}
 	socket, err := s.socketPath()
