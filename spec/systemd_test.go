@@ -14,6 +14,7 @@ import (
 const (
 	unitFile   = "kong/systemd/tenant-rate-limiting.service"
 	socketUnit = "kong/systemd/tenant-rate-limiting.socket"
+	serverUnit = "kong/systemd/ratelimit.service"
 )
 
 // execStart returns the command line of the unit.
@@ -81,9 +82,12 @@ func TestTheSystemdUnitIsValid(t *testing.T) {
 	sockets := strings.Replace(path, ".service", ".socket", 1)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	require.NoError(t, os.WriteFile(sockets, []byte(file(t, socketUnit)), 0o600))
-	out, err := exec.Command(analyze, "verify", "--man=no", path, sockets).CombinedOutput()
+	server := filepath.Join(filepath.Dir(path), "ratelimit.service")
+	text = strings.Replace(file(t, serverUnit), "ExecStart=/usr/bin", "ExecStart="+binaries, 1)
+	require.NoError(t, os.WriteFile(server, []byte(text), 0o600))
+	out, err := exec.Command(analyze, "verify", "--man=no", path, sockets, server).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "tenant-rate-limiting") {
+		if strings.Contains(line, "ratelimit") || strings.Contains(line, "tenant-rate-limiting") {
 			t.Errorf("systemd-analyze verify: %s", line)
 		}
 	}
