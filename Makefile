@@ -312,6 +312,29 @@ soak-fleet: ## Churn eight nodes, a cluster, Postgres and the control server for
 lint: $(LINT) ## Lint: purity, correctness, words, line length, format
 	GOLANGCI_LINT_CACHE=$(CURDIR)/$(CACHE)/golangci-lint $(LINT) run ./...
 
+# FreeType is used by the first of its two licenses, which the tool does not know: see .ci/release/notices.tpl.
+LICENSES = Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT
+
+.PHONY: licenses
+licenses: ## Fail if anything compiled into the programs or the Go library has a license other than LICENSES
+	@$(GO) build -C .ci/release -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CACHE)/bin/ github.com/google/go-licenses/v2
+	@GOROOT=$$($(GO) env GOROOT) $(CACHE)/bin/go-licenses check ./plugin/cmd/... ./plugin/limiter/... \
+		--ignore $$($(GO) list -m) --ignore github.com/golang/freetype --allowed_licenses=$(LICENSES) 2>$(CACHE)/licenses.log \
+		|| { grep -v '^W\|^/' $(CACHE)/licenses.log >&2; exit 1; }
+	@echo "licenses are among $(LICENSES)"
+
+# Without VULNDB it is the database that .ci/vuln pins: to renew it, go get golang.org/x/vulndb@latest there.
+.PHONY: vuln
+vuln: ## Fail if the code calls anything with a known vulnerability (VULNDB=https://vuln.go.dev: the newest list)
+	@mkdir -p $(CACHE)/bin
+	$(GO) build -C .ci/vuln -trimpath -ldflags '-s -w' -o $(CURDIR)/$(CACHE)/bin/ tool
+	@set -e; db="$(VULNDB)"; if [ -z "$$db" ]; then \
+		db=$(CURDIR)/$(CACHE)/vulndb; module=$$(cd .ci/vuln && $(GO) list -m -f '{{.Dir}}' golang.org/x/vulndb); \
+		rm -rf "$$db"; $(CACHE)/bin/indexdb -vulns "$$module/data/osv" -out "$$db"; db=file://$$db; \
+	fi; \
+	echo "govulncheck with $$db and $$($(GO) env GOVERSION)"; \
+	$(CACHE)/bin/govulncheck -db "$$db" ./plugin/cmd/... ./plugin/limiter/...
+
 .PHONY: fmt
 fmt: $(LINT) ## Format the Go files
 	$(LINT) fmt ./...
@@ -357,6 +380,28 @@ zones: ## Take over the time zones of this Go
 	@from="$$($(GO) env GOROOT)/lib/time" && cp "$$from/zoneinfo.zip" plugin/core/calendar/ && \
 	sed -n 's/^DATA=//p' "$$from/update.bash" | tr -d '\n' > plugin/core/calendar/zoneinfo.version
 
+RELEASE = BUILD="$(BUILD)" .ci/release/build
+
+.PHONY: release
+release: ## Build archives, .deb packages, an OCI image, SBOM and checksums of the last commit into dist/ (ARCHES, OUT)
+	@$(RELEASE)
+
+# It needs dpkg, and root for what runs in the unpacked image.
+.PHONY: release-check
+release-check: build ## Build a release for this architecture, install, upgrade and remove its packages, run its image
+	@ARCHES=$$($(GO) env GOHOSTARCH) OUT=$(CACHE)/release/dist $(RELEASE)
+	cd .ci/release && $(GO) test -v -count=1 -timeout 5m . | grep -avE "^=== |^ok"; exit $${PIPESTATUS[0]}
+
+# The second clone has an empty build cache.
+.PHONY: release-twice
+release-twice: ## Build a release in two clones of the last commit, and compare the bytes (10 min)
+	@set -e; dir=$$(mktemp -d); trap 'chmod -R +w "$$dir"; rm -rf "$$dir"' EXIT; \
+	for clone in one two/deeper; do \
+		git clone -q . "$$dir/$$clone"; $(MAKE) --no-print-directory -C "$$dir/$$clone" release OUT="$$dir/out-$${clone%/*}"; \
+		export GOCACHE="$$dir/cache"; \
+	done; \
+	diff -r "$$dir/out-one" "$$dir/out-two"; cat "$$dir/out-one/SHA256SUMS"; echo "both releases have the same bytes"
+
 .PHONY: clean
 clean: ## Remove all built files
-	rm -rf bin $(CACHE)
+	rm -rf bin dist $(CACHE)

@@ -1,0 +1,8 @@
+
+The programs contain the following works of others. Portions of this software are copyright (c) 1996-2010 The FreeType
+Project (www.freetype.org). All rights reserved. Of its two licenses the FreeType License holds here.
+{{range .}}
+------------------------------------------------------------------------------------------------------------------------
+{{.Name}} ({{.LicenseName}})
+
+{{if ne .LicenseName "Unknown"}}{{.LicenseText}}{{end}}{{end}}
