@@ -20,7 +20,8 @@ func documents(t *testing.T) []string {
 		t.Fatalf("%d pages in docs, %d in docs/cookbook, %v", len(pages), len(recipes), err)
 	}
 	pages = append(pages, recipes...)
-	pages = append(pages, "../README.md", "../CHANGELOG.md", "../migrations/README.md", "../plugin/bucket/redis/README.md")
+	pages = append(pages, "../README.md", "../CHANGELOG.md", "../SECURITY.md", "../migrations/README.md",
+		"../plugin/bucket/redis/README.md")
 	for i, page := range pages {
 		pages[i] = strings.TrimPrefix(page, "../")
 	}
