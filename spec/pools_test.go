@@ -25,7 +25,8 @@ func TestARedisThatHangsOrDiesAffectsNoTenantOfAnotherPool(t *testing.T) {
 		shared.Socket, poolTimeout.Milliseconds(), own.Socket, patience, limit)))
 	n.want(times(2, 200), "/records", "apikey", "alice")
 	n.want(times(2, 200), "/records", "apikey", "beth")
-	if keys := own.Client(t).Keys(t.Context(), "rl:default:{t=*").Val(); len(keys) != 1 || keys[0] != "rl:default:{t=acme}" {
+	keys := own.Client(t).Keys(t.Context(), "rl:default:{t=*").Val()
+	if len(keys) != 1 || keys[0] != "rl:default:{t=acme}" {
 		t.Errorf("the pool of acme's tier has the keys %q", keys)
 	}
 	for _, fault := range []struct {

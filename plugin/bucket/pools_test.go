@@ -40,7 +40,9 @@ func (s scattered) Peek(ctx context.Context, bounds []policy.Bound, statuses []d
 	return s.Store.Peek(ctx, scatter(bounds), statuses)
 }
 
-func (s scattered) Settle(ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64) error {
+func (s scattered) Settle(
+	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
+) error {
 	return s.Store.Settle(ctx, scatter(bounds), statuses, actual)
 }
 
@@ -95,7 +97,8 @@ func TestEachPoolHasItsOwnBucketsAndOutages(t *testing.T) {
 	stats := of.Stats()
 	require.Len(t, stats, 2)
 	for _, s := range stats {
-		assert.Equal(t, s.Outage.Activations[decision.Unavailable]+s.Outage.Activations[decision.Lost] > 0, s.Outage.Buckets > 0)
+		active := s.Outage.Activations
+		assert.Equal(t, active[decision.Unavailable]+active[decision.Lost] > 0, s.Outage.Buckets > 0)
 	}
 
 	config.RedisPools[0].Redis = config.Redis // one server, and one block: one pool with two names

@@ -36,8 +36,8 @@ func (all Keepers) Close() {
 	}
 }
 
-// Settle settles a reservation in the pool that has it, see [Keeper.Settle]. A pool that cannot be read is an error only
-// if no other has it.
+// Settle settles a reservation in the pool that has it, see [Keeper.Settle]. A pool that cannot be read is an error
+// only if no other has it.
 func (all Keepers) Settle(
 	ctx context.Context, n Name, use Use, admits func(org, least string) error,
 ) (s Settled, err error) {

@@ -50,8 +50,8 @@ type Store interface {
 // Keeper is a Store that keeps the buckets itself, and so can delete them.
 type Keeper interface {
 	Store
-	// Forget deletes the buckets of bounds, so that all of their limits are free again, slots included, and returns their number. Some
-	// may be deleted before an error. Tokens that nodes hold on lease, this one included, can still be spent.
+	// Forget deletes the buckets of bounds, so that all of their limits are free again, slots included, and returns their
+	// number. Some may be deleted before an error. Tokens that nodes hold on lease, this one included, can still be spent.
 	Forget(ctx context.Context, bounds []policy.Bound) (int, error)
 	// Slots returns slots of a concurrency limit's bucket that are held, at most so many: those that end first.
 	Slots(ctx context.Context, bound *policy.Bound, most int) (Slots, error)
