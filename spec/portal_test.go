@@ -3,7 +3,6 @@ package spec
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -76,18 +75,6 @@ func (p *portal) tab(t *testing.T, role string, screen browser.Screen) *browser.
 	return tab
 }
 
-// pagesOf has the paths of the portal that each role sees.
-var pagesOf = map[string][]string{
-	"admin": {
-		"", "fleet", "tenants/acme", "tenants/acme?policy=year&range=30d", "tenants/acme/overrides/new", "audit", "tenants",
-		"tenants?q=ac",
-		"top", "near-limit", "denials", "denials?request_id=unknown", "candidates", "abuse",
-		"tenants/" + url.PathEscape(`<script>alert(1)</script>`),
-	},
-	"viewer":      {"tenants/acme"},
-	"tenant:acme": {"org", "org/usage", "org/denials", "org/webhooks", "org/tokens"},
-}
-
 func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Parallel()
 	p := newPortal(t)
@@ -99,37 +86,6 @@ func TestThePortalServesOperatorsAndTenants(t *testing.T) {
 	t.Run("a tenant makes and tests a webhook", p.testTenantWebhook)
 	t.Run("pages work without JavaScript", p.testWithoutScript)
 	t.Run("the fleet follows an outage of Redis by itself", p.testOutage)
-}
-
-func TestEveryPageOfThePortalIsSoundForEachOfItsRoles(t *testing.T) {
-	t.Parallel()
-	p := newPortal(t)
-	for _, screen := range []browser.Screen{browser.Desktop, browser.Phone, browser.Dark} {
-		t.Run(screen.Name, func(t *testing.T) {
-			t.Parallel()
-			for role, paths := range pagesOf {
-				if screen.Dark {
-					paths = paths[:min(len(paths), 6)] // colors are those of few classes
-				}
-				p.checkPages(t, role, screen, paths)
-			}
-		})
-	}
-}
-
-// checkPages opens pages one after the other and reports their faults.
-func (p *portal) checkPages(t *testing.T, role string, screen browser.Screen, paths []string) {
-	tab := p.tab(t, role, screen)
-	tab.Faults()
-	for _, path := range paths {
-		if status := tab.Open(p.url + "/portal/" + path); status != http.StatusOK {
-			t.Errorf("%s sees %d at /portal/%s", role, status, path)
-			continue
-		}
-		if faults := append(tab.Faults(), tab.Audit()...); len(faults) > 0 {
-			t.Errorf("%s, %s: /portal/%s:\n%s", role, screen.Name, path, strings.Join(faults, "\n"))
-		}
-	}
 }
 
 // testOperator gives acme a higher limit in three clicks after the search, and sees that its node enforces it.

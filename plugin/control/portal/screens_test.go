@@ -3,6 +3,7 @@ package portal
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,7 +103,8 @@ func viewsOf(role api.Role) (views []view) {
 		view{"", "tenants/globex?range=7d"}, view{"", "denials?tenant=acme"}, view{"denials-list", "denials?view=list"},
 		view{"denied-request", "denials?request_id=" + deniedRequest}, view{"", "tenants?sort=denied&range=30d"},
 		view{"", "candidates/july?policy=daily"}, view{"", "audit?kind=override"},
-		view{"", "tenants/" + strings.Repeat("x", 120)}, view{"not-found", "nowhere"})
+		view{"", "tenants/" + strings.Repeat("x", 120)}, view{"", "tenants/" + url.PathEscape("<script>alert(1)</script>")},
+		view{"", "denials?request_id=unknown"}, view{"", "tenants?q=ac"}, view{"not-found", "nowhere"})
 }
 
 // make screenshots runs this test with a folder for the screenshots.
