@@ -140,7 +140,7 @@ type document struct {
 	Consumers     []consumerEntry `yaml:"consumers"`
 	Plugins       []pluginEntry   `yaml:"plugins"`
 	// PluginConfigs holds configs by name. decK resolves them when it syncs; a real Kong does not know them.
-	PluginConfigs map[string]yaml.Node `yaml:"_plugin_configs"`
+	PluginConfigs yaml.Node `yaml:"_plugin_configs"`
 }
 
 type serviceEntry struct {
@@ -169,7 +169,7 @@ type pluginEntry struct {
 
 	Enabled  *bool     `yaml:"enabled"`
 	Config   yaml.Node `yaml:"config"`
-	Shared   string    `yaml:"_config"` // names one of the document's PluginConfigs
+	Shared   yaml.Node `yaml:"_config"` // names one of the document's PluginConfigs
 	Route    string    `yaml:"route"`
 	Service  string    `yaml:"service"`
 	Consumer string    `yaml:"consumer"`

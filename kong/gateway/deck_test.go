@@ -89,13 +89,14 @@ func TestConfigTreesHaveOnlyValuesOfLua(t *testing.T) {
 }
 
 func TestConfigsThatPluginsShareAreWrittenOnce(t *testing.T) {
-	want := map[string]any{"list": []any{"a"}, "n": 2.0}
+	want := map[string]any{"list": []any{"a"}, "n": 2.0, "deep": map[string]any{"x": 1.0, "y": 3.0}}
 	for how, text := range map[string]string{
 		"by name": `
-_plugin_configs: {base: {n: 1, list: [a]}}
-plugins: [{name: rec, _config: base, config: {n: 2}}, {name: other, _config: base}]`,
+_plugin_configs: {base: {n: 1, list: [a], deep: {x: 1, y: 2}}}
+plugins: [{name: rec, _config: base, config: {n: 2, deep: {y: 3}}}, {name: other, _config: base}]`,
 		"by a merge key": `
-plugins: [{name: other, config: &base {n: 1, list: [a]}}, {name: rec, config: {<<: *base, n: 2}}]`,
+plugins: [{name: other, config: &base {n: 1, list: [a], deep: &deep {x: 1, y: 2}}},
+  {name: rec, config: {<<: *base, n: 2, deep: {<<: *deep, y: 3}}}]`,
 	} {
 		for _, p := range deckConfig(t, text).Plugins {
 			if p.Name == "rec" && !reflect.DeepEqual(p.Config, want) {

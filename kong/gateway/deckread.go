@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -31,7 +30,7 @@ func ParseConfig(data []byte) (*Config, error) {
 		return nil, fmt.Errorf("parse decK file: %w", err)
 	}
 	r := &deckReader{
-		now: time.Now().Unix(), walk: deckfile.NewWalk(), ids: map[string]string{}, shared: d.PluginConfigs,
+		now: time.Now().Unix(), walk: deckfile.NewWalk(), ids: map[string]string{}, shared: &d.PluginConfigs,
 		services: map[string]*Service{}, routes: map[string]*Route{}, consumers: map[string]*Consumer{},
 	}
 	if d.FormatVersion != "3.0" {
@@ -60,7 +59,7 @@ type deckReader struct {
 	config    Config
 	faults    Faults
 	walk      *deckfile.Walk
-	shared    map[string]yaml.Node
+	shared    *yaml.Node          // _plugin_configs
 	ids       map[string]string   // the path of the entity that has an id
 	services  map[string]*Service // by id and by name, as the others
 	routes    map[string]*Route
@@ -177,21 +176,26 @@ func (r *deckReader) addPlugins(path string, entries []pluginEntry, scope Plugin
 		p.Route, p.Service, p.Consumer = scope.Route, scope.Service, scope.Consumer
 		p.Enabled, p.Path = e.Enabled == nil || *e.Enabled, docpath.Item(docpath.Join(path, "plugins"), i)
 		r.require(p.Name, p.Path+".name")
-		p.Config = r.readConfig(p.Path+".config", &e.Config)
-		if e.Shared != "" {
-			r.addShared(p, e.Shared)
-		}
+		p.Config = r.readConfig(p.Path, e)
 		r.config.Plugins = append(r.config.Plugins, p)
 		r.pending = append(r.pending, func() { r.resolvePlugin(e) })
 	}
 }
 
-// readConfig decodes a config through JSON, as decK sends it: Lua has one kind of number and string keys only.
-func (r *deckReader) readConfig(path string, node *yaml.Node) (config any) {
-	if node.IsZero() {
+// readConfig decodes the config of the entry at path through JSON, as decK sends it: Lua has one kind of number and
+// string keys only.
+func (r *deckReader) readConfig(path string, e *pluginEntry) (config any) {
+	shared, err := deckfile.Shared(r.shared, &e.Shared)
+	if err != nil {
+		r.fault(path+"._config", "%v", err)
+	}
+	node, err := deckfile.Merge(&e.Config, shared, r.walk)
+	if err == nil && node.IsZero() {
 		return map[string]any{}
 	}
-	err := node.Decode(new(any)) // a key that is given twice, an alias within itself
+	if err == nil {
+		err = node.Decode(new(any)) // a key that is given twice, an alias within itself
+	}
 	if err == nil {
 		var encoded deckfile.Config
 		if encoded, err = deckfile.Encode(node, r.walk); err == nil {
@@ -199,24 +203,9 @@ func (r *deckReader) readConfig(path string, node *yaml.Node) (config any) {
 		}
 	}
 	if err != nil {
-		r.fault(path, "%v", err)
+		r.fault(path+".config", "%v", err)
 	}
 	return config
-}
-
-// addShared adds the keys that a plugin's config lacks and the config of that name has.
-func (r *deckReader) addShared(p *PluginConfig, name string) {
-	node, found := r.shared[name]
-	if !found {
-		r.fault(p.Path+"._config", "could not find %q in _plugin_configs", name)
-		return
-	}
-	config, isOwn := p.Config.(map[string]any)
-	shared, isShared := r.readConfig("_plugin_configs."+name, &node).(map[string]any)
-	if isOwn && isShared {
-		maps.Copy(shared, config)
-		p.Config = shared
-	}
 }
 
 // resolvePlugin resolves the plugin's references and sets its id. In the id an entity around the plugin counts by its

@@ -125,10 +125,6 @@ func (v *validator) document(document *yaml.Node) {
 }
 
 func (v *validator) entry(e *Plugin, settling []Place) {
-	if e.unknown != "" {
-		v.report(e.Line, e.Path+"._config", Error, fmt.Sprintf("_plugin_configs has no config %q", e.unknown))
-		return
-	}
 	config, err := e.Config(v.walk)
 	if err != nil {
 		v.report(e.configLine(), e.configPath(), Error, err.Error())

@@ -23,9 +23,9 @@ type Plugin struct {
 	Enabled bool
 	Place   Place // what the entry is enabled for
 
-	config  *yaml.Node
-	shared  *yaml.Node // the entry of _plugin_configs that it names by _config; its own config wins
-	unknown string     // what _config names, if _plugin_configs lacks it
+	config *yaml.Node
+	shared *yaml.Node // the config that it names by _config, or nil
+	fault  error      // of _config
 }
 
 // Place names the entities whose requests a plugin entry is for, by their kinds: those that it is nested in or refers
@@ -99,13 +99,8 @@ type Route struct {
 // Read returns what a document declares.
 func Read(document *yaml.Node) (*Document, error) {
 	f := finder{
-		Document: Document{Services: map[string]string{}}, bounds: deckfile.NewWalk(),
-		shared: map[string]*yaml.Node{}, names: map[entity]string{},
-	}
-	if configs := deckfile.Get(deckfile.Root(document), "_plugin_configs"); configs != nil {
-		for _, p := range deckfile.Pairs(configs) {
-			f.shared[p.Key.Value] = deckfile.Resolve(p.Value)
-		}
+		Document: Document{Services: map[string]string{}}, bounds: deckfile.NewWalk(), names: map[entity]string{},
+		shared: cmp.Or(deckfile.Get(deckfile.Root(document), "_plugin_configs"), new(yaml.Node)),
 	}
 	if err := f.walk(document, ""); err != nil {
 		return nil, err
@@ -127,7 +122,7 @@ func Read(document *yaml.Node) (*Document, error) {
 
 type finder struct {
 	Document
-	shared map[string]*yaml.Node
+	shared *yaml.Node        // _plugin_configs, or nil
 	within Place             // what the walk is in
 	names  map[entity]string // of entities that have an id
 	bounds *deckfile.Walk
@@ -201,11 +196,7 @@ func (f *finder) plugins(list *yaml.Node, path string) error {
 			Enabled: enabled == nil || enabled.Value != "false", Place: f.placeOf(entry),
 			config: deckfile.Get(entry, "config"),
 		}
-		if shared := deckfile.Get(entry, "_config"); shared != nil {
-			if e.shared = f.shared[shared.Value]; e.shared == nil {
-				e.unknown = shared.Value
-			}
-		}
+		e.shared, e.fault = deckfile.Shared(f.shared, deckfile.Get(entry, "_config"))
 		f.Plugins = append(f.Plugins, e)
 	}
 	return nil
@@ -270,16 +261,11 @@ func (p *Plugin) configLine() int {
 	return p.Line
 }
 
-// Config returns the entry's config as JSON, over the one of _plugin_configs that it names, key by key as decK merges
-// them.
+// Config returns the entry's config as JSON, with what only the one of _plugin_configs that it names has.
 func (p *Plugin) Config(w *deckfile.Walk) (deckfile.Config, error) {
-	config := p.config
-	if p.shared != nil {
-		merge := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!merge"}
-		config = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{merge, p.shared}}
-		if p.config != nil {
-			config.Content = append([]*yaml.Node{merge, p.config}, config.Content...)
-		}
+	config, err := deckfile.Merge(p.config, p.shared, w)
+	if err = cmp.Or(p.fault, err); err != nil {
+		return deckfile.Config{}, fmt.Errorf("cannot be read: %w", err)
 	}
 	encoded, err := deckfile.Encode(config, w)
 	if err != nil {
