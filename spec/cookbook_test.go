@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"maps"
 	"math/big"
 	"net/http"
 	"os"
@@ -53,7 +52,8 @@ func TestTheRecipesAnswerAsTheirSessionsSay(t *testing.T) {
 				deck = imported(t, deck)
 			}
 			c := &cook{}
-			c.node = start(t, withServers(t, deck), func(o *gateway.Options) {
+			deck, c.stopRedis = withServers(t, atNoon(time.Now(), deck))
+			c.node = start(t, deck, func(o *gateway.Options) {
 				o.TrustedIPs = []string{"127.0.0.1"}
 				o.Upstreams = map[string]http.Handler{gateway.AnswerHost: c}
 				if c.settles = strings.Contains(deck, "tenant-rate-settling"); c.settles {
@@ -63,6 +63,10 @@ func TestTheRecipesAnswerAsTheirSessionsSay(t *testing.T) {
 				}
 			})
 			for _, r := range requests {
+				if r.line == redisStops {
+					c.stopRedis()
+					continue
+				}
 				c.play(deck, r)
 			}
 		})
@@ -103,9 +107,12 @@ var (
 	recipeStatus = regexp.MustCompile(`^  (\d{3})(?: ×(\d+)|( in the end))?$`)
 )
 
-// parseSession reads the requests of a session. Its first line may import the example. Then follow requests, each with
-// its headers after two spaces, and below it the statuses of its answers, and texts of the last one with a status: a
-// header as "Name: value", "no Name", or a part of the body. … stands for any text.
+// redisStops is the line of a session that kills the Redis servers.
+const redisStops = "! Redis stops"
+
+// parseSession reads the requests of a session. Its first line may import the example, and Redis may stop between two
+// requests. Each is a line with its headers after two spaces. Below it are the statuses of its answers, and texts of the
+// last one with a status: a header as "Name: value", "no Name", or a part of the body. … stands for any text.
 func parseSession(t *testing.T, text string) (all []recipeRequest, isImported bool) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -114,6 +121,8 @@ func parseSession(t *testing.T, text string) (all []recipeRequest, isImported bo
 		case line == "" || line[0] == '#':
 		case strings.HasPrefix(line, "$ ratelimit import "):
 			isImported = true
+		case line == redisStops:
+			all = append(all, recipeRequest{line: line})
 		case status != nil && all != nil:
 			code, _ := strconv.Atoi(status[1]) // the pattern has digits
 			times, _ := strconv.Atoi(status[2])
@@ -144,9 +153,10 @@ func parseSession(t *testing.T, text string) (all []recipeRequest, isImported bo
 // cook plays a session. It is the upstream too.
 type cook struct {
 	*node
-	settles bool
-	sent    int64
-	batch   atomic.Pointer[sync.WaitGroup] // of requests that are in flight at once, until each has arrived or is denied
+	settles   bool
+	stopRedis func()
+	sent      int64
+	batch     atomic.Pointer[sync.WaitGroup] // of requests that are in flight at once, until each has arrived or is denied
 }
 
 // ServeHTTP answers as ServeAnswer, and a request of a batch once the whole batch is decided.
@@ -263,10 +273,24 @@ func signed(t testing.TB, deck, value string) string {
 	return before + token
 }
 
-// withServers starts the Redis servers that an example names, and returns the example with their addresses.
-func withServers(t *testing.T, deck string) string {
+// atNoon returns an example whose windows do not end while its session lasts. Those of the calendar are of a zone where
+// it is about noon. Those of an hour have a length of which now is between two multiples.
+func atNoon(now time.Time, deck string) string {
+	zone := fmt.Sprintf("Etc/GMT%+d", now.UTC().Hour()-12) // plus is west of Greenwich
+	if !strings.Contains(deck, "time_zone:") {
+		deck = regexp.MustCompile(`period: \w+`).ReplaceAllString(deck, "$0, time_zone: "+zone)
+	}
+	deck = strings.ReplaceAll(deck, "Europe/Berlin", zone)
+	middle := now.Unix() * 2 / 20001 // now is 10,000.5 of it
+	return strings.ReplaceAll(deck, "window_size: 3600,", fmt.Sprintf("window_size: %d,", middle))
+}
+
+// withServers starts the Redis servers that an example names. It returns the example with their addresses, and what
+// kills those with buckets.
+func withServers(t *testing.T, deck string) (served string, stop func()) {
 	t.Helper()
 	place := map[string]string{"redis: {": "redis: {" + patience + ", "}
+	var buckets []*redistest.Server
 	addHosts := func(pattern string, servers []*redistest.Server) {
 		for i, s := range servers {
 			place[fmt.Sprintf(pattern, i+1)] = fmt.Sprintf("%s, port: %d", s.Host, s.Port)
@@ -274,34 +298,43 @@ func withServers(t *testing.T, deck string) string {
 	}
 	switch {
 	case strings.Contains(deck, "cluster_nodes"):
-		addHosts("redis-%d.internal", redistest.Cluster(t, 3, 0).Masters)
+		buckets = redistest.Cluster(t, 3, 0).Masters
+		addHosts("redis-%d.internal", buckets)
 	case strings.Contains(deck, "sentinel_nodes"):
-		addHosts("sentinel-%d.internal", redistest.Sentinel(t).Sentinels)
+		watched := redistest.Sentinel(t)
+		buckets = []*redistest.Server{watched.Master, watched.Replica}
+		addHosts("sentinel-%d.internal", watched.Sentinels)
 	case strings.Contains(deck, "ssl: true"):
-		maps.Copy(place, secureRedis(t))
+		buckets = []*redistest.Server{secureRedis(t, place)}
 	case strings.Contains(deck, "redis: {host: redis.internal}"):
-		place["host: redis.internal"] = "socket: " + redistest.Single(t).Socket
+		buckets = []*redistest.Server{redistest.Single(t)}
+		place["host: redis.internal"] = "socket: " + buckets[0].Socket
 	}
-	var pairs []string
 	for from, to := range place {
-		pairs = append(pairs, from, to)
+		deck = strings.ReplaceAll(deck, from, to)
 	}
-	return strings.NewReplacer(pairs...).Replace(deck)
+	return deck, func() {
+		for _, s := range buckets {
+			s.Kill()
+		}
+	}
 }
 
-// secureRedis starts a Redis with TLS on both sides and a user with the rights that docs/redis.md lists. Its secrets
-// are in the environment, where Kong's env vault finds them.
-func secureRedis(t *testing.T) map[string]string {
+var aclCommands = regexp.MustCompile(`(?m)^\| ACL: commands \|(.*)$`)
+
+// secureRedis starts a Redis with TLS on both sides and a user with the rights that docs/redis.md lists. It adds to
+// place what an example has in place of it. Its secrets are in the environment, where Kong's env vault finds them.
+func secureRedis(t *testing.T, place map[string]string) *redistest.Server {
 	t.Helper()
 	port, dir := freeport.Port(t), t.TempDir()
 	certificate, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writeCertificate(t, "redis.internal", certificate, key)
 	server := redistest.Single(t, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "yes",
 		"--tls-ca-cert-file", certificate, "--tls-cert-file", certificate, "--tls-key-file", key)
-	rights := "evalsha script|load info select time mget set get del exists getrange setrange pexpire ping"
 	user := []any{"acl", "setuser", "limiter", "on", ">sesame", "~rl:*"}
-	for command := range strings.FieldsSeq(rights) {
-		user = append(user, "+"+command)
+	for _, command := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(
+		aclCommands.FindString(file(t, "docs/redis.md")), -1) {
+		user = append(user, "+"+strings.ReplaceAll(command[1], `\|`, "|"))
 	}
 	require.NoError(t, server.Client(t).Do(t.Context(), user...).Err())
 	for name, value := range map[string]string{
@@ -309,10 +342,10 @@ func secureRedis(t *testing.T) map[string]string {
 	} {
 		require.NoError(t, os.Setenv(name, value)) // t.Setenv is for tests that run alone
 	}
-	return map[string]string{
-		"port: 6380": "port: " + strconv.Itoa(port), "/etc/kong/redis/ca.pem": certificate,
-		"/etc/kong/redis/client.pem": certificate, "/etc/kong/redis/client.key": key,
-	}
+	place["port: 6380"] = "port: " + strconv.Itoa(port)
+	place["/etc/kong/redis/ca.pem"], place["/etc/kong/redis/client.pem"] = certificate, certificate
+	place["/etc/kong/redis/client.key"] = key
+	return server
 }
 
 // writeCertificate writes a certificate that signs itself, for a server and for its clients, and its key.

@@ -55,27 +55,36 @@ func (n *node) ownUsage(t *testing.T, key string) (u ownUsage) {
 	return u
 }
 
-// usageExample returns the decK file of docs/clients.md, with a Redis, an upstream that answers, and consumers.
-func usageExample(t *testing.T, server *redistest.Server) string {
-	t.Helper()
-	for _, s := range snippets(t, "docs/clients.md") {
-		if strings.Contains(s.text, "usage_only: true") {
-			return strings.NewReplacer(
-				"redis: {host: redis.internal}", fmt.Sprintf("redis: {socket: %s, %s}", server.Socket, patience),
-				"http://api.internal", "http://echo.internal",
-				"window_size: 86400", "window_size: 31536000", // no midnight ends it while the spec runs
-			).Replace(s.deck(t)) + consumers
-		}
-	}
-	t.Fatal("docs/clients.md has no example of usage_only")
-	return ""
-}
+// usageDeck is a decK file with limits of all routes but one, which shows their usage. %s stands for the redis block.
+const usageDeck = `_format_version: "3.0"
+_plugin_configs:
+  quota:
+    strategy: redis
+    redis: {%s}
+    tiers:
+    - name: essentials
+      limits:
+      - {name: burst, scope: tenant, limit: 50, window_size: 1, burst: 100}
+      - {name: daily, scope: tenant, limit: 15000, window_size: 31536000, algorithm: fixed_window}
+    global: {limits: [{name: platform, scope: global, limit: 5000, window_size: 1}]}
+services:
+- name: api
+  url: http://echo.internal
+  routes:
+  - {name: records, paths: [/records]}
+routes:
+- {name: usage, paths: [/ratelimit/usage]}
+plugins:
+- name: key-auth
+- {name: tenant-rate-limiting, _config: quota}
+- {name: tenant-rate-limiting, route: usage, _config: quota, config: {usage_only: true}}
+`
 
 func TestATenantReadsItsOwnUsageWithItsKeyAndSpendsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	address := freeport.Address(t)
-	n := start(t, usageExample(t, server), watched(address))
+	n := start(t, fmt.Sprintf(usageDeck, "socket: "+server.Socket+", "+patience)+consumers, watched(address))
 	if u := n.ownUsage(t, "alice"); u.Tenant != "acme" || u.used("daily") != 0 || u.used("burst") != 0 || u.Degraded {
 		t.Errorf("before any request: %+v", u)
 	}

@@ -90,7 +90,7 @@ func serve(ctx context.Context, s settings, stdout, stderr io.Writer) (err error
 	llm := newModelServer()
 	g, err := gateway.New(gateway.Options{
 		Config: config, Listen: s.listen, Workers: s.workers,
-		Servers:   withCompanion(config, s.plugins),
+		Servers: withCompanion(config, s.plugins), TrustedIPs: []string{"127.0.0.1"}, // so that X-Real-IP can be tried
 		Upstreams: map[string]http.Handler{modelHost: llm},
 		// Kong's default log level hides the plugin's own lines, which are at info
 		Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
