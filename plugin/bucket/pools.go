@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
@@ -53,19 +54,21 @@ func Route(all []store.Store) store.Store {
 
 // sole returns the store of all bounds, and reports false if they have several.
 func (p pools[S]) sole(bounds []policy.Bound) (of S, ok bool) {
+	pool := uint8(0)
 	for i := range bounds {
-		if bounds[i].Pool != bounds[0].Pool {
+		if i > 0 && bounds[i].Pool != pool {
 			return of, false
 		}
+		pool = bounds[i].Pool
 	}
-	if len(bounds) == 0 {
-		return p[0], true
-	}
-	return p[bounds[0].Pool], true
+	return p[pool], true
 }
 
 // split calls do for each pool with its part of a call, and copies the statuses back.
 func (p pools[S]) split(bounds []policy.Bound, statuses []decision.Status, do func(S, *store.Part) error) error {
+	if err := store.CheckLengths("divide", bounds, statuses); err != nil {
+		return err
+	}
 	parts, errs := make([]store.Part, len(p)), make([]error, len(p))
 	for i := range bounds {
 		parts[bounds[i].Pool].Add(i, bounds[i], statuses[i])
@@ -87,11 +90,11 @@ func (p pools[S]) split(bounds []policy.Bound, statuses []decision.Status, do fu
 
 // Take implements store.Store. If a pool denies a request whose bounds have several, what the others spent is returned.
 func (p pools[S]) Take(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("take", bounds, statuses); err != nil {
-		return err
-	}
 	if one, ok := p.sole(bounds); ok {
 		return one.Take(ctx, bounds, statuses)
+	}
+	if err := store.CheckLengths("take", bounds, statuses); err != nil {
+		return err
 	}
 	err := p.split(bounds, statuses, func(s S, part *store.Part) error {
 		return s.Take(ctx, part.Bounds, part.Statuses)
@@ -126,9 +129,6 @@ func (p pools[S]) refund(ctx context.Context, bounds []policy.Bound, statuses []
 
 // Peek implements store.Store.
 func (p pools[S]) Peek(ctx context.Context, bounds []policy.Bound, statuses []decision.Status) error {
-	if err := store.CheckLengths("peek at", bounds, statuses); err != nil {
-		return err
-	}
 	if one, ok := p.sole(bounds); ok {
 		return one.Peek(ctx, bounds, statuses)
 	}
@@ -141,11 +141,11 @@ func (p pools[S]) Peek(ctx context.Context, bounds []policy.Bound, statuses []de
 func (p pools[S]) Settle(
 	ctx context.Context, bounds []policy.Bound, statuses []decision.Status, actual []int64,
 ) error {
-	if err := store.CheckActual(bounds, statuses, actual); err != nil {
-		return err
-	}
 	if one, ok := p.sole(bounds); ok {
 		return one.Settle(ctx, bounds, statuses, actual)
+	}
+	if err := store.CheckActual(bounds, statuses, actual); err != nil {
+		return err
 	}
 	return p.split(bounds, statuses, func(s S, part *store.Part) error {
 		return s.Settle(ctx, part.Bounds, part.Statuses, at(actual, part))
@@ -174,15 +174,13 @@ func routeCentral(all []Central) Central {
 
 // Forget implements store.Keeper.
 func (p centralPools) Forget(ctx context.Context, bounds []policy.Bound) (forgotten int, err error) {
-	counts := make([]int, len(bounds))
-	err = p.split(bounds, make([]decision.Status, len(bounds)), func(c Central, part *store.Part) (err error) {
-		counts[part.Index[0]], err = c.Forget(ctx, part.Bounds)
+	var sum atomic.Int64
+	err = p.split(bounds, make([]decision.Status, len(bounds)), func(c Central, part *store.Part) error {
+		n, err := c.Forget(ctx, part.Bounds)
+		sum.Add(int64(n))
 		return err
 	})
-	for _, n := range counts {
-		forgotten += n
-	}
-	return forgotten, err
+	return int(sum.Load()), err
 }
 
 // Slots implements store.Keeper.
