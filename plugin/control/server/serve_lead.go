@@ -60,9 +60,9 @@ func (d *decider) newWatcher(tiers *api.Tiers, store *rows.DB) *quota.Watcher {
 	}
 	var restore []*quota.Restore
 	for i, pool := range d.config.Config.Pools() {
-		one := &quota.Restore{History: store, Marks: d.marks[i], Number: 1, Pool: uint8(i), Raise: d.operators.Raise}
-		if i > 0 {
-			one.Name = d.config.Config.PoolName(i)
+		one := &quota.Restore{
+			History: store, Marks: d.marks[i], Number: 1, Raise: d.operators.Raise,
+			Pool: uint8(i), Name: d.config.Config.PoolName(i),
 		}
 		if len(pool.Redis.ClusterNodes) > 0 {
 			one.Number = marksOfCluster

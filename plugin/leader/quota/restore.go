@@ -14,10 +14,10 @@ import (
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/database/leadership"
 )
 
-// Restore is what a watcher needs to restore the counts of periods after a Redis has lost its data. All but Pool and
-// Name are required.
+// Restore is what a watcher needs to restore the counts of periods after a Redis has lost its data. All is required.
 //
 // Records beside the buckets are marks: where one is missing, Redis has lost data, and the second check that finds that
 // restores all counts. Until then nodes charge what they have admitted without Redis, so that it does not count twice.
@@ -31,7 +31,7 @@ type Restore struct {
 	Marks   Marks
 	Number  int    // of marks: in a cluster each has a slot of its own
 	Pool    uint8  // whose buckets it restores
-	Name    string // of the pool in its marks, because pools may have one Redis; "": of the first
+	Name    string // of the pool, also in the marks of all but the first, because pools may have one Redis
 	// Raise charges buckets with what is missing to so many tokens, atomically, and returns the tokens that it charged.
 	Raise func(ctx context.Context, bounds []policy.Bound, least []int64) (charged []int64, err error)
 
@@ -77,7 +77,7 @@ func (c *check) restoreAll(ctx context.Context, session *pgx.Conn) error {
 	}
 	var failed []error
 	for _, pool := range c.options.Restore {
-		failed = append(failed, c.restore(ctx, pool))
+		failed = append(failed, leadership.Wrap("pool "+pool.Name, c.restore(ctx, pool)))
 	}
 	return errors.Join(failed...)
 }
@@ -111,13 +111,13 @@ func (c *check) restore(ctx context.Context, pool *Restore) error {
 	pool.lost = false
 	if lost || buckets > 0 {
 		c.options.Log.Info("Redis is new or has lost data: the counts of periods were restored from usage",
-			"buckets", buckets, "tokens", tokens)
+			"pool", pool.Name, "buckets", buckets, "tokens", tokens)
 	}
 	return nil
 }
 
 func (r *Restore) markKey(i int) string {
-	if r.Name != "" {
+	if r.Pool > 0 {
 		return "periods." + r.Name + "." + strconv.Itoa(i)
 	}
 	return "periods." + strconv.Itoa(i)
@@ -258,7 +258,7 @@ func (r *restoration) addSpent(place int, text, endpoint string, cost int64) {
 			}
 		}
 	}
-	if count := r.counts[b.Key]; count != nil && count.span == place {
+	if count := r.counts[b.Key]; count != nil && count.span == place && b.Pool == r.pool.Pool {
 		count.spent += cost
 	}
 }

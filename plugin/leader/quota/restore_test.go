@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	pools "github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
@@ -83,7 +85,11 @@ func (w *lossy) lose() {
 }
 
 func (w *lossy) empty() {
-	w.buckets = memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(w.clock.UnixMicro()) }})
+	w.buckets = w.newStore()
+}
+
+func (w *lossy) newStore() store.Store {
+	return memory.New(memory.Options{Now: func() limit.Micros { return limit.Micros(w.clock.UnixMicro()) }})
 }
 
 // raise raises buckets as package redis does.
@@ -210,7 +216,7 @@ func TestAnotherLeaderGoesOnWithARestoration(t *testing.T) {
 // are not restored, and neither are those of other namespaces.
 func TestWhatIsRestoredBelongsToTheBucket(t *testing.T) {
 	w := newLossy(t, daily(100), daily(100, func(l *schema.Limit) { l.Name, l.Scope = "own", "user" }))
-	twoTiers(w.world)
+	twoTiers(w.world, "")
 	w.byCalendar()
 	w.tiers["acme"] = "basic"
 	w.spend("acme", "a", 60, 0)
@@ -222,4 +228,39 @@ func TestWhatIsRestoredBelongsToTheBucket(t *testing.T) {
 	w.lose()
 	w.restored()
 	w.wantCounts("after a change of the tier", "acme daily 66, globex daily 0")
+}
+
+// deadMarks are marks in a pool that does not answer.
+type deadMarks struct{ quota.Marks }
+
+func (deadMarks) Get(context.Context, string) ([]byte, error) { return nil, errUnavailable }
+
+// Consumers of acme have tiers in two pools. One of these has lost its data, the other does not answer.
+func TestEachPoolIsRestoredByItself(t *testing.T) {
+	w := newLossy(t, daily(100))
+	twoTiers(w.world, "big")
+	w.byCalendar()
+	kept := w.newStore()
+	w.buckets = pools.Route([]store.Store{kept, w.newStore()})
+	w.tiers["acme"] = "basic pro"
+	w.spend("acme", "a", 60, 0)
+	w.tiers["acme"] = "pro basic"
+	w.spend("acme", "a", 6, 0)
+	restored := &quota.Restore{Marks: w.marks, Number: 1, Pool: 1, Name: "big"}
+	dead := &quota.Restore{Marks: deadMarks{}, Number: 1, Name: "default"}
+	o := w.options()
+	for _, r := range []*quota.Restore{dead, restored} {
+		r.History, r.Raise = rows.New(w.pool), w.raise
+		o.Restore = append(o.Restore, r)
+	}
+	w.watcher = quota.NewWatcher(o)
+	w.lose()
+	w.buckets = pools.Route([]store.Store{kept, w.newStore()})
+	assert.Equal(t, "acme daily 0", w.restored("acme"))
+	assert.Equal(t, "acme daily 6", w.restored("acme"), "restored")
+	assert.Equal(t, map[string]string{"periods.big.0": w.marks.kept["periods.big.0"]}, w.marks.kept)
+	assert.Contains(t, w.log.String(), "pool=big buckets=1 tokens=6")
+	assert.Contains(t, w.log.String(), "pool default: connection refused")
+	w.tiers["acme"] = "basic pro"
+	assert.Equal(t, "acme daily 60", w.restored("acme"), "in the other pool")
 }

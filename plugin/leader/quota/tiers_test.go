@@ -11,13 +11,15 @@ import (
 )
 
 // Both tiers have a limit that is called daily.
-func twoTiers(w *world) {
+func twoTiers(w *world, proPool string) {
 	w.Helper()
 	plan, err := resolve.FromConfig(schema.Config{
 		DefaultTier: "basic", OnMissingUser: "skip", TenantFrom: []string{"consumer.custom_id"},
+		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "a"},
+		RedisPools: []schema.RedisPool{{Name: "big", Redis: schema.Redis{Host: "b"}}},
 		Tiers: []schema.Tier{
 			{Name: "basic", Limits: []schema.Limit{daily(100)}},
-			{Name: "pro", Limits: []schema.Limit{daily(10_000)}},
+			{Name: "pro", RedisPool: proPool, Limits: []schema.Limit{daily(10_000)}},
 		},
 	}.WithDefaults())
 	require.NoError(w, err)
@@ -30,7 +32,7 @@ func twoTiers(w *world) {
 
 func TestANoticeIsOfTheTierThatNodesDecidedBy(t *testing.T) {
 	w := newWorld(t)
-	twoTiers(w)
+	twoTiers(w, "")
 	w.tiers["acme"] = "pro"
 	w.spend("acme", "a", 120, 0)
 	w.spend("globex", "a", 90, 0)
@@ -49,7 +51,7 @@ func TestANoticeIsOfTheTierThatNodesDecidedBy(t *testing.T) {
 
 func TestATenantOfTwoTiersIsNoticedByTheLimitOfEach(t *testing.T) {
 	w := newWorld(t)
-	twoTiers(w)
+	twoTiers(w, "")
 	w.tiers["acme"] = "basic pro"
 	w.spend("acme", "a", 60, 0)
 	w.tiers["acme"] = "pro basic" // another of its consumers
@@ -61,7 +63,7 @@ func TestATenantOfTwoTiersIsNoticedByTheLimitOfEach(t *testing.T) {
 
 func TestUsageOfAnotherTiersPolicyIsNoUsageOfThis(t *testing.T) {
 	w := newWorld(t)
-	twoTiers(w)
+	twoTiers(w, "")
 	w.tiers["acme"] = "pro"
 	w.spend("acme", "a", 9_000, 0)
 	w.tiers["acme"] = "basic" // nodes have not decided by it yet

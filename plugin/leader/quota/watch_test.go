@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/policytest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
@@ -117,7 +118,7 @@ func TestReturnedTokensRepeatNoNotice(t *testing.T) {
 	w := newWorld(t, daily(100))
 	w.spend("acme", "a", 80, 0)
 	w.want("80 %", "acme daily 80% of 100: 80")
-	_, err := w.buckets.Forget(t.Context(), w.bounds("acme", "a", 0).Bounds)
+	_, err := w.buckets.(store.Keeper).Forget(t.Context(), w.bounds("acme", "a", 0).Bounds)
 	require.NoError(t, err)
 	w.spend("acme", "a", 50, 0)
 	w.want("50 % after a reset", "")

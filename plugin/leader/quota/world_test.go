@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/memory"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/store"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/calendar"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/decision"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/identity"
@@ -55,7 +56,7 @@ type world struct {
 	watcher     *quota.Watcher
 	plan        *resolve.Plan
 	tiers       knownTiers
-	buckets     *memory.Store
+	buckets     store.Store
 	clock       time.Time
 	seq         int64
 	unavailable string          // buckets of this tenant cannot be read
