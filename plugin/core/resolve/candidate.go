@@ -89,6 +89,9 @@ func (c *Candidate) keepShared(id *identity.Identity, now limit.Micros, r *Resol
 	}
 	r.kept = slices.DeleteFunc(active.Bounds, func(b policy.Bound) bool { return ofTenant(b) && !differs(b, r.Bounds) })
 	r.Bounds = slices.DeleteFunc(r.Bounds, func(b policy.Bound) bool { return !ofTenant(b) || differs(b, r.kept) })
+	for i := range r.kept {
+		r.kept[i].Pool = r.Pool // the candidate may know a tier that the active limits do not
+	}
 	r.Bounds = append(r.Bounds, r.kept...)
 	r.Settles = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Policy.Reserves() })
 	r.Unpriced = slices.ContainsFunc(r.Bounds, func(b policy.Bound) bool { return b.Unpriced })

@@ -133,6 +133,35 @@ func TestAnAssignedTenantKeepsTheActiveLimitsOfSharedBuckets(t *testing.T) {
 	assert.Equal(t, "a=5#1 all=1#3 b=20#2", limitsOf(active(c.Plan)), "the candidate is tried with")
 }
 
+// A row sets a tier for acme that only the candidate has.
+func TestWhatAnAssignedTenantKeepsIsInThePoolOfItsTier(t *testing.T) {
+	plan, err := resolve.FromConfig(schema.Config{
+		Strategy: schema.StrategyRedis, Redis: schema.Redis{Host: "a"},
+		RedisPools: []schema.RedisPool{{Name: "big", Redis: schema.Redis{Host: "b"}}},
+		Tiers:      []schema.Tier{{Name: "free", RedisPool: "big"}},
+	}.WithDefaults())
+	require.NoError(t, err)
+	rows := activeRows()
+	rows.Tenants = []schema.Tenant{{ID: "acme", Tier: "new"}}
+	snapshot, _ := policy.NewSnapshot(rows, nil)
+	both, _ := snapshot.WithCandidate(&policy.CandidateSet{
+		Name: "spring", Tenants: []string{"acme"}, Rows: []policy.CandidateRow{
+			{Policy: perMinute("a", "new", "tenant", 5)}, {Policy: perMinute("all", "free", "global", 1)},
+		},
+	})
+	plan = plan.With(both)
+	id, r := identity.Identity{Tenant: tenant("acme")}, resolve.Resolution{}
+	for of, pools := range map[*resolve.Plan]string{plan: "a=1 b=1 all=1", plan.ForTenant("acme"): "a=0 all=0"} {
+		of.ResolveAt(&id, 0, &r)
+		var got []string
+		for _, b := range r.Bounds {
+			got = append(got, fmt.Sprintf("%s=%d", b.Policy.Name, b.Pool))
+		}
+		assert.ElementsMatch(t, strings.Fields(pools), got)
+	}
+	assert.Equal(t, "big", plan.Explain(&id, 0).Pool)
+}
+
 func TestALimitThatAnAssignedTenantIsNotHeldToDeniesNoModel(t *testing.T) {
 	budget := perMinute("budget", "free", "global", 100)
 	budget.Unit, budget.Algorithm = schema.UnitUSD, schema.AlgorithmFixedWindow

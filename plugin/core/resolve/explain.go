@@ -18,6 +18,7 @@ type Explanation struct {
 	Tenant    string `json:"tenant,omitempty"`
 	Tier      string `json:"tier,omitempty"`
 	TierFrom  string `json:"tier_source,omitempty"` // as the method TierFrom returns it
+	Pool      string `json:"redis_pool,omitempty"`  // as the method PoolOf returns it
 	Endpoint  string `json:"endpoint"`
 
 	Cost *ExplainedCost `json:"cost,omitempty"` // absent: the request is exempt
@@ -119,6 +120,7 @@ func (p *Plan) explain(id *identity.Identity, now limit.Micros, r *Resolution) E
 	e := explainer{plan: p, id: id, resolution: r}
 	e.Bounds, e.Policies = []ExplainedBound{}, []ExplainedPolicy{}
 	e.Namespace, e.Tier, e.Endpoint, e.Verdict = p.namespace, r.Tier, r.Endpoint, "limited"
+	e.Pool = p.PoolOf(r.Tier)
 	switch {
 	case r.Banned:
 		e.Verdict, e.Until = "banned", r.Until

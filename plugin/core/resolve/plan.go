@@ -189,6 +189,15 @@ func (p *Plan) hasTier(tier string) bool {
 	return ok
 }
 
+// PoolOf returns the name of the pool of Redis that counts the requests of a tier, or of none (""). It returns "" if
+// the config has no pools.
+func (p *Plan) PoolOf(tier string) string {
+	if len(p.config.RedisPools) == 0 || p.config.Strategy != schema.StrategyRedis {
+		return ""
+	}
+	return p.config.PoolName(int(p.pools[tier]))
+}
+
 // TierWords returns what tenants read of a tier: its title and its price, each of its row, else of the config, or "".
 func (p *Plan) TierWords(tier string) (title, price string) {
 	var row policy.TierRow
