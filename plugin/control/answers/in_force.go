@@ -118,6 +118,7 @@ type OrgTier struct {
 	Tier   string     `json:"tier"`
 	Title  string     `json:"tier_title,omitempty"   doc:"The name of the tier for people."`
 	Price  string     `json:"tier_price,omitempty"   doc:"Its price in words."`
+	Pool   string     `json:"redis_pool,omitempty"   doc:"The pool of Redis that counts its requests. Absent: the plugin's config has no pools."`
 	Source string     `json:"tier_source"            doc:"row: it is set for the org; query: the caller names it; as the plugin's config names it, such as consumer.tag.tier: nodes found it there, or the config file has it; default: nodes found none; assumed: no node has seen the org, so this is the default. It adds why a tier named elsewhere does not apply." example:"consumer.tag.tier"`
 	SeenAt time.Time  `json:"tier_seen_at,omitzero"  doc:"When a node last reported it, to five minutes; absent: none has."`
 	Others []SeenTier `json:"other_tiers,omitempty"  doc:"Further tiers of the org that nodes see beside it: two of its consumers have different ones."`
@@ -126,6 +127,7 @@ type OrgTier struct {
 // SeenTier is a tier that nodes have seen of an org.
 type SeenTier struct {
 	Tier   string    `json:"tier"`
+	Pool   string    `json:"redis_pool,omitempty"`
 	Source string    `json:"tier_source"`
 	SeenAt time.Time `json:"tier_seen_at,omitzero"`
 

@@ -12,6 +12,9 @@ import (
 
 func (w *inForceReport) summarize() {
 	text := fmt.Sprintf("%s is of tier %s (%s)", w.Org, w.Tier, tierText(w.OrgTier))
+	if w.Pool != "" {
+		text += ", in the Redis pool " + w.Pool
+	}
 	switch {
 	case w.verdict != verdictLimited:
 		text += "; " + w.verdict

@@ -215,7 +215,7 @@ func (t *Tiers) sourceOf(d *decision.Decision, claimed bool) (source string, see
 // Describe returns the tier that an org's identity, one of Identities, has at an instant.
 func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limit.Micros) answers.OrgTier {
 	e := policies.Explain(id, now)
-	found := answers.OrgTier{Tier: e.Tier, Source: e.TierFrom}
+	found := answers.OrgTier{Tier: e.Tier, Pool: e.Pool, Source: e.TierFrom}
 	found.Title, found.Price = policies.TierWords(e.Tier)
 	switch found.Source {
 	case "request":
@@ -232,6 +232,7 @@ func (t *Tiers) Describe(policies *resolve.Plan, id *identity.Identity, now limi
 		if k.Tier == found.Tier && k.Source == found.Source {
 			found.SeenAt = k.SeenAt
 		} else {
+			k.Pool = policies.PoolOf(k.Tier)
 			found.Others = append(found.Others, k)
 		}
 	}

@@ -1,19 +1,25 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/answers"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/control/api"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/policy"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/node/routeconfig"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/schema"
 )
 
 const byTag, byHeader = "consumer.tag.tier", "header.X-Tier"
@@ -97,6 +103,56 @@ func TestATierIsTheRowsElseTheNewerOfFileAndNodesElseAssumed(t *testing.T) {
 	p.sees("hooli", "enterprise", byTag, 20*time.Minute)
 	p.sees("hooli", "essentials", byTag, time.Minute)
 	expect("hooli", "essentials consumer.tag.tier")
+}
+
+// Two consumers of globex have tiers in two pools. The limit of a row is counted in both.
+func TestUsageAndResetOfAnOrgCoverThePoolsOfAllItsTiers(t *testing.T) {
+	t.Parallel()
+	config, block := plan(), func() schema.Redis {
+		return schema.Redis{Host: "127.0.0.1", Port: int64(redistest.Single(t).Port), ReadTimeout: 5000}
+	}
+	config.Strategy, config.Redis = schema.StrategyRedis, block()
+	config.RedisPools, config.Tiers[1].RedisPool = []schema.RedisPool{{Name: "big", Redis: block()}}, "big"
+	config = config.WithDefaults()
+	p := planning(t, config, policy.Rows{Version: 1, Policies: []policy.PolicyRow{
+		{ID: 1, Policy: schema.Policy{Tenant: "globex", Limit: limitOf("row", "", 100)}},
+	}})
+	ctx, end := context.WithCancel(context.Background())
+	stores := bucket.New(ctx, bucket.Options{
+		Now: clock, Elapsed: clock, Budget: time.Minute, Log: slog.New(slog.DiscardHandler),
+	})
+	ended := make(chan error)
+	go func() { ended <- stores.Run(ctx) }()
+	t.Cleanup(func() {
+		end()
+		assert.NoError(t, <-ended)
+	})
+	central, release, err := stores.OpenOperators(&config)
+	require.NoError(t, err)
+	defer release()
+	p.decider.Buckets, p.server.Buckets, p.server.OperatorBuckets = central, central, central
+	p.knowing(0, routeconfig.ConsumerTier{Tenant: "globex", Tier: "enterprise", Source: byTag},
+		routeconfig.ConsumerTier{Tenant: "globex", Tier: "essentials", Source: byTag})
+	p.checks(admin, `{"org_id":"globex","tier":"enterprise","cost":3}`)
+	p.checks(admin, `{"org_id":"globex","tier":"essentials","cost":5}`)
+	used := func() (all []string) {
+		u := read[answers.Usage](p.world, p.want(p.as("GET", "/v1/orgs/globex/ratelimit/usage", ""), http.StatusOK))
+		require.Len(t, u.Others, 1)
+		all = append(all, u.Tier+" "+u.Pool, u.Others[0].Tier+" "+u.Others[0].Pool)
+		for _, b := range u.Items {
+			all = append(all, fmt.Sprintf("%s %s %d", b.Policy, b.Tier, b.Used))
+		}
+		return all
+	}
+	assert.ElementsMatch(t, []string{
+		"enterprise big", "essentials default", "row  3", "row  5", "daily enterprise 3", "daily essentials 5",
+		"writes enterprise 0",
+	}, used())
+	p.want(p.as("POST", "/v1/orgs/globex/ratelimit/reset", `{"policy":"row","reason":"billed twice"}`), http.StatusOK)
+	assert.Subset(t, used(), []string{"row  0", "daily enterprise 3", "daily essentials 5"})
+	assert.NotContains(t, used(), "row  5")
+	a := p.want(p.as("GET", "/v1/orgs/globex/ratelimit/policies", ""), http.StatusOK)
+	assert.Contains(t, read[answers.InForce](p.world, a).Summary, "in the Redis pool big")
 }
 
 func TestADecisionForACallerUsesOnlyATierThatNoClientChooses(t *testing.T) {

@@ -154,7 +154,7 @@ func (s *Server) findBuckets(ctx context.Context, org string, requests *Requests
 	bounds := requests.bounds(policies, id, s.now())
 	for _, other := range ids[1:] {
 		for _, b := range requests.bounds(policies, other, s.now()) {
-			isListed := func(o policy.Bound) bool { return o.Key == b.Key && o.Ref() == b.Ref() }
+			isListed := func(o policy.Bound) bool { return o.Key == b.Key && o.Ref() == b.Ref() && o.Pool == b.Pool }
 			if !slices.ContainsFunc(bounds, isListed) {
 				bounds = append(bounds, b)
 			}
