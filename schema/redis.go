@@ -162,8 +162,16 @@ func (c Config) poolFaults() []Fault {
 func (c Config) poolWarnings() []Warning {
 	warnings := findings(c.Redis.warnings("redis"))
 	used := map[string]bool{DefaultPool: true} // also by requests without a tier
+	counting := map[string]map[string]bool{}   // the pools that count limits of a name that tenants share
 	for _, tier := range c.Tiers {
-		used[cmp.Or(tier.RedisPool, DefaultPool)] = true
+		pool := cmp.Or(tier.RedisPool, DefaultPool)
+		used[pool] = true
+		for _, l := range tier.Limits {
+			if counting[l.Name] == nil {
+				counting[l.Name] = map[string]bool{}
+			}
+			counting[l.Name][pool] = true
+		}
 	}
 	for i, pool := range c.RedisPools {
 		path := docpath.Item("redis_pools", i)
@@ -171,13 +179,15 @@ func (c Config) poolWarnings() []Warning {
 			warnings.add(path, "is used by no tier: set redis_pool to %s in one", docpath.Shorten(pool.Name))
 		}
 	}
-	if len(used) == 1 || c.Strategy != StrategyRedis {
-		return warnings
-	}
 	for _, l := range c.Limits() {
+		pools := counting[l.Name]
 		if strings.HasPrefix(l.Path, "global.") {
-			warnings.add(l.Path, "is counted by each pool of Redis for itself: the %d pools that tiers use, default "+
-				"included, admit %d times the limit together", len(used), len(used))
+			pools = used
+		}
+		isShared := slices.Contains([]string{"ip", "endpoint", "global"}, l.Scope)
+		if n := len(pools); n > 1 && isShared && c.Strategy == StrategyRedis {
+			warnings.add(l.Path, "is counted by each pool of Redis for itself: the %d pools that count it admit %[1]d times the "+
+				"limit together", n)
 		}
 	}
 	return warnings
