@@ -34,6 +34,7 @@ func following(t *testing.T, dsn string, config schema.Config) (e *Engine, decid
 		Log:     slog.New(slog.DiscardHandler),
 		Buckets: bucket.Options{Budget: patience, MaxBuckets: 1000, Nodes: 1, LeaseShare: 2},
 	})
+	e.Mirror = true
 	require.NoError(t, e.FollowRows(policysync.Options{Source: policysync.Source{DSN: dsn}, Node: "n1"}))
 	e.Metrics = metrics.New("1", e.Sources())
 	plan, err := resolve.FromConfig(config)
@@ -70,13 +71,17 @@ func admitted(t *testing.T, decider *admit.Decider, tenant string, n int) (count
 	return count
 }
 
+// The tier has a pool of its own, and both pools have the copy of the rows.
 func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
-	server := redistest.Single(t)
+	server, other := redistest.Single(t), redistest.Single(t)
+	block := func(port int) schema.Redis {
+		return schema.Redis{
+			Host: "127.0.0.1", Port: int64(port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
+		}
+	}
 	config := schema.Config{
-		Tiers: []schema.Tier{{Name: "free"}}, Strategy: schema.StrategyRedis,
-		Redis: schema.Redis{
-			Host: "127.0.0.1", Port: int64(server.Port), ConnectTimeout: 60_000, SendTimeout: 60_000, ReadTimeout: 60_000,
-		},
+		Tiers: []schema.Tier{{Name: "free", RedisPool: "own"}}, Strategy: schema.StrategyRedis, Redis: block(other.Port),
+		RedisPools: []schema.RedisPool{{Name: "own", Redis: block(server.Port)}},
 	}.WithDefaults()
 	dsn := pgtest.Shared(t).Database(t)
 	pool := pgtest.Pool(t, dsn)
@@ -105,6 +110,12 @@ func TestACandidateIsTriedInRedisAndItsCountsReachPostgres(t *testing.T) {
 	if len(keys) != 1 || !strings.Contains(keys[0], "zen") || client.TTL(context.Background(), keys[0]).Val() <= 0 {
 		t.Errorf("the candidate counts in %q, want one key of zen that expires", keys)
 	}
+	for _, s := range []*redistest.Server{server, other} {
+		await.That(t, "the copy of the rows", func() bool {
+			return len(s.Client(t).Keys(context.Background(), "rl:default:{r=policies.*").Val()) == 1
+		})
+	}
+	assert.Empty(t, other.Client(t).Keys(context.Background(), "rl:*:{t=*").Val(), "buckets of the pool of no tier")
 	write(`UPDATE rate_limiter.candidates SET state = 'dropped'`)
 	await.That(t, "the candidate is closed", func() bool { return decider.Policies.Load().Candidate() == nil })
 	if acme := admitted(t, decider, "acme", 9); acme != 6 {
