@@ -15,6 +15,7 @@ import (
 var disasters = []disaster{
 	{name: "Redis is killed and starts again empty", stage: killed, refills: 1},
 	{name: "Redis hangs", stage: hung},
+	{name: "one of two pools hangs, and starts again empty", stage: poolHung, refills: 1},
 	{name: "Redis is slow", stage: behindProxy(silenceLasts,
 		func(p *faultproxy.Proxy) { p.Delay(2 * chaosTimeout) })},
 	{name: "replies end in a reset", stage: behindProxy(failureLasts,
@@ -60,6 +61,19 @@ func hung(t *testing.T) *stage {
 		redis: []string{single(server.Port)}, lasts: silenceLasts,
 		strike: func(s *storm) { server.Hang(s.t) },
 		end:    func(s *storm) { server.Resume(s.t) },
+	}
+}
+
+// poolHung stages the Redis of one pool. The bystander's tier has another.
+func poolHung(t *testing.T) *stage {
+	server, own := redistest.Single(t), redistest.Single(t)
+	return &stage{
+		redis: []string{single(server.Port)}, pool: single(own.Port), bystander: "beth", lasts: silenceLasts,
+		strike: func(s *storm) { server.Hang(s.t) },
+		end: func(s *storm) {
+			server.Kill()
+			server.Restart(s.t)
+		},
 	}
 }
 

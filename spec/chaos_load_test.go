@@ -75,7 +75,7 @@ func startStorm(t *testing.T, at *stage) *storm {
 	t.Helper()
 	s := &storm{t: t, begun: time.Now(), samples: map[lane][]sample{}, inARow: map[lane]int{}}
 	for _, redis := range at.redis {
-		s.nodes = append(s.nodes, chaosStart(t, redis, at.timeout(), len(at.redis)))
+		s.nodes = append(s.nodes, chaosStart(t, at, redis))
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -91,21 +91,25 @@ func startStorm(t *testing.T, at *stage) *storm {
 	return s
 }
 
-// chaosStart starts one of some nodes, with a timeout of calls of Redis.
-func chaosStart(t *testing.T, redis string, timeout time.Duration, nodes int) *chaosNode {
+// chaosStart starts one of the nodes of a stage, with a Redis.
+func chaosStart(t *testing.T, at *stage, redis string) *chaosNode {
 	t.Helper()
-	routes := ""
+	timeout, routes, pools, own := at.timeout(), "", "", ""
+	if at.pool != "" {
+		pools = fmt.Sprintf("{name: own, %s, read_timeout: %d}", at.pool, chaosPatience.Milliseconds())
+		own = "redis_pool: own, "
+	}
 	for _, mode := range modes {
 		routes += fmt.Sprintf(`
   - {name: %[1]s, paths: [/%[1]s], plugins: [{name: key-auth},
       {name: tenant-rate-limiting, config: {strategy: redis, redis: {%[2]s, send_timeout: %[3]d, read_timeout: %[3]d},
-      degraded_header: true,
-          tiers: [{name: a, limits: [{name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1,
-              fail_mode: %[1]s}]}]}}]}`,
-			mode, redis, timeout.Milliseconds(), chaosLimit)
+      degraded_header: true, redis_pools: [%[5]s],
+          tiers: [{name: a, limits: [&limit {name: %[1]s, scope: tenant, limit: %[4]d, window_size: 1,
+              fail_mode: %[1]s}]}, {name: essentials, %[6]slimits: [*limit]}]}}]}`,
+			mode, redis, timeout.Milliseconds(), chaosLimit, pools, own)
 	}
 	metrics := freeport.Address(t)
-	args := []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(nodes)}
+	args := []string{"-metrics-listen", metrics, "-nodes", strconv.Itoa(len(at.redis))}
 	if timeout == chaosPatience {
 		args = append(args, patient...)
 	}

@@ -61,6 +61,7 @@ type stage struct {
 	lasts       time.Duration // from one to the other, at least
 	answers     bool          // Redis answers or is unavailable at once, so a call may take longer on a busy machine
 	bystander   string        // key of a consumer whose tenant is not affected; "": none
+	pool        string        // the redis block of the tier essentials, in YAML; "": all tiers have one Redis
 }
 
 // timeout returns how long a call of Redis may take.

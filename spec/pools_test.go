@@ -2,86 +2,54 @@ package spec
 
 import (
 	"fmt"
-	"net/http"
-	"sync"
+	"strings"
 	"testing"
-	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/kong/gateway"
 )
 
-// poolTimeout is the read timeout of a Redis that hangs: far above what a request of a busy machine takes.
-const poolTimeout = 3 * time.Second
+// What pools keep apart while one of them is away is in the specs of chaos.
 
-// TestARedisThatHangsOrDiesAffectsNoTenantOfAnotherPool sends requests of two tiers with limits that fail closed, each
-// with a Redis of its own.
-func TestARedisThatHangsOrDiesAffectsNoTenantOfAnotherPool(t *testing.T) {
+// Meanwhile the tier has another pool, and the pools have another order.
+func TestRequestsAreSettledInThePoolThatHasTheirReservations(t *testing.T) {
 	t.Parallel()
-	shared, own := redistest.Single(t), redistest.Single(t)
-	limit := `{name: daily, scope: tenant, limit: 1000000, window_size: 86400, accuracy: exact}`
-	n := start(t, deck(fmt.Sprintf(`{strategy: redis, fail_mode: closed,
-		redis: {socket: %s, read_timeout: %d}, redis_pools: [{name: big, socket: %s, %s}],
-		tiers: [{name: essentials, limits: [%[5]s]}, {name: enterprise, redis_pool: big, limits: [%[5]s]}]}`,
-		shared.Socket, poolTimeout.Milliseconds(), own.Socket, patience, limit)))
-	n.want(times(2, 200), "/records", "apikey", "alice")
-	n.want(times(2, 200), "/records", "apikey", "beth")
-	keys := own.Client(t).Keys(t.Context(), "rl:default:{t=*").Val()
-	if len(keys) != 1 || keys[0] != "rl:default:{t=acme}" {
-		t.Errorf("the pool of acme's tier has the keys %q", keys)
+	servers := []*redistest.Server{redistest.Single(t), redistest.Single(t), redistest.Single(t)}
+	deckOfPools := func(tierPool string, order ...int) string {
+		var pools []string
+		for _, i := range order {
+			pools = append(pools, patientBlock(servers[i], fmt.Sprintf("p%d", i)))
+		}
+		store := "strategy: redis, redis: " + patientBlock(servers[0]) + ", redis_pools: [" + strings.Join(pools, ", ") + "]"
+		return strings.ReplaceAll(settlingDeck(store, heldLimit), "{name: a, ", "{name: a, redis_pool: "+tierPool+", ")
 	}
-	for _, fault := range []struct {
-		name       string
-		begin, end func()
-	}{
-		{"hangs", func() { shared.Hang(t) }, func() { shared.Resume(t) }},
-		{"dies", shared.Kill, func() {}},
+	for name, change := range map[string]func(*held){
+		"by the same process": func(*held) {},
+		"by a later process":  func(h *held) { h.crash() },
 	} {
-		fault.begin()
-		var running sync.WaitGroup
-		stop, failed := make(chan struct{}), make(chan int, 1)
-		running.Go(func() { // the other tier, at eight requests at a time until its breaker opens, and after
-			statuses := make(chan int, 64)
-			for range 8 {
-				running.Go(func() {
-					for {
-						a, _ := n.send(http.MethodGet, "/records", "apikey", "beth")
-						select {
-						case statuses <- a.Status:
-						case <-stop:
-							return
-						}
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			for _, s := range servers {
+				require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 			}
-			count := 0
-			for count < 100 {
-				if status := <-statuses; status == 503 {
-					count++
-				}
+			h := holdIn(t, servers[1], deckOfPools("p1", 1, 2), settling)
+			reload := func(deck string) {
+				t.Helper()
+				config, err := gateway.ParseConfig([]byte(deck))
+				require.NoError(t, err)
+				require.NoError(t, h.Reload(config))
 			}
-			failed <- count
-			close(stop)
+			reload(deckOfPools("p2", 2, 1))
+			require.Equal(t, 1000, h.left(100), "left in the new pool")
+			change(h)
+			h.end()
+			require.Equal(t, 1000, h.left(100), "left in the new pool, after the settlements")
+			reload(deckOfPools("p1", 2, 1))
+			h.wantSettled()
+			if keys := servers[0].Client(t).Keys(t.Context(), "rl:*:{t=*").Val(); len(keys) > 0 {
+				t.Errorf("the pool of no tier has the keys %q", keys)
+			}
 		})
-		requests, worst := 0, time.Duration(0)
-		for open := true; open; requests++ {
-			begun := time.Now()
-			a := n.get("/records", "apikey", "alice")
-			worst = max(worst, time.Since(begun))
-			if a.Status != 200 {
-				t.Fatalf("request %d of the other pool, while a Redis %s: %d %s", requests, fault.name, a.Status, a.Body)
-			}
-			select {
-			case <-stop:
-				open = false
-			default:
-			}
-		}
-		running.Wait()
-		if worst >= poolTimeout/2 || requests < 10 {
-			t.Errorf("while a Redis %s, the worst of %d requests of the other pool took %v", fault.name, requests, worst)
-		}
-		t.Logf("while a Redis %s: %d requests of its pool got 503, %d of the other 200 in at most %v", fault.name, <-failed,
-			requests, worst)
-		fault.end()
 	}
 }

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"fmt"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -31,17 +30,31 @@ const heldRequests = 8
 func hold(t *testing.T, change func(*gateway.Options)) *held {
 	t.Helper()
 	server := redistest.Single(t)
+	return holdIn(t, server, settlingDeck("strategy: redis, redis: "+patientBlock(server), heldLimit), change)
+}
+
+const heldLimit = `{name: budget, scope: tenant, limit: 1000, window_size: 31536000, algorithm: fixed_window,
+	settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`
+
+// patientBlock returns the redis block of a server, or with a name that of a pool.
+func patientBlock(server *redistest.Server, name ...string) string {
+	fields := strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": ") + ", socket: " + server.Socket
+	for _, n := range name {
+		fields += ", name: " + n
+	}
+	return "{" + fields + "}"
+}
+
+// holdIn starts a node with a deck, and requests whose reservations are recorded in a Redis.
+func holdIn(t *testing.T, server *redistest.Server, deck string, change func(*gateway.Options)) *held {
+	t.Helper()
 	h := &held{redis: server.Client(t), release: make(chan struct{}), answers: make(chan answer, heldRequests)}
-	store := fmt.Sprintf("strategy: redis, redis: {socket: %s, %s}", server.Socket,
-		strings.ReplaceAll(strings.ReplaceAll(patience, `"`, ""), ":", ": "))
 	var arrived atomic.Int64
-	h.node = start(t, settlingDeck(store, `{name: budget, scope: tenant, limit: 1000, window_size: 31536000,
-		algorithm: fixed_window, settle: {sources: [{from: header.X-Tokens-Used}], reserve: 100}}`), change,
-		chatting(func(w http.ResponseWriter, _ *http.Request) {
-			arrived.Add(1)
-			<-h.release
-			w.Header().Set("X-Tokens-Used", "30")
-		}))
+	h.node = start(t, deck, change, chatting(func(w http.ResponseWriter, _ *http.Request) {
+		arrived.Add(1)
+		<-h.release
+		w.Header().Set("X-Tokens-Used", "30")
+	}))
 	for range heldRequests {
 		go func() {
 			a, err := h.send("GET", "/chat", "apikey", "beth")
