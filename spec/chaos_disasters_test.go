@@ -120,7 +120,7 @@ func movedStorm(t *testing.T) *stage {
 }
 
 func clusterFailover(t *testing.T) *stage {
-	nodes := redistest.Cluster(t, 3, 1)
+	nodes := &redisCluster{redistest.Cluster(t, 3, 1)}
 	nodes.KeepHealthySlots(t)
 	key := bucketKey(chaosTenant)
 	master := nodes.MasterOf(t, key)
@@ -146,7 +146,7 @@ func clusterFailover(t *testing.T) *stage {
 }
 
 func sentinelFailover(t *testing.T) *stage {
-	watched := redistest.Sentinel(t)
+	watched := &redisSentinels{redistest.Sentinel(t)}
 	known := ""
 	for _, s := range watched.Sentinels {
 		known += fmt.Sprintf("{host: %s, port: %d}, ", s.Host, s.Port)
@@ -202,7 +202,7 @@ func flushed(t *testing.T) *stage {
 // clockSteps stages a permanent step of Redis's clock.
 func clockSteps(by time.Duration) func(*testing.T) *stage {
 	return func(t *testing.T) *stage {
-		server := redistest.SingleClocked(t)
+		server := startClocked(t)
 		return &stage{
 			redis: []string{single(server.Port)}, answers: true,
 			strike: func(s *storm) { server.Step(s.t, by) },
@@ -214,7 +214,7 @@ func clockSteps(by time.Duration) func(*testing.T) *stage {
 // clockWasAhead stages a clock of Redis that is two hours ahead until it is set back. Buckets refill at the first step.
 // After the second step, buckets with a time too far ahead start anew.
 func clockWasAhead(t *testing.T) *stage {
-	server := redistest.SingleClocked(t)
+	server := startClocked(t)
 	return &stage{
 		redis: []string{single(server.Port)}, lasts: failureLasts, answers: true,
 		strike: func(s *storm) { server.Step(s.t, 2*time.Hour) },

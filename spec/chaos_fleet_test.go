@@ -37,8 +37,8 @@ type churned struct {
 	*fleet
 	t       *testing.T
 	random  *rand.Rand
-	nodes   *redistest.Nodes
-	clocked *redistest.Clocked
+	nodes   *redisCluster
+	clocked *clockedRedis
 	proxy   *faultproxy.Proxy // in front of clocked
 	plane   *plane            // its dsn names Postgres and the standby
 	standby *pgtest.Server    // nil after the failover
@@ -131,14 +131,14 @@ func TestChaosSoakTheLedgersOfAChurnedFleetAddUp(t *testing.T) {
 // newChurned starts the fleet and its load.
 func newChurned(t *testing.T) *churned {
 	seed := soak.Seed(t)
-	c := &churned{t: t, random: rand.New(rand.NewPCG(seed, 0)), nodes: redistest.Cluster(t, 3, 1)}
+	c := &churned{t: t, random: rand.New(rand.NewPCG(seed, 0)), nodes: &redisCluster{redistest.Cluster(t, 3, 1)}}
 	c.configureCluster()
 	var addresses []string
 	for _, s := range c.nodes.Masters {
 		addresses = append(addresses, fmt.Sprintf(`{"ip":%q,"port":%d}`, s.Host, s.Port))
 	}
 	c.fleet = onRedis(t, fmt.Sprintf(`%s,"cluster_nodes":[%s]`, patience, strings.Join(addresses, ",")))
-	c.clocked = redistest.SingleClocked(t)
+	c.clocked = startClocked(t)
 	c.proxy = faultproxy.New(t, c.clocked.Address())
 	alone := onRedis(t, fmt.Sprintf(`%s,"host":"127.0.0.1","port":%d`, patience, c.proxy.Port()))
 	alone.begun = c.begun
@@ -366,7 +366,7 @@ func (c *churned) killMaster() []*flow {
 	master := c.nodes.MasterOf(c.t, key)
 	replica, flows := c.nodes.ReplicaOf(c.t, master), c.on(master)
 	granted, from := c.granted(), c.since()
-	master.Replicate(c.t, key+"-")
+	replicate(c.t, master, key+"-")
 	master.Kill()
 	lost := span{from, c.since()}
 	c.lost += c.granted() - granted

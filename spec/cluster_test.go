@@ -159,7 +159,7 @@ func (p *pressure) check(f fault) {
 // clustered is a cluster under pressure.
 type clustered struct {
 	*pressure
-	nodes   *redistest.Nodes
+	nodes   *redisCluster
 	masters map[string]*redistest.Server // tenant → its master at the start
 }
 
@@ -169,7 +169,7 @@ func bucketKey(tenant string) string { return "rl:default:{t=" + tenant + "}" }
 // pressCluster presses on two tenants of each of three masters.
 func pressCluster(t *testing.T) clustered {
 	t.Helper()
-	nodes := redistest.Cluster(t, 3, 1) // three masters, three replicas
+	nodes := &redisCluster{redistest.Cluster(t, 3, 1)} // three masters, three replicas
 	nodes.KeepHealthySlots(t)
 	nodes.SetNodeTimeout(t, deadAfter)
 	masters, count := map[string]*redistest.Server{}, map[*redistest.Server]int{}
@@ -208,7 +208,7 @@ func TestAKilledMasterOfAClusterLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	// A master answers before its replica has the write. The replica has all writes from before Replicate. So only
 	// admissions between Replicate and the kill can be lost.
 	lost := span{From: c.since()}
-	master.Replicate(t, key+"-")
+	replicate(t, master, key+"-")
 	killed := c.since()
 	master.Kill()
 	lost.To = c.since()
@@ -261,7 +261,7 @@ func TestChaosASlotOfAClusterMovesWhileItsTenantIsCountedExactly(t *testing.T) {
 
 func TestChaosAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing.T) {
 	t.Parallel()
-	watched := redistest.Sentinel(t)
+	watched := &redisSentinels{redistest.Sentinel(t)}
 	watched.SetDownAfter(t, deadAfter)
 	var addresses []string
 	for _, s := range watched.Sentinels {
@@ -271,7 +271,7 @@ func TestChaosAKilledMasterOfSentinelsLosesOnlyUnreplicatedAdmissions(t *testing
 		patience, redistest.MasterName, strings.Join(addresses, ",")), []string{"alice", "beth", "gus"})
 	p.awaitDecisions("load")
 	lost := span{From: p.since()} // as in a cluster
-	watched.Master.Replicate(t, "last")
+	replicate(t, watched.Master, "last")
 	killed := p.since()
 	watched.Master.Kill()
 	lost.To = p.since()

@@ -168,7 +168,7 @@ func TestATenantReadsTheLimitsOfTheCandidateThatIsEnforcedForIt(t *testing.T) {
 }
 
 // farTenant returns a tenant whose buckets have another master than the global ones.
-func farTenant(t *testing.T, nodes *redistest.Nodes) string {
+func farTenant(t *testing.T, nodes *redisCluster) string {
 	t.Helper()
 	for i := range 100 {
 		tenant := fmt.Sprint("tenant-", i)
@@ -182,7 +182,7 @@ func farTenant(t *testing.T, nodes *redistest.Nodes) string {
 
 func TestATenantReadsItsUsageOfEveryMasterOfACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.Cluster(t, 3, 0)
+	nodes := &redisCluster{redistest.Cluster(t, 3, 0)}
 	nodes.KeepHealthySlots(t)
 	var addresses []string
 	for _, s := range nodes.Masters {

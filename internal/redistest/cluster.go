@@ -51,7 +51,7 @@ func Cluster(t testing.TB, masters, replicas int) *Nodes {
 // startNode starts a server that is in no cluster yet.
 func startNode(t testing.TB) *Server {
 	t.Helper()
-	return start(t, nil, "--repl-diskless-sync-delay", "0", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
+	return Single(t, "--repl-diskless-sync-delay", "0", "--cluster-enabled", "yes", "--cluster-node-timeout", "500",
 		"--cluster-replica-validity-factor", "0", "--cluster-port", strconv.Itoa(freeport.Port(t)))
 }
 
@@ -82,7 +82,7 @@ func (n *Nodes) meet(t testing.TB) {
 	for _, s := range all {
 		client := s.Client(t)
 		await.NoError(t, s.Address()+" meets its cluster", func() error {
-			return checkInfo(client.ClusterInfo(context.Background()), "cluster_state:ok", allSlots,
+			return CheckInfo(client.ClusterInfo(context.Background()), "cluster_state:ok", allSlots,
 				fmt.Sprint("cluster_known_nodes:", len(all)))
 		})
 	}
@@ -91,8 +91,8 @@ func (n *Nodes) meet(t testing.TB) {
 // allSlots is the line of the info of a cluster whose slots are all served.
 var allSlots = fmt.Sprint("cluster_slots_ok:", slots)
 
-// checkInfo returns an error unless an info has all lines.
-func checkInfo(from *redis.StringCmd, lines ...string) error {
+// CheckInfo returns an error unless an info has all lines.
+func CheckInfo(from *redis.StringCmd, lines ...string) error {
 	info, err := from.Result()
 	for _, line := range lines {
 		if err == nil && !strings.Contains(info, line+"\r\n") {
@@ -102,17 +102,13 @@ func checkInfo(from *redis.StringCmd, lines ...string) error {
 	return err
 }
 
-// checkReplication returns an error unless a server has a line in its info of replication.
-func checkReplication(client *redis.Client, line string) error {
-	return checkInfo(client.Info(context.Background(), "replication"), line)
-}
-
 // replicate makes the replicas follow their masters and waits until their data is complete.
 func (n *Nodes) replicate(t testing.TB) {
 	t.Helper()
 	for i, replica := range n.Replicas {
 		client := replica.Client(t)
-		master := id(t, n.Masters[i%len(n.Masters)].Client(t))
+		master, err := n.Masters[i%len(n.Masters)].Client(t).ClusterMyID(context.Background()).Result()
+		require.NoError(t, err, "read the id of a node")
 		await.NoError(t, replica.Address()+" follows its master", func() error {
 			return client.ClusterReplicate(context.Background(), master).Err()
 		})
@@ -120,14 +116,22 @@ func (n *Nodes) replicate(t testing.TB) {
 	}
 }
 
-// synced is the line of the info of a replica that has the data of its master.
-const synced = "master_link_status:up"
-
 // awaitSynced waits until a replica has the data of its master.
 func (s *Server) awaitSynced(t testing.TB) {
 	t.Helper()
 	client := s.Client(t)
-	await.NoError(t, s.Address()+" has the data of its master", func() error { return checkReplication(client, synced) })
+	await.NoError(t, s.Address()+" has the data of its master", func() error {
+		return CheckInfo(client.Info(context.Background(), "replication"), "master_link_status:up")
+	})
+}
+
+// KeepHealthySlots makes the masters serve their slots while other slots have no master. By default a Redis Cluster
+// serves no client then.
+func (n *Nodes) KeepHealthySlots(t testing.TB) {
+	t.Helper()
+	for _, s := range n.All() {
+		do(t, s.Client(t), "config", "set", "cluster-require-full-coverage", "no")
+	}
 }
 
 // MasterName is the name of the master in the Sentinels of [Sentinel].
@@ -144,15 +148,15 @@ type Watched struct {
 // until each has found the others and the replica.
 func Sentinel(t testing.TB) *Watched {
 	t.Helper()
-	w := &Watched{Master: start(t, nil, "--repl-diskless-sync-delay", "0")}
-	w.Replica = start(t, nil, "--repl-diskless-sync-delay", "0",
+	w := &Watched{Master: Single(t, "--repl-diskless-sync-delay", "0")}
+	w.Replica = Single(t, "--repl-diskless-sync-delay", "0",
 		"--replicaof", fmt.Sprintf("%s %d", w.Master.Host, w.Master.Port))
 	w.Replica.awaitSynced(t)
 	for range 3 {
 		w.Sentinels = append(w.Sentinels, w.startSentinel(t))
 	}
 	for _, s := range w.Sentinels {
-		sentinel := s.sentinel(t)
+		sentinel := s.Sentinel(t)
 		await.NoError(t, s.Address()+" finds the other Sentinels and the replica", func() error {
 			return checkFound(sentinel)
 		})
@@ -176,5 +180,5 @@ func (w *Watched) startSentinel(t testing.TB) *Server {
 	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]d 2\nsentinel down-after-milliseconds %[1]s 500\n"+
 		"sentinel failover-timeout %[1]s 5000\n", MasterName, w.Master.Host, w.Master.Port)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	return start(t, nil, file, "--sentinel")
+	return Single(t, file, "--sentinel")
 }

@@ -5,14 +5,12 @@
 // A test without Redis fails and is never skipped. If redis-server is missing, this package installs it with apt-get,
 // once and if the environment asks for it (package debian).
 //
-// Tests inject real faults with [Server.Hang], [Server.Kill], [Server.Restart] and [Clocked.Step]. Package faultproxy
-// injects faults of the network.
+// Tests inject real faults with [Server.Hang], [Server.Kill] and [Server.Restart]. Package faultproxy injects faults of
+// the network.
 package redistest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -49,7 +47,7 @@ type Server struct {
 // "--maxmemory", "10mb".
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, nil, args...)
+	return Start(t, nil, args...)
 }
 
 // Address returns the server's host:port.
@@ -71,8 +69,8 @@ func (s *Server) Hang(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
 // Resume continues a suspended server.
 func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
-// sentinel returns a connection to a server that is a Sentinel. The end of the test closes it.
-func (s *Server) sentinel(t testing.TB) *redis.SentinelClient {
+// Sentinel returns a connection to a server that is a Sentinel. The end of the test closes it.
+func (s *Server) Sentinel(t testing.TB) *redis.SentinelClient {
 	client := redis.NewSentinelClient(&redis.Options{Addr: s.Address()})
 	t.Cleanup(func() { require.NoError(t, client.Close(), "close the connection to a Sentinel") })
 	return client
@@ -87,6 +85,9 @@ func (s *Server) signal(t testing.TB, signal os.Signal) {
 // Kill ends the server at once, as a crash would. A server that has ended is no error.
 func (s *Server) Kill() { _ = s.process.End(syscall.SIGKILL) }
 
+// HasEnded reports whether the process of the server has ended.
+func (s *Server) HasEnded() bool { return s.process.HasEnded() }
+
 // Restart starts a killed server again, on the same port and socket. It is empty. A replica gets the data of its
 // master.
 func (s *Server) Restart(t testing.TB) {
@@ -95,8 +96,8 @@ func (s *Server) Restart(t testing.TB) {
 	require.NoError(t, s.run(), "start redis-server again")
 }
 
-// start runs redis-server without persistence on a free port, until the end of the test.
-func start(t testing.TB, environment []string, args ...string) *Server {
+// Start is [Single] with variables that are added to the environment of the server.
+func Start(t testing.TB, environment []string, args ...string) *Server {
 	t.Helper()
 	path, err := debian.Program("redis-server", "redis-server")
 	require.NoError(t, err)
@@ -135,50 +136,4 @@ func folder(t testing.TB) string {
 func do(t testing.TB, client *redis.Client, args ...any) {
 	t.Helper()
 	require.NoErrorf(t, client.Do(context.Background(), args...).Err(), "%v", args)
-}
-
-// faketime returns the path of the library that changes the clock of a process.
-func faketime() (string, error) {
-	return debian.Find("faketime", func() (string, error) {
-		found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
-		if len(found) == 0 {
-			return "", errors.New("libfaketime.so.1 is not under /usr/lib")
-		}
-		return found[0], nil
-	})
-}
-
-// Clocked is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
-// and the expiry of keys), but not the monotonic clock of its event loop.
-type Clocked struct {
-	*Server
-
-	file string // Redis reads it with the clock
-}
-
-// SingleClocked starts one Redis with the clock of the machine, until Step changes it. Reading the clock is slower than
-// in other servers. args are as for [Single].
-func SingleClocked(t testing.TB, args ...string) *Clocked {
-	t.Helper()
-	library, err := faketime()
-	require.NoError(t, err)
-	c := &Clocked{file: filepath.Join(folder(t), "clock")}
-	c.Step(t, 0)
-	// The library allocates memory when the clock is read. Redis's allocator reads the clock when it allocates memory.
-	// libc does not, so memory comes from libc.
-	c.Server = start(t, []string{
-		"LD_PRELOAD=" + library + ":libc.so.6",
-		"FAKETIME_TIMESTAMP_FILE=" + c.file,
-		"FAKETIME_NO_CACHE=1",
-		"FAKETIME_DONT_FAKE_MONOTONIC=1",
-	}, args...)
-	return c
-}
-
-// Step sets the clock, at once, to that of the machine plus by, which may be negative.
-func (c *Clocked) Step(t testing.TB, by time.Duration) {
-	t.Helper()
-	next := c.file + ".next"
-	require.NoError(t, os.WriteFile(next, fmt.Appendf(nil, "%+f\n", by.Seconds()), 0o600), "step the clock")
-	require.NoError(t, os.Rename(next, c.file), "step the clock")
 }
