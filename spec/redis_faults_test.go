@@ -232,8 +232,8 @@ func faketime() (string, error) {
 	})
 }
 
-// clockedRedis is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a script,
-// and the expiry of keys), but not the monotonic clock of its event loop.
+// clockedRedis is one Redis without persistence whose clock can be stepped. Step changes the time of day (TIME in a
+// script, and the expiry of keys), but not the monotonic clock of its event loop.
 type clockedRedis struct {
 	*redistest.Server
 

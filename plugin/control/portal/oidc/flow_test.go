@@ -22,12 +22,12 @@ var accounts = map[string]map[string]any{
 }
 
 // newWorld starts a portal and a provider that has its client, with a secret or without.
-func newWorld(t *testing.T, secret string, inIDToken bool) (*site, *oidctest.Provider) {
+func newWorld(t *testing.T, secret string, inIDToken bool) (*site, provider) {
 	t.Helper()
 	s, settings := newSite(t), Settings{}
-	p := oidctest.Start(t, oidctest.Config{
+	p := provider{oidctest.Start(t, oidctest.Config{
 		ClientID: clientID, Secret: secret, RedirectURL: s.URL + CallbackPath, Accounts: accounts, ClaimsInIDToken: inIDToken,
-	})
+	})}
 	if secret != "" {
 		settings.SecretFile = filepath.Join(t.TempDir(), "secret")
 		require.NoError(t, os.WriteFile(settings.SecretFile, []byte(secret+"\n"), 0o600))
