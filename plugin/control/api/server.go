@@ -126,7 +126,13 @@ func New(o Options) (*Server, error) {
 	if o.Limits != nil {
 		s.newSubjects = &subjectLimiter{seed: maphash.MakeSeed(), named: recent[uint64]{most: maxSubjects}}
 	}
-	s.api = humago.New(s.mux, describe(o.Version))
+	config := describe(o.Version)
+	if o.Rows != nil {
+		published.Lock()
+		defer published.Unlock()
+		config.Components.Schemas = cmp.Or(published.schemas, config.Components.Schemas)
+	}
+	s.api = humago.New(s.mux, config)
 	s.api.UseMiddleware(s.authenticate, s.rejectAmbiguous)
 	s.registerHealth()
 	if o.Rows != nil {
@@ -135,20 +141,25 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// registerOperations adds what the database is needed for, and the description of the API.
+// published has the schemas of bodies. The first server that has all operations makes them, which is most of the work
+// of New, and the others have the same.
+var published struct {
+	sync.Mutex
+	schemas huma.Registry
+}
+
+// registerOperations adds what the database is needed for, and the description of the API. published is locked.
 func (s *Server) registerOperations() {
-	aliases := s.api.OpenAPI().Components.Schemas
-	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
-	aliases.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[string]()) // a decimal
-	aliases.RegisterTypeAlias(reflect.TypeFor[rows.Override](), reflect.TypeFor[DocumentOverride]())
-	aliases.RegisterTypeAlias(reflect.TypeFor[rows.SetDiff](), reflect.TypeFor[DocumentDiff]())
+	schemas, isFirst := s.api.OpenAPI().Components.Schemas, published.schemas == nil
+	if isFirst {
+		schemas.RegisterTypeAlias(reflect.TypeFor[schema.Factor](), reflect.TypeFor[factor]())
+		schemas.RegisterTypeAlias(reflect.TypeFor[schema.Price](), reflect.TypeFor[string]()) // a decimal
+		schemas.RegisterTypeAlias(reflect.TypeFor[rows.Override](), reflect.TypeFor[DocumentOverride]())
+		schemas.RegisterTypeAlias(reflect.TypeFor[rows.SetDiff](), reflect.TypeFor[DocumentDiff]())
+	}
 	s.registerPolicies()
-	describeFields(s.api.OpenAPI().Components.Schemas.Map()["Policy"], schema.Fields[schema.Policy]())
 	s.registerCandidates()
 	s.registerDocument()
-	for _, ofPolicies := range []string{"Diff", "DocumentDiff"} { // policies do not end
-		delete(s.api.OpenAPI().Components.Schemas.Map()[ofPolicies].Properties, "ended")
-	}
 	s.registerOverrides()
 	s.registerWebhooks()
 	s.registerTokens()
@@ -162,6 +173,13 @@ func (s *Server) registerOperations() {
 	s.registerAbuse()
 	s.registerCheck()
 	s.registerRecord()
+	if isFirst {
+		describeFields(schemas.Map()["Policy"], schema.Fields[schema.Policy]())
+		for _, ofPolicies := range []string{"Diff", "DocumentDiff"} { // policies do not end
+			delete(schemas.Map()[ofPolicies].Properties, "ended")
+		}
+		published.schemas = schemas
+	}
 	s.allowBareWait()
 	s.serveDescription("json", s.api.OpenAPI().MarshalJSON)
 	s.serveDescription("yaml", s.OpenAPI)
