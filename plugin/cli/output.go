@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,9 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/observe/jsonline"
 )
 
 // The formats of output.
@@ -80,28 +82,12 @@ func writeText(w io.Writer, text string, err error) error {
 
 // jsonText returns a value as JSON whose lines but the first begin with prefix.
 func jsonText(value any, prefix string) (string, error) {
-	var b strings.Builder
+	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent(prefix, "  ")
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(value)
-	return escapeUnprintable(strings.TrimSuffix(b.String(), "\n")), err
-}
-
-// escapeUnprintable escapes what is not printable in a JSON document. Outside of strings that is its newlines only,
-// which stay; in strings JSON escapes newlines itself.
-func escapeUnprintable(document string) string {
-	var b strings.Builder
-	for _, r := range document {
-		if unicode.IsPrint(r) || r == '\n' {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	return b.String()
+	return string(jsonline.Escape(bytes.TrimSuffix(b.Bytes(), []byte("\n")))), err
 }
 
 // page is text for people, made of lines. Names in it come from rows and requests, so every line is made plain: no name
