@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -80,18 +79,11 @@ func (s *Server) now() limit.Micros {
 	return limit.Micros(s.Now().UnixMicro())
 }
 
-func identify(ctx context.Context, policies *resolve.Plan, request *admit.CallerRequest) (identity.Identity, error) {
-	var (
-		facts identity.Request
-		id    identity.Identity
-	)
-	rules := &policies.Rules
-	for missing := rules.Identify(&facts, &id); missing != 0; missing = rules.Identify(&facts, &id) {
-		if err := request.Read(ctx, missing, rules, &facts); err != nil {
-			return id, fmt.Errorf("identify a request: %w", err)
-		}
-	}
-	return id, nil
+func identify(
+	ctx context.Context, policies *resolve.Plan, request *admit.CallerRequest,
+) (id identity.Identity, err error) {
+	err = admit.Identify(ctx, request, &policies.Rules, new(identity.Request), &id)
+	return id, err
 }
 
 // orgIdentities returns the identities that requests of an org are counted by. A user that is not given stays

@@ -131,7 +131,7 @@ func (dr *Decider) Admit(ctx context.Context, source FactSource, x *Exchange) er
 	// Who is it?
 	policies := dr.Policies.Load()
 	rules := &policies.Rules
-	if err := identify(ctx, source, rules, &x.Request, &d.Identity); err != nil {
+	if err := Identify(ctx, source, rules, &x.Request, &d.Identity); err != nil {
 		dr.Fault(x)
 		return err
 	}
@@ -178,9 +178,9 @@ func (dr *Decider) Admit(ctx context.Context, source FactSource, x *Exchange) er
 	return unanswered
 }
 
-// identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that
+// Identify reads the facts that rules need, in rounds, and identifies the request. Each round returns the facts that
 // are still needed; no fact is read that no limit needs.
-func identify(
+func Identify(
 	ctx context.Context, source FactSource, rules *identity.Rules, req *identity.Request, id *identity.Identity,
 ) error {
 	for {

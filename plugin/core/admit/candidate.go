@@ -46,7 +46,7 @@ func (dr *Decider) trial(ctx context.Context, source FactSource, c *resolve.Cand
 			x.tried = &otherFacts{}
 		}
 		x.tried.request.Reset()
-		if err := identify(ctx, source, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
+		if err := Identify(ctx, source, &c.Plan.Rules, &x.tried.request, &x.tried.identity); err != nil {
 			if dr.Candidates != nil {
 				dr.Candidates.Skip()
 			}

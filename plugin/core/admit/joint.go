@@ -130,7 +130,7 @@ func (j *Joint) resolve(ctx context.Context, p *Part) error {
 	if d.Exchange == 0 {
 		d.Exchange = exchanges.Add(1)
 	}
-	if err := identify(ctx, &p.Facts, &j.policies.Rules, &p.Request, &d.Identity); err != nil {
+	if err := Identify(ctx, &p.Facts, &j.policies.Rules, &p.Request, &d.Identity); err != nil {
 		return err
 	}
 	plan := j.policies.ForTenant(d.Identity.Tenant.ID)

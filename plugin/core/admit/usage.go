@@ -47,7 +47,7 @@ func (dr *Decider) answerUsage(ctx context.Context, source FactSource, x *Exchan
 // readUsage does what answerUsage does, but for an error it sets no response.
 func (dr *Decider) readUsage(ctx context.Context, source FactSource, x *Exchange) error {
 	policies, d := dr.Policies.Load(), &x.Decision
-	if err := identify(ctx, source, &policies.Rules, &x.Request, &d.Identity); err != nil {
+	if err := Identify(ctx, source, &policies.Rules, &x.Request, &d.Identity); err != nil {
 		return err
 	}
 	plan := policies
