@@ -91,7 +91,6 @@ func applySchemas(config *Config, external []*PluginInfo) ([]checkedPlugin, erro
 // PluginInfo describes a plugin as its server prints it for -dump, as far as Kong reads it.
 type PluginInfo struct {
 	Name     string
-	Version  string
 	Priority int
 	Phases   []string
 	Schema   json.RawMessage

@@ -280,7 +280,6 @@ type (
 	Diff            = rows.Diff
 	Node            = rows.Node
 	NodeVersion     = rows.NodeVersion
-	Override        = schema.Override
 	Policy          = rows.Policy
 	Price           = rows.Price
 	Reach           = rows.Reach
