@@ -47,8 +47,7 @@ func Up(ctx context.Context, config *pgx.ConnConfig) (done []Migration, err erro
 			return err
 		}
 		results, err := p.Up(ctx)
-		partial := new(goose.PartialError)
-		if errors.As(err, &partial) {
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			results = partial.Applied
 			err = &stepError{"apply " + partial.Failed.Source.Path, cause(partial.Err)}
 		}

@@ -239,9 +239,6 @@ func (p *Problem) At(field string) string {
 
 // ProblemOf returns the problem of an error, or nil if it is another one.
 func ProblemOf(err error) *Problem {
-	p := new(Problem)
-	if errors.As(err, &p) {
-		return p
-	}
-	return nil
+	p, _ := errors.AsType[*Problem](err)
+	return p
 }
