@@ -158,19 +158,15 @@ func Sentinel(t testing.TB) *Watched {
 	for _, s := range w.Sentinels {
 		sentinel := s.Sentinel(t)
 		await.NoError(t, s.Address()+" finds the other Sentinels and the replica", func() error {
-			return checkFound(sentinel)
+			info, err := sentinel.Master(context.Background(), MasterName).Result()
+			if err == nil && (info["num-slaves"] != "1" || info["num-other-sentinels"] != "2") {
+				err = fmt.Errorf("found %s replicas and %s other Sentinels",
+					info["num-slaves"], info["num-other-sentinels"])
+			}
+			return err
 		})
 	}
 	return w
-}
-
-// checkFound returns an error unless a Sentinel has found the replica and the other Sentinels.
-func checkFound(sentinel *redis.SentinelClient) error {
-	info, err := sentinel.Master(context.Background(), MasterName).Result()
-	if err == nil && (info["num-slaves"] != "1" || info["num-other-sentinels"] != "2") {
-		err = fmt.Errorf("found %s replicas and %s other Sentinels", info["num-slaves"], info["num-other-sentinels"])
-	}
-	return err
 }
 
 // startSentinel starts a Sentinel with a file of its own, because it rewrites its configuration.

@@ -93,7 +93,7 @@ func headerValues(name string, value any) ([]string, error) {
 	if !isList {
 		switch v := value.(type) {
 		case float64:
-			value = luaNumber(v)
+			value = strconv.FormatFloat(v, 'g', 14, 64) // as Lua's tostring (%.14g)
 		case bool:
 			value = strconv.FormatBool(v)
 		}
@@ -109,9 +109,6 @@ func headerValues(name string, value any) ([]string, error) {
 	}
 	return values, nil
 }
-
-// luaNumber formats a number as Lua's tostring does (%.14g).
-func luaNumber(v float64) string { return strconv.FormatFloat(v, 'g', 14, 64) }
 
 // maxTableHeaders bounds OpenResty's table of headers where a caller gives no other bound.
 const maxTableHeaders = 100

@@ -161,7 +161,9 @@ func (s *Server) registerOperations() {
 	s.registerCandidates()
 	s.registerDocument()
 	s.registerOverrides()
-	s.registerWebhooks()
+	s.registerWebhooks(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess},
+		"general-webhook", "of all orgs")
+	s.registerWebhooks(&place{s, webhooksPath, "webhooks", orgAccess, ownAccess}, "webhook", "of an org")
 	s.registerTokens()
 	s.registerOrgs()
 	s.registerTiers()

@@ -19,13 +19,7 @@ const (
 	generalWebhooksPath = "/v1/ratelimit/webhooks"
 )
 
-func (s *Server) registerWebhooks() {
-	s.registerWebhooksAt(&place{s, generalWebhooksPath, "webhooks", readAccess, writeAccess},
-		"general-webhook", "of all orgs")
-	s.registerWebhooksAt(&place{s, webhooksPath, "webhooks", orgAccess, ownAccess}, "webhook", "of an org")
-}
-
-func (s *Server) registerWebhooksAt(p *place, id, of string) {
+func (s *Server) registerWebhooks(p *place, id, of string) {
 	const (
 		read, post, remove = http.MethodGet, http.MethodPost, http.MethodDelete
 		missing, conflict  = http.StatusNotFound, http.StatusConflict

@@ -302,7 +302,11 @@ func newDraining(server *http.Server, monitor *metrics.Server, log *slog.Logger)
 			// A request may arrive on an idle connection just as the server closes it, so let clients close connections.
 			w.Header().Set("Connection", "close")
 			if r.URL.Path == "/readyz" {
-				notReady(w)
+				w.Header().Set("Content-Type", "application/problem+json")
+				w.Header().Set("Cache-Control", "no-store")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				// The client may have disconnected.
+				_, _ = io.WriteString(w, `{"title":"Service Unavailable","status":503,"detail":"the process is shutting down"}`)
 				return
 			}
 		}
@@ -312,14 +316,6 @@ func newDraining(server *http.Server, monitor *metrics.Server, log *slog.Logger)
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 	return d
-}
-
-func notReady(w http.ResponseWriter) {
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	// The client may have disconnected.
-	_, _ = io.WriteString(w, `{"title":"Service Unavailable","status":503,"detail":"the process is shutting down"}`)
 }
 
 // drain serves for a time while /readyz fails and connections are closed after each response.

@@ -90,8 +90,6 @@ func (p *plan) addBatch(s *source, h *head, oldest time.Time) {
 	p.add = append(p.add, h)
 }
 
-func (p *plan) empty() bool { return len(p.sources) == 0 }
-
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

@@ -41,7 +41,7 @@ func (s *session) unpack(ctx context.Context) (more bool, err error) {
 	u := &unpacking{session: s, sums: sums{}, denied: denials{}, tiers: tiers{}}
 	err = s.transact(ctx, func(tx pgx.Tx, now state) error {
 		u.tx, u.state = tx, now
-		if err := u.makePlan(ctx); err != nil || u.plan.empty() {
+		if err := u.makePlan(ctx); err != nil || len(u.plan.sources) == 0 {
 			return err
 		}
 		return u.apply(ctx)
