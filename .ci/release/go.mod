@@ -5,7 +5,6 @@ go 1.26.0
 tool (
 	github.com/google/go-licenses/v2
 	github.com/goreleaser/nfpm/v2/cmd/nfpm
-	github.com/u-root/u-root/cmds/core/cp
 )
 
 require (
@@ -72,7 +71,6 @@ require (
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
-	github.com/u-root/u-root v0.15.0 // indirect
 	github.com/ulikunitz/xz v0.5.15 // indirect
 	github.com/wk8/go-ordered-map/v2 v2.1.8 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect

@@ -79,7 +79,7 @@ func imageOf(root fs.FS, arch, version string, at time.Time) (v1.Image, error) {
 	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: at}
 	config.Config = v1.Config{
 		User:       "65532:65532",
-		Env:        []string{"PATH=/usr/local/bin:/bin"},
+		Env:        []string{"PATH=/usr/local/bin"},
 		Entrypoint: []string{"/usr/local/bin/ratelimit"},
 		Cmd:        []string{"help"},
 		Labels: map[string]string{

@@ -246,6 +246,29 @@ func decided(url string) bool {
 	return response.Body.Close() == nil && ok && response.Header.Get("RateLimit-Policy") != ""
 }
 
+func TestPackagesWhereSystemdDoesNotAnswer(t *testing.T) {
+	m := newMachine(t)
+	for _, command := range []string{"bin/systemctl", "bin/getent"} {
+		m.write(command, "#!/bin/sh\nexit 1\n")
+		m.must(os.Chmod(m.path(command), 0o755))
+	}
+	m.must(os.MkdirAll(m.path("usr/local/bin"), 0o755))
+	m.write("usr/local/bin/tenant-rate-limiting", "")
+	for _, name := range []string{"tenant-rate-limiting", "ratelimit"} {
+		release := built(t, name+"_*.deb")
+		out := m.dpkg("--install", release)
+		for _, hint := range []string{"there is no user kong", "remove /usr/local/bin/tenant-rate-limiting"} {
+			if strings.Contains(out, hint) != (name == "tenant-rate-limiting") {
+				t.Errorf("%s: %s", name, out)
+			}
+		}
+		m.dpkg("--install", release)
+		m.dpkg("--remove", name)
+		m.dpkg("--install", release)
+		m.dpkg("--purge", name)
+	}
+}
+
 func TestPackageOfTheOperatorsProgram(t *testing.T) {
 	m := newMachine(t)
 	m.dpkg("--install", built(t, "ratelimit_*.deb"))
@@ -326,7 +349,7 @@ func TestImageRunsByItself(t *testing.T) {
 		if err := errors.Join(os.Mkdir(shared, 0o755), os.Chown(shared, 65532, 65532)); err != nil {
 			t.Fatal(err)
 		}
-		run("/bin/cp", "/usr/local/bin/tenant-rate-limiting", "/shared/")
+		run("/usr/local/bin/cp", "/usr/local/bin/tenant-rate-limiting", "/shared/")
 		if got := run("/shared/tenant-rate-limiting", "-version"); !stamped(got) {
 			t.Errorf("the copied plugin's version is %q", got)
 		}
