@@ -104,7 +104,7 @@ var versionCommand = &command{
 
 func (o *operator) newRoot() *cobra.Command {
 	root := o.newGroup("ratelimit")
-	root.Long = rootAbout
+	root.Short, root.Long = "set and show the rate limits of tenants", rootAbout
 	root.SilenceErrors, root.SilenceUsage = true, true // report writes them
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetOut(o.stdout.to) // completions have tabs, which a screen replaces

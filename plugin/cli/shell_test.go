@@ -83,9 +83,11 @@ func TestEveryCommandHasAManPage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	x := &terminal{t: t}
 	x.must("man", dir)
-	for _, c := range commandsBelow(new(operator).newRoot()) {
-		page, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1"))
-		if err != nil || !strings.Contains(unescaped(page), c.Short) {
+	root := new(operator).newRoot()
+	for _, c := range append(commandsBelow(root), root) {
+		name := strings.ReplaceAll(c.CommandPath(), " ", "-")
+		page, err := os.ReadFile(filepath.Join(dir, name+".1"))
+		if err != nil || !strings.Contains(unescaped(page), "\n"+name+" - "+c.Short+"\n") {
 			t.Errorf("%s: %v, want a page with %q", c.CommandPath(), err, c.Short)
 		}
 	}
