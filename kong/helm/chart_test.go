@@ -62,11 +62,16 @@ var loadChart = sync.OnceValues(func() (*chart.Chart, error) {
 // render returns the manifests of a release named limits, by the chart's values and these, in YAML.
 func render(t *testing.T, values string) ([]object, error) {
 	t.Helper()
+	return renderAs(t, "limits", values)
+}
+
+func renderAs(t *testing.T, name, values string) ([]object, error) {
+	t.Helper()
 	c, err := loadChart()
 	require.NoError(t, err)
 	given, err := chartutil.ReadValues([]byte(values))
 	require.NoError(t, err)
-	release := chartutil.ReleaseOptions{Name: "limits", Namespace: "gateway", Revision: 1, IsInstall: true}
+	release := chartutil.ReleaseOptions{Name: name, Namespace: "gateway", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, given, release, nil)
 	if err != nil {
 		return nil, err
@@ -218,6 +223,9 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 		{`{replicas: null}`, `missing property 'replicas'`},
 		{`{image: {tag: latest}}`, `image.tag: name a release, not latest`},
 		{`{image: {tag: "a b"}}`, `at '/image/tag': 'a b' does not match pattern`},
+		{`{image: {tag: "@sha256:` + strings.Repeat("0", 64) + `"}}`, `at '/image/tag': '@sha256:`},
+		{`{image: {repository: ""}}`, `at '/image/repository': '' does not match pattern`},
+		{`{image: {repository: "a/b:1.0"}}`, `at '/image/repository': 'a/b:1.0' does not match pattern`},
 		{`{image: {pullPolicy: always}}`, `at '/image/pullPolicy': value must be one of`},
 		{`{database: {existingSecret: ""}}`, `at '/database/existingSecret': '' does not match pattern`},
 		{`{database: {password: secret}}`, `at '/database': additional properties 'password' not allowed`},
@@ -232,9 +240,11 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 			`{insecureHTTP: true, tls: {existingSecret: ""}, service: {type: LoadBalancer}}`,
 			`service.type: LoadBalancer would send tokens unencrypted`,
 		},
+		{`{service: {type: LoadBalancer}}`, `networkPolicy.apiFrom: clients of a LoadBalancer are outside`},
 		{`{service: {type: ExternalName}}`, `at '/service/type': value must be one of 'ClusterIP', 'NodePort', 'Load`},
 		{`{service: {port: 70000}}`, `at '/service/port': maximum: got 70,000, want 65,535`},
 		{`{config: {inline: a, existingConfigMap: b}}`, `config.inline: excludes config.existingConfigMap`},
+		{`{config: {inline: "a: ["}}`, `config.inline: is no decK file: `},
 		{`{config: {pluginRoute: a}}`, `config.pluginRoute: chooses from a config`},
 		{`{redis: {existingSecret: a}}`, `redis.existingSecret: only the config names a Redis`},
 		{`{trustedProxies: [10.0.0.1]}`, `at '/trustedProxies/0': '10.0.0.1' does not match pattern`},
@@ -247,6 +257,9 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 		{`{drainSeconds: -1}`, `at '/drainSeconds': minimum: got -1, want 0`},
 		{`{shutdownSeconds: 1.5}`, `at '/shutdownSeconds': got number, want integer`},
 		{`{podDisruptionBudget: {maxUnavailable: 0}}`, `/maxUnavailable': minimum: got 0, want 1`},
+		{`{podDisruptionBudget: {maxUnavailable: 2}}`, `maxUnavailable: all 2 replicas may end at once`},
+		{`{podDisruptionBudget: {minAvailable: 1}}`, `'/podDisruptionBudget': additional properties 'minAvailable'`},
+		{`{resources: {limits: {memory: true}}}`, `at '/resources/limits/memory': got boolean`},
 		{`{networkPolicy: {apiFrom: []}}`, `at '/networkPolicy/apiFrom': minItems: got 0, want 1`},
 		{`{networkPolicy: {apiFrom: [{}]}}`, `at '/networkPolicy/apiFrom/0': minProperties: got 0, want 1`},
 		{`{networkPolicy: {egressPorts: [https]}}`, `at '/networkPolicy/egressPorts/0': got string, want integer`},
@@ -260,6 +273,38 @@ func TestValuesThatMakeNoSenseAreDenied(t *testing.T) {
 	_, err := render(t, `{tls: {existingSecret: ""}, portal: {enabled: true}}`)
 	require.ErrorContains(t, err, "\n- tls.existingSecret: ", "all faults at once")
 	require.ErrorContains(t, err, "\n- portal.existingSecret: ", "all faults at once")
+	for _, name := range []string{"limits.eu", "1st"} {
+		_, err := renderAs(t, name, "")
+		require.ErrorContains(t, err, "the release's name, "+name+": is a Service's, too")
+	}
+	all, err := renderAs(t, strings.Repeat("a", 53), "") // Helm's longest
+	require.NoError(t, err)
+	for _, o := range all {
+		require.LessOrEqual(t, len(o.at("metadata", "name").(string)), 63)
+	}
+}
+
+// TestNullIsDeniedOrRight sets each value to null, which Helm takes for: it is not there.
+func TestNullIsDeniedOrRight(t *testing.T) {
+	var values map[string]any
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "tenant-rate-limiting/values.yaml")), &values))
+	var visit func(fields map[string]any, format string)
+	visit = func(fields map[string]any, format string) {
+		for name, value := range fields {
+			null := fmt.Sprintf(format, fmt.Sprintf("%q: null", name))
+			all, err := render(t, null)
+			if err != nil {
+				require.NotContains(t, err.Error(), "executing", null)
+			}
+			for _, o := range all {
+				check(t, o)
+			}
+			if below, ok := value.(map[string]any); ok {
+				visit(below, fmt.Sprintf(format, fmt.Sprintf("%q: {%%s}", name)))
+			}
+		}
+	}
+	visit(values, "{%s}")
 }
 
 // TestAlertsAndDashboardsAreThoseOfTheProject: the chart's are links, so they cannot differ from those that other tests

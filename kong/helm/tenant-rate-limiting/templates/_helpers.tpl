@@ -1,7 +1,3 @@
-{{- define "ratelimit.name" -}}
-{{ .Release.Name | trunc 50 | trimSuffix "-" }}
-{{- end }}
-
 {{- define "ratelimit.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
