@@ -367,6 +367,7 @@ func TestKubernetesAndKongAcceptTheValuesForKong(t *testing.T) {
 	for _, plugin := range []string{"tenant_rate_limiting", "tenant_rate_settling"} {
 		settings += strings.ReplaceAll(settings, "_XXX_", "_"+plugin+"_")
 	}
+	version := chartVersion(t)
 	for _, file := range []string{"kong-sidecar.yaml", "kong-init-container.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			pod, environment := kongPod(t, file)
@@ -375,6 +376,7 @@ func TestKubernetesAndKongAcceptTheValuesForKong(t *testing.T) {
 				Spec: *pod,
 			}))
 			checkRestricted(t, pod)
+			require.Equal(t, "tenant-rate-limiting/programs:"+version, pod.InitContainers[0].Image)
 			for name := range environment {
 				if setting, ofKong := strings.CutPrefix(name, "KONG_"); ofKong {
 					require.Contains(t, settings, "\n"+strings.ToLower(setting)+"\n")
@@ -383,6 +385,17 @@ func TestKubernetesAndKongAcceptTheValuesForKong(t *testing.T) {
 			require.Contains(t, environment, "REDIS_PASSWORD", "kong-cluster-plugin.yaml names it")
 		})
 	}
+}
+
+// chartVersion returns the version of the image that the chart runs, which is that of the programs.
+func chartVersion(t *testing.T) string {
+	t.Helper()
+	c, err := loadChart()
+	require.NoError(t, err)
+	out, err := exec.Command(top+"/bin/ratelimit", "version").Output()
+	require.NoError(t, err)
+	require.Equal(t, strings.Fields(string(out))[0], c.AppVersion(), "Chart.yaml")
+	return c.AppVersion()
 }
 
 // runKong runs what a pod of Kong runs of ours: the copy, the commands that Kong runs, and the process.
