@@ -1,13 +1,9 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"strings"
 	"time"
 
@@ -23,18 +19,14 @@ import (
 const (
 	title  = "tenant-rate-limiting/programs"
 	source = "https://github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting"
-
-	// authorities is where Go and most libraries look for the certificates of authorities.
-	authorities = "etc/ssl/certs/ca-certificates.crt"
 )
 
-// writeImage writes an image for each ARCH=ROOT, of the files in the folder ROOT and the certificates of authorities,
-// into a new folder in OCI's layout.
-func writeImage(folder, version string, at time.Time, roots []string) error {
+// writeImage writes an image for each ARCH=FILE, of the files in the tar file FILE, into a new folder in OCI's layout.
+func writeImage(folder, version string, at time.Time, files []string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, arg := range roots {
-		arch, root, _ := strings.Cut(arg, "=")
-		image, err := imageOf(os.DirFS(root), arch, version, at)
+	for _, arg := range files {
+		arch, file, _ := strings.Cut(arg, "=")
+		image, err := imageOf(file, arch, version, at)
 		if err != nil {
 			return fmt.Errorf("image for %s: %w", arch, err)
 		}
@@ -53,13 +45,8 @@ func writeImage(folder, version string, at time.Time, roots []string) error {
 }
 
 // imageOf returns the image for one architecture: a layer that runs without a shell, as a user without a name.
-func imageOf(root fs.FS, arch, version string, at time.Time) (v1.Image, error) {
-	files, err := archive(root, at)
-	if err != nil {
-		return nil, err
-	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil }
-	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+func imageOf(file, arch, version string, at time.Time) (v1.Image, error) {
+	layer, err := tarball.LayerFromFile(file, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}
@@ -92,58 +79,14 @@ func imageOf(root fs.FS, arch, version string, at time.Time) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// archive returns the files of root and the certificates as a tar file, owned by root.
-func archive(root fs.FS, at time.Time) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	add := func(name string, mode fs.FileMode, content []byte) error {
-		header := tar.Header{Name: name, Mode: int64(mode.Perm()), Size: int64(len(content)), ModTime: at}
-		if mode.IsDir() {
-			header.Typeflag, header.Name = tar.TypeDir, name+"/"
-		}
-		if err := w.WriteHeader(&header); err != nil {
-			return err
-		}
-		_, err := w.Write(content)
-		return err
-	}
-	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil || name == ".":
-			return err
-		case entry.IsDir():
-			return add(name, fs.ModeDir|0o755, nil)
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
-		}
-		content, err := fs.ReadFile(root, name)
-		if err != nil {
-			return err
-		}
-		return add(name, 0o644|info.Mode()&0o111, content)
-	})
-	if err != nil {
-		return nil, err
-	}
-	var certificates bytes.Buffer
+// writeCertificates writes the certificates of authorities that may vouch for every name.
+func writeCertificates(to io.Writer) error {
 	for r := range bundle.Roots() {
 		if r.Constraint == nil {
-			if err := pem.Encode(&certificates, &pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate}); err != nil {
-				return nil, err
+			if err := pem.Encode(to, &pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate}); err != nil {
+				return err
 			}
 		}
 	}
-	for i, letter := range authorities {
-		if letter == '/' {
-			if err := add(authorities[:i], fs.ModeDir|0o755, nil); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := add(authorities, 0o644, certificates.Bytes()); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), w.Close()
+	return nil
 }

@@ -1,5 +1,5 @@
-// The command release makes the parts of a release for which there is no program: the image of the programs in OCI's
-// layout, and the list of what is compiled into them, in SPDX. Same input, same bytes: the time is SOURCE_DATE_EPOCH.
+// The command release makes the parts of a release for which there is no program: the certificates of authorities, the
+// image of the programs in OCI's layout, and the list of what is compiled into them, in SPDX. Same input, same bytes: the time is SOURCE_DATE_EPOCH.
 package main
 
 import (
@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-const usage = `usage: release image LAYOUT VERSION ARCH=ROOT ...
+const usage = `usage: release certificates
+       release image LAYOUT VERSION ARCH=TAR ...
        release sbom FILE VERSION PROGRAM ...   with lines "module,url,license" on the standard input`
 
 func main() {
@@ -26,6 +27,8 @@ func run(args []string) error {
 	}
 	at := time.Unix(seconds, 0).UTC()
 	switch {
+	case len(args) == 1 && args[0] == "certificates":
+		return writeCertificates(os.Stdout)
 	case len(args) > 3 && args[0] == "image":
 		return writeImage(args[1], args[2], at, args[3:])
 	case len(args) > 3 && args[0] == "sbom":
