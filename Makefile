@@ -78,9 +78,13 @@ endef
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# All programs are built alike, so that they share the build cache, wherever the sources are. Debug information costs a
-# sixth of the time to compile.
-BUILD = CGO_ENABLED=0 $(GO) build -trimpath -gcflags=all=-dwarf=false -ldflags='-s -w'
+# Programs and tests are compiled alike, so that they share the build cache, wherever the sources are. Debug information
+# costs a sixth of the time to compile.
+ALIKE := -trimpath -gcflags=all=-dwarf=false
+BUILD  = CGO_ENABLED=0 $(GO) build $(ALIKE) -ldflags='-s -w'
+
+unit spec race chaos: export GOFLAGS += $(ALIKE)
+unit spec: export CGO_ENABLED := 0
 
 .PHONY: build
 build: ## Build the plugin server, the operator's program and the demo gateway into ./bin

@@ -111,8 +111,8 @@ var (
 const redisStops = "! Redis stops"
 
 // parseSession reads the requests of a session. Its first line may import the example, and Redis may stop between two
-// requests. Each is a line with its headers after two spaces. Below it are the statuses of its answers, and texts of the
-// last one with a status: a header as "Name: value", "no Name", or a part of the body. … stands for any text.
+// requests. Each is a line with its headers after two spaces. Below it are the statuses of its answers, and texts of
+// the last one with a status: a header as "Name: value", "no Name", or a part of the body. … stands for any text.
 func parseSession(t *testing.T, text string) (all []recipeRequest, isImported bool) {
 	t.Helper()
 	for line := range strings.Lines(text) {
