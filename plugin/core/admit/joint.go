@@ -169,18 +169,26 @@ func (j *Joint) resolve(ctx context.Context, p *Part) error {
 // call takes all, and no other pool decides about that tenant.
 func (j *Joint) gather() {
 	isTenants := func(p *Part) bool { return p.Decision.Identity.Tenant.Kind == identity.Tenant }
-	first := 0
-	for first < len(j.Parts) && !isTenants(&j.Parts[first]) {
-		first++
+	var first *Part
+	areSpread := false
+	for i := range j.Parts {
+		p := &j.Parts[i]
+		if first == nil && isTenants(p) {
+			first = p
+		}
+		areSpread = areSpread || p.Decision.Resolution.Pool != j.Parts[0].Decision.Resolution.Pool
+	}
+	if first == nil || !areSpread {
+		return
 	}
 	for i := range j.Parts {
 		p := &j.Parts[i]
-		if first == len(j.Parts) || isTenants(p) {
+		if isTenants(p) {
 			continue
 		}
 		for k := range p.take {
 			place := p.pool.places[p.Decision.Resolution.Bounds[k].Key]
-			p.pool.bounds[place].Pool = j.Parts[first].Decision.Resolution.Pool
+			p.pool.bounds[place].Pool = first.Decision.Resolution.Pool
 		}
 	}
 }
