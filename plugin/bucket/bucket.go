@@ -109,11 +109,7 @@ func New(ctx context.Context, o Options) *Stores {
 // Open returns the buckets of a config, which must have its defaults, and a function that releases them. It does not
 // block; Redis may be unavailable. It fails if the config names no Redis, or certificates that cannot be read.
 func (s *Stores) Open(config *schema.Config) (buckets store.Store, release func(), err error) {
-	all, release, err := s.OpenPools(config)
-	if err != nil {
-		return nil, nil, err
-	}
-	return Route(all), release, nil
+	return openRouted(config, s.openPool, Route)
 }
 
 // OpenPools returns the buckets of each pool of a config by its number: one, unless the config has pools. release and
@@ -202,13 +198,9 @@ var ErrNotCentral = errors.New("strategy is not redis: each node keeps its own b
 // OpenCentral returns the shared buckets of a config, to read usage and to reset, over the connection of its requests.
 // release and errors are as with [Stores.Open], or ErrNotCentral.
 func (s *Stores) OpenCentral(config *schema.Config) (buckets Central, release func(), err error) {
-	all, release, err := openEach(config, func(pool *schema.Config) (Central, func(), error) {
+	return openRouted(config, func(pool *schema.Config) (Central, func(), error) {
 		return s.openRedis(s.active.redis, pool)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return routeCentral(all), release, nil
+	}, routeCentral)
 }
 
 // OpenRecords returns the records beside the shared buckets of each pool of a config, over the connection of its
@@ -300,13 +292,9 @@ const operatorTimeout = 2000
 // OpenOperators opens a config's buckets with operatorTimeout and connections of its own, without a breaker. So
 // requests and operators do not affect each other's breakers.
 func (s *Stores) OpenOperators(config *schema.Config) (buckets Central, release func(), err error) {
-	all, release, err := openEach(config, func(pool *schema.Config) (Central, func(), error) {
+	return openRouted(config, func(pool *schema.Config) (Central, func(), error) {
 		return s.openOperators(pool)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return routeCentral(all), release, nil
+	}, routeCentral)
 }
 
 func (s *Stores) openOperators(config *schema.Config) (*redis.Store, func(), error) {

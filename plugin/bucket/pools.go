@@ -39,6 +39,17 @@ func openEach[T any](
 	return all, release, nil
 }
 
+// openRouted opens a store of each pool of a config, and returns the one that routes to them.
+func openRouted[S any](
+	config *schema.Config, open func(pool *schema.Config) (S, func(), error), route func([]S) S,
+) (routed S, release func(), err error) {
+	all, release, err := openEach(config, open)
+	if err != nil {
+		return routed, nil, err
+	}
+	return route(all), release, nil
+}
+
 // pools holds the stores of the pools of a config, by their numbers. It is a store.Store: each bound goes to its pool.
 // The bounds of one request have one pool, so its store gets the very call. The parts of a call for several pools run
 // at the same time.
