@@ -140,7 +140,8 @@ func TestChaosNodesOfTheVersionBeforeShareLimitsAndPoliciesWithNewOnesAndAreTheW
 	require.NoError(t, next.Close()) // they report what they have counted
 	g := &governed{t: t, dsn: r.dsn, rows: pgtest.Pool(t, r.dsn)}
 	assert.EqualValues(t, early.sent+next.sent, g.unpack(), "usage: the requests to nodes of this version")
-	assert.NotZero(t, g.one(`SELECT count(*) FROM rate_limiter.usage_batches WHERE fault <> ''`), "batches of the version before")
+	setAside := g.one(`SELECT count(*) FROM rate_limiter.usage_batches WHERE fault <> ''`)
+	assert.NotZero(t, setAside, "batches of the version before")
 
 	// The way back: the newer tables, and the folder of the newer process.
 	const newer = "the tables in Postgres are newer than this program"

@@ -1,5 +1,6 @@
 // The command release makes the parts of a release for which there is no program: the certificates of authorities, the
-// image of the programs in OCI's layout, and the list of what is compiled into them, in SPDX. Same input, same bytes: the time is SOURCE_DATE_EPOCH.
+// image of the programs in OCI's layout, and the list of what is compiled into them, in SPDX. Same input, same bytes:
+// the time is SOURCE_DATE_EPOCH.
 package main
 
 import (

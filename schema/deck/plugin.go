@@ -122,7 +122,7 @@ func Read(document *yaml.Node) (*Document, error) {
 
 type finder struct {
 	Document
-	shared *yaml.Node        // _plugin_configs, or nil
+	shared *yaml.Node        // _plugin_configs; without content if there are none
 	within Place             // what the walk is in
 	names  map[entity]string // of entities that have an id
 	bounds *deckfile.Walk

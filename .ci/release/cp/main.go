@@ -1,5 +1,5 @@
-// The command cp copies a file into a folder, as an executable. The image has no shell: this hands the plugin to Kong in
-// an init container.
+// The command cp copies a file into a folder, as an executable. The image has no shell: this hands the plugin to Kong
+// in an init container.
 package main
 
 import (
