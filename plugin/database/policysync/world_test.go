@@ -138,11 +138,11 @@ func (n *node) swapped(version int64) (time.Time, bool) {
 	return at, ok
 }
 
-// await waits until a version of the database is in force.
+// await waits until a version of the database is in force and its session counts as contact, which is after its report.
 func (n *node) await(version int64) *policy.Snapshot {
 	n.t.Helper()
 	n.until(fmt.Sprintf("version %d is in force", version), func(s policysync.Stats) bool {
-		return s.Source == policysync.FromPostgres && s.Version >= version
+		return s.Source == policysync.FromPostgres && s.Version >= version && s.Connected
 	})
 	return n.Snapshot()
 }
