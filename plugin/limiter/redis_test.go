@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/admit"
@@ -148,11 +149,9 @@ func TestALimiterThatClosesGivesBackWhatItHasLeased(t *testing.T) {
 	config := inRedis(t, redistest.Single(t), `
 tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_size: 31622400}]}]`)
 	config.Accuracy = schema.AccuracyLeased
-	l, err := limiter.New(limiter.Options{Config: config})
-	require.NoError(t, err)
-	defer l.Close(context.Background())
+	l := limiting(t, config)
 	allowed, leased := int64(0), 0
-	pace, patience := time.NewTicker(time.Millisecond), time.After(time.Minute)
+	pace, patience := time.NewTicker(time.Millisecond), time.After(await.Longest)
 	defer pace.Stop()
 	for leased < 100 {
 		select {
