@@ -85,19 +85,19 @@ func TestARecordExpiresAndASwapProlongsItOnlyIfItSaysSo(t *testing.T) {
 	client := server.Client(t)
 	r := recordsOf(t, at(server, true), "prod")
 	const key = "rl:prod:{r=x%7D%3A}"
-	add(t, r, "x}:", "old", time.Minute)
+	add(t, r, "x}:", "old", time.Hour)
 	ttl := client.PTTL(t.Context(), key).Val()
-	if ttl <= 0 || ttl > time.Minute {
+	if ttl <= 0 || ttl > time.Hour {
 		t.Fatalf("the keys are %q, the TTL is %v", client.Keys(t.Context(), "*").Val(), ttl)
 	}
-	must(t, client, "pexpire", key, 1000)
+	must(t, client, "pexpire", key, (10 * time.Minute).Milliseconds())
 	require.True(t, swap(t, r, "x}:", "old", "new", 0))
-	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Second {
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 10*time.Minute {
 		t.Errorf("the TTL after a swap is %v", ttl)
 	}
-	require.True(t, swap(t, r, "x}:", "new", "last", 30*time.Second))
-	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= time.Second || ttl > 30*time.Second {
-		t.Errorf("the TTL after a swap for 30 seconds is %v", ttl)
+	require.True(t, swap(t, r, "x}:", "new", "last", 30*time.Minute))
+	if ttl := client.PTTL(t.Context(), key).Val(); ttl <= 10*time.Minute || ttl > 30*time.Minute {
+		t.Errorf("the TTL after a swap for 30 minutes is %v", ttl)
 	}
 	expectRecord(t, recordsOf(t, at(server, true), "other"), "x}:", "")
 }
