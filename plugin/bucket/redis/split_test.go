@@ -137,7 +137,7 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	client := redistest.Single(t).Client(t)
 	flush(t, client)
 	f := &fixture{Store: newStore("test", &direct{client, false}, takeScript, quiet), client: client}
-	brief := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: 1000 * limit.Second}
+	brief := limit.Spec{Algorithm: limit.TokenBucket, Quantity: 1000, Window: 24 * hour}
 	tenant, all := bound(t, "own", brief), endpoints(t, 100)
 	for i := range all {
 		second := all[i]
@@ -158,7 +158,7 @@ func TestARequestReadsTheHeadAndTheChunkOfItsEndpoint(t *testing.T) {
 	}
 	s := f.take(t, costing(tenant, 0), costing(all[7], 0), costing(second, 0))
 	if s[0].Used < 105 || s[1].Used != 901 || s[2].Used != 1 {
-		t.Errorf("%d, %d and %d used, want some 110, 901 and 1", s[0].Used, s[1].Used, s[2].Used)
+		t.Errorf("%d, %d and %d used, want 110 or a little less, 901 and 1", s[0].Used, s[1].Used, s[2].Used)
 	}
 	// A head that is left without buckets keeps its chunks.
 	mustForget(t, f, tenant)
