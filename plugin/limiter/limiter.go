@@ -88,8 +88,8 @@ type exchange struct {
 	request admit.CallerRequest
 }
 
-// rowsWait bounds the wait of New for the rows of the database.
-const rowsWait = time.Second
+// rowsWait bounds the wait of New for the rows of the database. Tests change it.
+var rowsWait = time.Second
 
 // New makes a limiter and starts its background work, which Close ends. It does not wait for Redis, and for the rows of
 // a database at most a second. If the config has faults, the error is of type [schema.Faults].
