@@ -236,11 +236,12 @@ func TestOperatorsReadAndEmptyBucketsOfARedisThatIsTooSlowForRequests(t *testing
 	require.NoError(t, err)
 	t.Cleanup(release)
 	proxy.Delay(150 * time.Millisecond)
-	if status := peek(t, operators); status.Source != decision.Redis {
-		t.Errorf("%+v: want an answer", status)
-	}
-	_, err = operators.Forget(t.Context(), ten(t, 0))
-	require.NoError(t, err, "empty a bucket")
+	// On a machine that stalls, a call may take longer than the two seconds of operators.
+	await.That(t, "a bucket is read", func() bool { return peek(t, operators).Source == decision.Redis })
+	await.NoError(t, "a bucket is emptied", func() error {
+		_, err := operators.Forget(t.Context(), ten(t, 0))
+		return err
+	})
 	assert.Empty(t, of.Stats(), "numbers of a store that no request uses")
 }
 
