@@ -169,7 +169,9 @@ tiers: [{name: a, limits: [{name: yearly, scope: tenant, limit: 100000, window_s
 	require.NoError(t, l.Close(t.Context()))
 	config.Accuracy = schema.AccuracyExact
 	// which is one more
-	if n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used; n != allowed+1 {
-		t.Errorf("%d tokens are missing in Redis, want %d", n, allowed+1)
+	n := acquire(t, limiting(t, config), limiter.Request{Org: "acme"}).Statuses[0].Used
+	// A machine that stalls may lose leases: then more is missing.
+	if lost := l.LostLeases(); n < allowed+1 || n > allowed+1 && !lost {
+		t.Errorf("%d tokens are missing in Redis, want %d; leases were lost: %t", n, allowed+1, lost)
 	}
 }
