@@ -66,10 +66,14 @@ tiers:
 }
 
 func ExampleLimiter_Middleware() {
-	l, err := limiter.New(limiter.Options{Config: schema.Config{Tiers: []schema.Tier{{
-		Name:   "essentials",
-		Limits: []schema.Limit{{Name: "burst", Scope: schema.ScopeTenant, Limit: 1, WindowSize: 3600}},
-	}}}})
+	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	l, err := limiter.New(limiter.Options{
+		Config: schema.Config{Tiers: []schema.Tier{{
+			Name:   "essentials",
+			Limits: []schema.Limit{{Name: "burst", Scope: schema.ScopeTenant, Limit: 1, WindowSize: 3600}},
+		}}},
+		Now: func() time.Time { return noon }, // for an output that is always the same
+	})
 	if err != nil {
 		fmt.Println(err)
 		return

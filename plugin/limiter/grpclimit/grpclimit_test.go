@@ -94,7 +94,7 @@ tiers:
 			require.Len(t, answer.Details(), 1)
 			info, _ := answer.Details()[0].(*errdetails.RetryInfo)
 			assert.InDelta(t, time.Hour, info.GetRetryDelay().AsDuration(), float64(time.Minute))
-			assert.Equal(t, "3600", headers["retry-after"][0])
+			assert.Regexp(t, "^(3600|35[0-9]{2})$", headers["retry-after"][0]) // less on a machine that stalls
 		}
 	}
 	assert.Equal(t, 2, reached, "calls that reached the handler")
