@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/bucket/reservation"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/limit"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/core/settle"
@@ -39,7 +40,7 @@ func settlingServer(t *testing.T, s Settler) (*Settling, *kongtest.Worker, int32
 	t.Helper()
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, err)
-	server := NewSettling(SettlingOptions{Reservations: s})
+	server := NewSettling(SettlingOptions{Reservations: s, Budget: await.Longest})
 	kongtest.Serve(t, listener, server.Serve)
 	k := kongtest.Dial(t, listener.Addr().String())
 	return server, k, k.StartInstance(1, "{}")

@@ -25,7 +25,7 @@ func TestAnIncompleteCallClosesItsConnectionAndAnIdleOneStays(t *testing.T) {
 		if _, err := half.Conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 			t.Errorf("%v; want the connection closed", err)
 		}
-		if waited := time.Since(before); waited < frameTime || waited > frameTime+time.Second {
+		if waited := time.Since(before); waited < frameTime || waited > frameTime+h.budget/8 { // when the watchdog looks
 			t.Errorf("closed after %v, want %v", waited, frameTime)
 		}
 		h.log.Await(t, "a frame began and did not end")
@@ -70,9 +70,8 @@ func TestALateAndTooLongAnswerIsSkipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.Write(answer[100:])
-	if err := k.Event(id); err != nil || k.Headers["X-Consumer"] != alice {
-		t.Errorf("the next event: %v, headers %v", err, k.Headers)
-	}
+	h.answered(k, id)
+	assert.Equal(t, alice, k.Headers["X-Consumer"], "headers %v of the next event", k.Headers)
 }
 
 func TestAnEventWithoutAnAnswerInTimeIsLoggedWithItsBudget(t *testing.T) {

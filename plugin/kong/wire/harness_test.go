@@ -6,9 +6,11 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/leaktest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/plugin/kong/wire/kongtest"
@@ -79,9 +81,10 @@ func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(n
 	t.Helper()
 	h := &harness{t: t, path: filepath.Join(t.TempDir(), "s"), log: new(logtest.Text)}
 	options := Options{
-		Name:  "plugin",
-		Log:   slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Start: func(Config) Instance { return Instance{Access: access} },
+		Name:   "plugin",
+		Log:    slog.New(slog.NewJSONHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Start:  func(Config) Instance { return Instance{Access: access} },
+		Budget: 20 * time.Second, // as tests wait for a frame
 	}
 	if change != nil {
 		change(&options)
@@ -95,6 +98,19 @@ func serveOn(t testing.TB, access accessFunc, change func(*Options), wrap func(n
 
 // writes returns how many writes to sockets the server has done.
 func (h *harness) writes() uint64 { return h.Counters().Writes }
+
+// answered sends events until one is answered within its budget, and returns how many were not, on a busy machine.
+func (h *harness) answered(k *kongtest.Worker, id int32) (late int) {
+	h.t.Helper()
+	await.That(h.t, "an answer within the budget", func() bool {
+		require.NoError(h.t, k.Event(id))
+		if k.Headers == nil {
+			late++
+		}
+		return k.Headers != nil
+	})
+	return late
+}
 
 // dial connects a worker of Kong with the recorded answers of case key-auth.
 func (h *harness) dial() *kongtest.Worker {
