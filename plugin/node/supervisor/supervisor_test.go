@@ -38,7 +38,9 @@ func work(file string) int {
 	case "hangs":
 		signal.Ignore(syscall.SIGTERM)
 		_ = os.WriteFile(file+".hangs", nil, 0o600) // the test misses it
-		select {}
+		for {                                       // select {} would end a program without cgo, all of which waits
+			time.Sleep(time.Hour)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -80,7 +82,7 @@ type supervised struct {
 
 func supervise(t *testing.T, behaviour string) *supervised {
 	t.Helper()
-	return superviseStart(t, behaviour, 500*time.Millisecond)
+	return superviseStart(t, behaviour, await.Longest)
 }
 
 // superviseStart bounds the start of a worker by another time.
@@ -102,7 +104,7 @@ func superviseStart(t *testing.T, behaviour string, startTime time.Duration) *su
 		s.ended <- Run(ctx, Options{
 			Program: os.Args[0], Args: []string{s.file}, Stderr: os.Stderr, Sockets: []*os.File{os.NewFile(uintptr(fd), "s")},
 			Open: func() error { return nil }, Close: func() { s.closed = true }, State: func() byte { return 0 },
-			StartTime: startTime, EndTime: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+			StartTime: startTime, EndTime: await.Longest, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
 	}()
 	s.stop = func() error { cancel(); return <-s.ended }
@@ -146,8 +148,10 @@ func TestASIGHUPReplacesTheWorkerByOneThatIsReady(t *testing.T) {
 }
 
 func TestANextWorkerThatIsNeverReadyLeavesTheOneBeforeInPlace(t *testing.T) {
-	for _, behaviour := range []string{"exits", "hangs"} {
-		s := supervise(t, "serves")
+	for behaviour, startTime := range map[string]time.Duration{
+		"exits": await.Longest, "hangs": 5 * time.Second, // in which the others start
+	} {
+		s := superviseStart(t, "serves", startTime)
 		first := s.pid()
 		s.behave(behaviour)
 		s.replace()
@@ -184,7 +188,7 @@ func TestConnectionsWaitForTheWorkerAfterOneThatDied(t *testing.T) {
 
 func TestAFirstWorkerThatIsNeverReadyIsAnError(t *testing.T) {
 	for _, behaviour := range []string{"exits", "hangs"} {
-		s := supervise(t, behaviour)
+		s := superviseStart(t, behaviour, 500*time.Millisecond)
 		assert.ErrorContains(t, <-s.ended, "before it was ready")
 	}
 }
