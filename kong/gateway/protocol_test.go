@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 )
 
 const oneRoute = `
@@ -157,12 +159,16 @@ func TestMethodsThatRaiseInKongAreA500(t *testing.T) {
 
 func TestALostInstanceIsStartedAnewAndTheEventReplayed(t *testing.T) {
 	var events atomic.Int64
-	g, fake := withFake(t, oneRoute, func(e *fakeEvent) {
+	fake := newFakePlugin(t, func(e *fakeEvent) {
 		if events.Add(1) <= 3 {
 			e.lose()
 			return
 		}
 		e.end()
+	})
+	g := start(t, Options{
+		Config: deckConfig(t, oneRoute), replayFor: await.Longest,
+		Servers: []PluginServer{{Info: recInfo(t), Socket: fake.socket()}},
 	})
 	if got := send(t, g, "GET / HTTP/1.1"); got.status != 200 {
 		t.Fatalf("status %d", got.status)
