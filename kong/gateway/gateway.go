@@ -58,7 +58,7 @@ func New(options Options) (*Gateway, error) {
 
 // Start does what `kong start` does: it queries each plugin server's info, checks the config against the schemas,
 // starts the servers and the listener. Unlike Kong it returns only when the plugin servers listen, or with an error
-// when they do not before ctx ends (or 10 s). ctx bounds only the start. After an error nothing is left running.
+// when they do not before ctx ends (or 2 min). ctx bounds only the start. After an error nothing is left running.
 func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.start(ctx); err != nil {
 		return errors.Join(err, g.Close())

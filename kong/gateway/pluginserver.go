@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a plugin server may take until it listens.
-	startTimeout = 10 * time.Second
+	// startTimeout bounds how long a plugin server may take until it listens, on a busy machine too.
+	startTimeout = 2 * time.Minute
 	// dialEvery is the time between two attempts to connect.
 	dialEvery = 5 * time.Millisecond
 	// maxSocketPath is the longest path that a unix socket's address can hold.
