@@ -96,7 +96,7 @@ func TestTheDoorForEnvoyDrainsAndFollowsFailModes(t *testing.T) {
     {name: open, scope: tenant, limit: 60, window_size: 31536000, algorithm: fixed_window, fail_mode: open}]},
     {name: closed, limits: [
     {name: closed, scope: tenant, limit: 60, window_size: 31536000, algorithm: fixed_window, fail_mode: closed}]}]`)
-	a, conn := p.envoyDoor("--drain-time", "3s")
+	a, conn := p.envoyDoor("--drain-time", "15s") // in which a call is answered, on a busy machine too
 	client := rls.NewRateLimitServiceClient(conn)
 	code := func(tier string) string {
 		answer, err := client.ShouldRateLimit(t.Context(), &rls.RateLimitRequest{
