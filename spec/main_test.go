@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/await"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/logtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/redistest"
@@ -135,6 +136,7 @@ func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
 	require.NoError(t, n.Start(ctx))
+	defer n.awaitMetrics(options.Servers)
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Errorf("close the gateway: %v", err)
@@ -147,6 +149,16 @@ func start(t testing.TB, deck string, change ...func(*gateway.Options)) *node {
 		}
 	})
 	return n
+}
+
+// awaitMetrics waits until the plugin servers with metrics answer at their addresses: they serve Kong before.
+func (n *node) awaitMetrics(servers []gateway.PluginServer) {
+	n.t.Helper()
+	for _, s := range servers {
+		if i := slices.Index(s.Args, "-metrics-listen"); i >= 0 && s.Args[i+1] != "off" {
+			await.That(n.t, "the metrics", func() bool { status, _ := read(s.Args[i+1], "/healthz"); return status != 0 })
+		}
+	}
 }
 
 // answer is a response as a client reads it.
