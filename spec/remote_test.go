@@ -42,6 +42,7 @@ func TestCommandsRunByTheRESTAPIOfAServerWithATokensRights(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t)
 	a := p.serve()
+	a.awaitFleet(1) // a write awaits the nodes that have reported
 	o := operatorAway{t, a.url, t.TempDir()}
 	file := func(name, text string) {
 		t.Helper()
