@@ -157,10 +157,14 @@ func (s *Sync) Run(ctx context.Context) error {
 	return nil
 }
 
-// swap puts a snapshot in force and calls Options.Changed. Stats change in one step: with the version come its counts.
+// swap puts a snapshot in force, with Options.Changed. After that Stats change, in one step: with the version come its
+// counts.
 func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time, count func(*state)) {
 	rows := snapshot.Len() + len(snapshot.Tiers())
 	s.snapshot.Store(snapshot)
+	if s.options.Changed != nil {
+		s.options.Changed(snapshot)
+	}
 	s.updateState(func(state *state) {
 		state.Version, state.Source, state.Rows = snapshot.Version(), from, rows
 		state.confirmed, state.enforced = confirmed, time.Now()
@@ -172,9 +176,6 @@ func (s *Sync) swap(snapshot *policy.Snapshot, from string, confirmed time.Time,
 		case s.unsaved <- struct{}{}:
 		default: // a signal is pending
 		}
-	}
-	if s.options.Changed != nil {
-		s.options.Changed(snapshot)
 	}
 }
 
