@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -100,10 +101,14 @@ func TestAScraperIsFlaggedInShadowPenalizedUnderEnforceAndForgiven(t *testing.T)
 	if overrides := p.number(`SELECT count(*) FROM rate_limiter.overrides`); overrides != 0 || !n.hasLimit(60) {
 		t.Errorf("shadow has made %d overrides; the limit of 60 holds: %v", overrides, n.hasLimit(60))
 	}
-	if text := a.scrapeMetrics(); !strings.Contains(text, `rate_limiter_abuse_orgs{mode="shadow",step="half"} 1`) ||
-		!strings.Contains(text, `rate_limiter_abuse_detection_flags_total{org_id="acme",reason="denied_share"}`) {
-		t.Errorf("the metrics lack the scraper:\n%s", text)
-	}
+	await.NoError(t, "the metrics have the scraper", func() error { // once all minutes are scored
+		text := a.scrapeMetrics()
+		if !strings.Contains(text, `rate_limiter_abuse_orgs{mode="shadow",step="half"} 1`) ||
+			!strings.Contains(text, `rate_limiter_abuse_detection_flags_total{org_id="acme",reason="denied_share"}`) {
+			return errors.New(text)
+		}
+		return nil
+	})
 
 	a = p.restart(a, func() *api { return p.serve("--abuse", "enforce") })
 	p.awaitPenalties(1)
