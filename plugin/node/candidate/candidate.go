@@ -180,11 +180,11 @@ func (e *Evaluator) try(ctx context.Context, r *request, d *decision.Decision) {
 	if isExcluded(d) {
 		return
 	}
-	e.active.add(r.answer.denied)
-	e.candidate.add(denied(d))
 	if !e.counter.add(r, d) {
 		e.dropped[NoRow].Add(1)
 	}
+	e.active.add(r.answer.denied)
+	e.candidate.add(denied(d)) // last: what Stats have as tried is in the counter
 }
 
 // recoverPanic ends a panic of a trial: a candidate must not end the process that decides requests.
