@@ -64,7 +64,7 @@ func holdIn(t *testing.T, server *redistest.Server, deck string, change func(*ga
 			h.answers <- a
 		}()
 	}
-	awaitCount(t, "the requests at their upstream", arrived.Load, heldRequests)
+	await.That(t, "the requests at their upstream", func() bool { return arrived.Load() == heldRequests })
 	await.That(t, "the records of their reservations", func() bool { return len(h.records()) == heldRequests })
 	return h
 }
