@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,6 +55,8 @@ type ServerOptions struct {
 	// Superseded is closed when another process replaces this one, and needs its address. nil: never.
 	Superseded <-chan struct{}
 	Log        *slog.Logger
+
+	headerTime, shutdownTime time.Duration // 0: the constants; for tests
 }
 
 // Server serves metrics and health to operators and probes. Make it with NewServer.
@@ -69,6 +72,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if err := CheckAddress(o.Address, o.AllowRemote, ""); err != nil {
 		return nil, err
 	}
+	o.headerTime, o.shutdownTime = cmp.Or(o.headerTime, headerTime), cmp.Or(o.shutdownTime, shutdownTime)
 	s := &Server{options: o, started: time.Now()}
 	s.handler = s.routes()
 	return s, nil
@@ -141,7 +145,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 
 	server := &http.Server{
 		Handler:           s.handler,
-		ReadHeaderTimeout: headerTime,
+		ReadHeaderTimeout: s.options.headerTime,
 		ReadTimeout:       requestTime,
 		WriteTimeout:      responseTime,
 		IdleTimeout:       idleTime,
@@ -157,7 +161,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	case <-s.options.Superseded:
 		s.options.Log.Info("metrics are served by the process that has taken over", "address", address)
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.shutdownTime)
 	defer cancel()
 	err := server.Shutdown(last)
 	if err != nil {

@@ -289,7 +289,10 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 		return memory.Stats{Buckets: 7, Evicted: 9}
 	}))
 	superseded := make(chan struct{})
-	first := start(t, ServerOptions{Metrics: m, Address: "127.0.0.1:0", Superseded: superseded}).listening(t)
+	first := start(t, ServerOptions{
+		Metrics: m, Address: "127.0.0.1:0", Superseded: superseded,
+		shutdownTime: testTimeout, // the new process tries once a second to listen
+	}).listening(t)
 	first.SetState(Serving)
 	address := first.address
 	second := start(t, ServerOptions{Metrics: New("new", Sources{}), Address: address})
@@ -315,8 +318,10 @@ func TestTheNewProcessGetsThePortAndTheOldOneFinishesItsScrape(t *testing.T) {
 }
 
 func TestASilentClientDoesNotDelayTheEnd(t *testing.T) {
-	t.Parallel() // it waits for shutdownTime
-	s := start(t, ServerOptions{Address: "127.0.0.1:0"}).listening(t)
+	// The connection must not end by itself before the server does.
+	s := start(t, ServerOptions{
+		Address: "127.0.0.1:0", headerTime: testTimeout, shutdownTime: time.Millisecond,
+	}).listening(t)
 	s.SetState(Serving)
 	silent, err := net.Dial("tcp", s.address)
 	require.NoError(t, err)
