@@ -24,6 +24,7 @@ type world struct {
 	pool   *pgxpool.Pool // as an administrator
 	keeper *pgx.Conn
 	log    strings.Builder
+	end    time.Time // of the minutes that past makes, the same for all tenants until detect; zero: to be read
 }
 
 func newWorld(t *testing.T) *world {
@@ -68,12 +69,12 @@ type minute struct {
 // past makes the last minutes of the database's clock, which ends them, those of a tenant. The mark is before them.
 func (w *world) past(tenant string, minutes ...minute) {
 	w.Helper()
-	var end time.Time
-	if err := w.pool.QueryRow(w.Context(), `SELECT date_trunc('minute', clock_timestamp() - $1::interval)`, scoreAfter).
-		Scan(&end); err != nil {
-		w.Fatal(err)
+	if w.end.IsZero() {
+		err := w.pool.QueryRow(w.Context(), `SELECT date_trunc('minute', clock_timestamp() - $1::interval)`, scoreAfter).
+			Scan(&w.end)
+		require.NoError(w, err)
 	}
-	begin := end.Add(-time.Duration(len(minutes)) * time.Minute)
+	begin := w.end.Add(-time.Duration(len(minutes)) * time.Minute)
 	w.exec(`INSERT INTO rate_limiter.usage_names (name) VALUES ($1), ('GET /a') ON CONFLICT DO NOTHING`, tenant)
 	w.exec(`DELETE FROM rate_limiter.usage_minutes
 		WHERE tenant = (SELECT id FROM rate_limiter.usage_names WHERE name = $1)`, tenant)
@@ -112,6 +113,7 @@ func (w *world) detect(mode Mode) *Detector {
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	require.NoError(w, d.Run(w.Context(), w.keeper))
+	w.end = time.Time{}
 	require.NotContains(w, w.log.String(), "failed")
 	return d
 }
