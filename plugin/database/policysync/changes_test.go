@@ -24,7 +24,9 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 	n.await(w.policies(1, 1000))
 	const changes = 20
 	took := make([]time.Duration, 0, changes)
+	var last time.Duration // of the last change, from before its write
 	for i := range changes {
+		began := time.Now()
 		version := w.write(`UPDATE rate_limiter.policies SET "limit" = $1 WHERE tenant = $2`, i+5000,
 			fmt.Sprint("tenant-", i%1000+1))
 		committed := time.Now()
@@ -33,15 +35,16 @@ func TestChangeIsInForceWithinASecondOfItsCommit(t *testing.T) {
 			at, ok = n.swapped(version) // recorded just after it is in force
 			return ok
 		})
-		took = append(took, max(0, at.Sub(committed)))
+		took, last = append(took, max(0, at.Sub(committed))), at.Sub(began)
 	}
 	slices.Sort(took)
 	t.Logf("commit to snapshot, %d changes: median %v, longest %v", changes, took[changes/2], took[changes-1])
 	if most := took[changes*9/10]; most > time.Second {
 		t.Errorf("90 %% of the policy changes are in force within %v, want 1s", most)
 	}
-	if s := n.Stats(); s.Loads != 1 || s.Propagation <= 0 || s.Propagation > time.Second {
-		t.Errorf("%d loads, want only the first; the last change took %v", s.Loads, s.Propagation)
+	// The clocks are compared by a round trip, which is a part of the time.
+	if s := n.Stats(); s.Loads != 1 || s.Propagation <= 0 || s.Propagation > 2*last {
+		t.Errorf("%d loads, want only the first; the last change took %v of %v", s.Loads, s.Propagation, last)
 	}
 }
 
