@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -147,7 +146,7 @@ func TestANodeThatLocksTheReportsStopsTidyingAndNoWriter(t *testing.T) {
 		tidied <- err
 	}()
 	awaitStopped(t, pool)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Longest)
 	defer cancel()
 	_, _, err = s.PutPolicy(ctx, ann, daily())
 	assert.NoError(t, err, "while tidying waits for the reports, a write fails")
@@ -184,7 +183,7 @@ func TestWaitingWritersLeaveConnectionsToReaders(t *testing.T) {
 		})
 	}
 	awaitBlocked(t, pool)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Longest)
 	defer cancel()
 	_, err = s.Policies(ctx, rows.PolicyFilter{})
 	assert.NoError(t, err, "want a connection for a reader while writers wait")
