@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -49,11 +50,16 @@ func TestAFrozenRedisIsReportedAsDegraded(t *testing.T) {
 	p.probedUntil("Redis does not answer")
 	p.redis.Resume(t)
 	p.probedUntil("")
-	log := p.log.String()
-	lost, back := strings.Index(log, `"level":"WARN","msg":"readiness`),
-		strings.Index(log, `"level":"INFO","msg":"readiness`)
-	if lost < 0 || back < lost || strings.Count(log, `"level":"WARN"`) != 1 {
-		t.Errorf("want one warning of the outage and then one note of its end:\n%s", log)
+	var said []string // about readiness
+	for line := range strings.Lines(p.log.String()) {
+		if _, text, _ := strings.Cut(line, `"level":`); strings.Contains(text, `"msg":"readiness`) {
+			said = append(said, text)
+		}
+	}
+	// A busy machine may need too long for other probes, too.
+	if n := len(said); n < 2 || !strings.HasPrefix(said[0], `"WARN"`) || !strings.HasPrefix(said[n-1], `"INFO"`) ||
+		len(slices.Compact(said)) != n {
+		t.Errorf("want one warning of the outage and then one note of its end:\n%s", p.log)
 	}
 }
 
