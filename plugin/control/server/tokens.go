@@ -151,18 +151,20 @@ func (t *tokens) Run(ctx context.Context) error {
 
 // read reads the tokens, for all requests that await it.
 func (t *tokens) read(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+	reading, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	t.mu.Lock()
 	read := t.next
 	t.next = newTokenRead()
 	t.mu.Unlock()
 	begun := time.Now()
-	secrets, err := t.rows.Secrets(ctx)
+	secrets, err := t.rows.Secrets(reading)
 	if err == nil {
 		t.last.Store(&tokenList{Secrets: secrets, at: begun})
 	}
-	t.unread.Record(err)
+	if ctx.Err() == nil { // the end of the process is no failure
+		t.unread.Record(err)
+	}
 	read.err = err
 	close(read.done)
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tenant-rate-limiting/kong-plugin-tenant-rate-limiting/internal/pgtest"
@@ -292,6 +293,18 @@ func TestARequestThatEndsOrAProcessThatEndsAwaitsNoRead(t *testing.T) {
 		if _, err := ts.Authenticate(t.Context(), secretOf("guess")); !errors.Is(err, errStopped) {
 			t.Errorf("a request while the process ends: %v", err)
 		}
+	})
+}
+
+func TestAReadThatTheEndOfTheProcessInterruptsIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := newMemoryRows()
+		list.setAnswer(silent)
+		var log bytes.Buffer
+		stop := run(t, newTokens(list, slog.New(slog.NewTextHandler(&log, nil))))
+		synctest.Wait()
+		stop()
+		assert.Empty(t, log.String())
 	})
 }
 
