@@ -260,7 +260,8 @@ func (p *portal) testLive(t *testing.T) {
 	operator.Open(p.url + "/portal/denials")
 	denials, usage := p.tab(t, "tenant:acme", browser.Desktop), p.tab(t, "tenant:acme", browser.Phone)
 	p.awaitAnswer(t, "/v1/orgs/acme/ratelimit/denials", "records")
-	for path, tab := range map[string]*browser.Tab{"denials": denials, "usage": usage} {
+	pages := map[string]*browser.Tab{"denials": denials, "usage?span=7d": usage} // today's usage ends at midnight UTC
+	for path, tab := range pages {
 		await.That(t, "the page of "+path+" to show the requests at first", func() bool {
 			tab.Open(p.url + "/portal/org/" + path)
 			return browser.Eval[bool](tab, hasRow("records"))
@@ -279,7 +280,7 @@ func (p *portal) testLive(t *testing.T) {
 		return browser.Eval[bool](operator, hasRow("beta"))
 	})
 	p.sendDenied(t, "alice")
-	for path, tab := range map[string]*browser.Tab{"denials": denials, "usage": usage} {
+	for path, tab := range pages {
 		await.That(t, "the page of "+path+" to show the denial", func() bool {
 			return browser.Eval[bool](tab, hasRow("search"))
 		})
