@@ -122,6 +122,7 @@ func movedStorm(t *testing.T) *stage {
 func clusterFailover(t *testing.T) *stage {
 	nodes := &redisCluster{redistest.Cluster(t, 3, 1)}
 	nodes.KeepHealthySlots(t)
+	nodes.SetNodeTimeout(t, 500*time.Millisecond)
 	key := bucketKey(chaosTenant)
 	master := nodes.MasterOf(t, key)
 	replica := nodes.ReplicaOf(t, master)

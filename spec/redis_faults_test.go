@@ -33,15 +33,6 @@ func mustDo(t testing.TB, client *redis.Client, args ...any) {
 	require.NoErrorf(t, client.Do(context.Background(), args...).Err(), "%v", args)
 }
 
-// SetNodeTimeout makes the nodes take another for dead only after a longer time than in [redistest.Cluster]: on a busy
-// machine a process may not run for a while.
-func (n *redisCluster) SetNodeTimeout(t testing.TB, d time.Duration) {
-	t.Helper()
-	for _, s := range n.All() {
-		mustDo(t, s.Client(t), "config", "set", "cluster-node-timeout", d.Milliseconds())
-	}
-}
-
 // MasterOf waits until all running nodes agree on the master of a key, and returns it.
 func (n *redisCluster) MasterOf(t testing.TB, key string) *redistest.Server {
 	t.Helper()

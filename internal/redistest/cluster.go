@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -31,8 +32,8 @@ func (n *Nodes) All() []*Server {
 	return append(n.Masters[:len(n.Masters):len(n.Masters)], n.Replicas...)
 }
 
-// Cluster starts a Redis Cluster that detects a dead node after half a second, and waits until every node reports it
-// complete. Each master has the given number of replicas.
+// Cluster starts a Redis Cluster, and waits until every node reports it complete. Each master has the given number of
+// replicas. Nodes take another for dead only after a minute: on a busy machine a process may not run for a while.
 func Cluster(t testing.TB, masters, replicas int) *Nodes {
 	t.Helper()
 	var n Nodes
@@ -45,7 +46,16 @@ func Cluster(t testing.TB, masters, replicas int) *Nodes {
 	n.assignSlots(t)
 	n.meet(t)
 	n.replicate(t)
+	n.SetNodeTimeout(t, time.Minute)
 	return &n
+}
+
+// SetNodeTimeout sets how long a node may be silent before the others take it for dead.
+func (n *Nodes) SetNodeTimeout(t testing.TB, d time.Duration) {
+	t.Helper()
+	for _, s := range n.All() {
+		do(t, s.Client(t), "config", "set", "cluster-node-timeout", d.Milliseconds())
+	}
 }
 
 // startNode starts a server that is in no cluster yet.

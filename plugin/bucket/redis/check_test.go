@@ -72,7 +72,7 @@ func TestAHealthyRedisIsReadyWithItsScriptBeforeTheFirstCall(t *testing.T) {
 func TestAWrongTopologyIsDeniedUntilItIsRight(t *testing.T) {
 	t.Parallel()
 	alone := redistest.Single(t)
-	nodes := clustered(t, 0)
+	nodes := redistest.Cluster(t, 3, 0)
 	for want, block := range map[string]schema.Redis{
 		"is part of a Redis Cluster": at(nodes.Masters[0], true),
 		"names a Redis that is not part of a Redis Cluster": {

@@ -30,26 +30,9 @@ func among(nodes *redistest.Nodes, pipelined bool) schema.Redis {
 	}
 }
 
-// clustered is a cluster of three masters whose nodes take each other for dead only after a minute: on a busy machine a
-// process may not run for a while, and would stop the cluster for longer.
-func clustered(t testing.TB, replicas int) *redistest.Nodes {
-	t.Helper()
-	nodes := redistest.Cluster(t, 3, replicas)
-	for _, s := range nodes.All() {
-		noticeAfter(t, s, time.Minute)
-	}
-	return nodes
-}
-
-// noticeAfter is how long another node may be silent before a node takes it for dead.
-func noticeAfter(t testing.TB, s *redistest.Server, silence time.Duration) {
-	t.Helper()
-	must(t, s.Client(t), "config", "set", "cluster-node-timeout", silence.Milliseconds())
-}
-
 func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 	t.Parallel()
-	nodes := clustered(t, 0)
+	nodes := redistest.Cluster(t, 3, 0)
 	c := open(t, takeScript, among(nodes, true))
 	warnings, rejection, err := c.check(t.Context())
 	if len(warnings) != 3 || rejection != nil || err != nil ||
@@ -65,7 +48,7 @@ func TestAClusterThatStopsWithOneMasterIsWarnedOfAtTheStart(t *testing.T) {
 // covering is a cluster of three masters as it should be: one that is unavailable takes no other with it.
 func covering(t testing.TB, replicas int) *redistest.Nodes {
 	t.Helper()
-	nodes := clustered(t, replicas)
+	nodes := redistest.Cluster(t, 3, replicas)
 	nodes.KeepHealthySlots(t)
 	return nodes
 }
@@ -245,16 +228,13 @@ func TestAReplicaThatNeverSawTheScriptTakesOver(t *testing.T) {
 	if loaded := replica.ScriptExists(t.Context(), c.script.sha).Val(); len(loaded) != 1 || loaded[0] {
 		t.Fatalf("the replica has the script already: %v", loaded)
 	}
-	for _, s := range nodes.All() {
-		noticeAfter(t, s, 500*time.Millisecond)
-	}
+	nodes.SetNodeTimeout(t, 500*time.Millisecond)
 	nodes.Masters[0].Kill()
 	await.That(t, "calls succeed after the failover", func() bool {
 		return atOnce(8, 1, func() error { return run(c, key) }) == nil
 	})
-	for _, s := range nodes.All()[1:] {
-		noticeAfter(t, s, time.Minute)
-	}
+	left := redistest.Nodes{Masters: nodes.Masters[1:], Replicas: nodes.Replicas}
+	left.SetNodeTimeout(t, time.Minute)
 	must(t, replica, "config", "resetstat")
 	if err := atOnce(8, 5, func() error { return run(c, key) }); err != nil {
 		t.Error(err)

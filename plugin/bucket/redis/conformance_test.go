@@ -256,7 +256,7 @@ func TestTwoNodesShareALimitExactly(t *testing.T) {
 
 func TestInAClusterEachGroupOfARequestIsOneEvalsha(t *testing.T) {
 	t.Parallel()
-	nodes := clustered(t, 0)
+	nodes := redistest.Cluster(t, 3, 0)
 	eachWay(t, func(t *testing.T, pipelined bool) {
 		for _, master := range nodes.Masters {
 			flush(t, master.Client(t))

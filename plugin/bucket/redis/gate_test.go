@@ -128,7 +128,7 @@ func TestAGateIsToldWhatSpeaksAgainstItsServer(t *testing.T) {
 
 func TestEachMasterHasAGateUntilTheEnd(t *testing.T) {
 	t.Parallel()
-	nodes := clustered(t, 0)
+	nodes := redistest.Cluster(t, 3, 0)
 	store, c, gates := guarded(t, among(nodes, true))
 	bounds, statuses := []policy.Bound{hundred(t)}, make([]decision.Status, 1)
 	for _, tenant := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {

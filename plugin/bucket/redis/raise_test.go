@@ -25,7 +25,7 @@ func monthly(t testing.TB, tenant string) policy.Bound {
 
 // Leaders raise the counts of three tenants at once, while requests spend.
 func TestBucketsAreRaisedToANumberAndNeverLoweredHoweverOften(t *testing.T) {
-	single, cluster := redistest.Single(t), clustered(t, 0)
+	single, cluster := redistest.Single(t), redistest.Cluster(t, 3, 0)
 	for name, stores := range map[string][]*Store{
 		"one server": opened(t, at(single, true)), "a cluster": opened(t, among(cluster, true)),
 	} {
