@@ -142,7 +142,7 @@ func TestARecordThatIsOutOfReachFailsWithItsOutcome(t *testing.T) {
 	take(r, "a server that hangs", true)
 	server.Resume(t)
 	server.Kill()
-	// With more time: a machine that stalls for 50 ms would leave none in which the connection is refused.
+	// With more time: a machine that stalls for 50 ms would leave none to see that nothing listens.
 	take(recordsOf(t, at(server, false), "default"), "a server that is away", false)
 }
 
