@@ -127,7 +127,11 @@ func start(t *testing.T, options policysync.Options) *node {
 func (n *node) changed(snapshot *policy.Snapshot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.swaps[snapshot.Version()] = time.Now()
+	version := snapshot.Version()
+	if n.swaps[version].IsZero() && version > 0 && n.Stats().Version == version {
+		n.t.Errorf("version %d counts as in force before it is", version)
+	}
+	n.swaps[version] = time.Now()
 }
 
 // swapped returns the instant at which a version came into force.
